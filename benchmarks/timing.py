@@ -1,0 +1,122 @@
+"""Interleaved timing of several callables in one process, with paired ratios.
+
+A machine that others use drifts by more than the differences to be measured. So the callables take turns: each round
+times every one of them once, in a new order, and a ratio is formed within a round, where the machine was the same for
+both sides. What is reported is the median over the rounds, with an interval that holds the true median with at least
+95% probability (the order statistics of the binomial law, so no assumption about how times are distributed).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.stats import binom
+
+SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
+FEWEST_ROUNDS, MOST_ROUNDS = 9, 201
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster one callable is than another: the median of the paired ratios, and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds per call, by name; entry i of every array was taken in round i."""
+
+    seconds: Mapping[str, np.ndarray]
+
+    def median(self, name: str) -> float:
+        return float(np.median(self.seconds[name]))
+
+    def fastest(self, names: Iterable[str]) -> str:
+        return min(names, key=self.median)
+
+    def speedup(self, name: str, over: str) -> Ratio:
+        """How many times faster `name` is than `over`."""
+        ratios = np.sort(self.seconds[over] / self.seconds[name])
+        low, high = median_ranks(len(ratios))
+        return Ratio(float(np.median(ratios)), float(ratios[low]), float(ratios[high]))
+
+    def __add__(self, more: Timings) -> Timings:
+        """The rounds of both, which must have timed the same callables."""
+        return Timings({name: np.concatenate([s, more.seconds[name]]) for name, s in self.seconds.items()})
+
+
+def measure(calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, seed: int = 0) -> Timings:
+    """Times all `calls`, interleaved, for about `seconds` in all; each is called without arguments and waited for."""
+    repeats = {name: _repeats(call) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    shuffle = random.Random(seed).shuffle
+    end = time.perf_counter() + seconds
+    for done in range(MOST_ROUNDS):
+        if done >= FEWEST_ROUNDS and time.perf_counter() > end:
+            break
+        shuffle(order)
+        for name in order:
+            samples[name].append(_sample(calls[name], repeats[name]))
+    return Timings({name: np.array(times) for name, times in samples.items()})
+
+
+def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
+    """Which two of `count` sorted samples enclose the true median with at least this probability."""
+    low = max(int(binom.ppf((1 - confidence) / 2, count, 0.5)) - 1, 0)
+    return low, count - 1 - low
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    return math.exp(float(np.mean(np.log(list(values)))))
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it, in three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9995 * scale:  # what rounds up to the unit belongs to it
+            return f"{seconds / scale:#.3g}".rstrip(".") + f" {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def machine() -> str:
+    """One line on what the numbers depend on: device, versions, layouts, compile options."""
+    device = jax.devices()[0]
+    precision = jax.config.jax_default_matmul_precision or "default"
+    options = f"XLA_FLAGS={flags}" if (flags := os.environ.get("XLA_FLAGS")) else "default compile options"
+    return (
+        f"{device.platform} ({device.device_kind}), {_cores()} cores, jax {jax.__version__}; "
+        f"float32, {precision} matmul precision, row-major arrays, {options}"
+    )
+
+
+def _sample(call: Callable[[], Any], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        jax.block_until_ready(call())
+    return (time.perf_counter() - start) / repeats
+
+
+def _repeats(call: Callable[[], Any]) -> int:
+    # The first call compiles; of the next ones the quickest tells how many fit into a sample.
+    jax.block_until_ready(call())
+    once = min(_sample(call, 1) for _ in range(3))
+    return max(1, math.ceil(SAMPLE_SECONDS / once))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

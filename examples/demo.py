@@ -1,0 +1,182 @@
+"""`make demo`: a real model and three small programs, optimized, checked against the originals, and measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.status import Status
+
+import relax_eg as rx
+from benchmarks.timing import duration, geometric_mean, machine, measure
+from examples import minilm
+from examples.algebra import PROGRAMS, Program
+
+OUT = Path("build/demo")
+EQUAL = 0.99999  # the least cosine between an embedding of ours and the same embedding as written
+WORTHWHILE = 1.5  # what the small programs should gain at least
+QUERIES = ["How do I get a crisp crust on bread?", "Will it be wet tomorrow?", "The match was decided late."]
+WRITTEN, CHOSEN = "as written", "chosen"
+
+console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def main() -> int:
+    OUT.mkdir(parents=True, exist_ok=True)
+    console.print(f"relax_eg demo on {machine()}\n")
+    model, failures = sentence_encoder()
+    programs = [small_program(program) for program in PROGRAMS]
+    report = {"version": 1, "machine": machine(), "minilm": model, "programs": programs}
+    (OUT / "report.json").write_text(json.dumps(report, indent=1))
+    console.print(f"full report: {OUT / 'report.json'}")
+    return 1 if failures else 0
+
+
+def sentence_encoder() -> tuple[dict[str, Any], int]:
+    """The main job. Returns its part of the report, and how many embeddings came out wrong."""
+    with step("MiniLM-L6: reading weights and tokenizer"):
+        params, tokenizer = minilm.load()
+        sentences = minilm.sentences()
+    chosen = {b: middle_batch(tokenizer, sentences, b) for b in (1, 8, 64)}
+    sizes = [{"b": b, "s": ids.shape[1]} for b, (ids, _) in chosen.items()]
+    with step(f"optimizing encode(params, ids, mask) for every batch b and length s, best at {at_text(sizes)}"):
+        best = rx.optimize(minilm.encode, params, "b s @ int32", "b s @ int32", weights=("params",), at=sizes)
+    with step("preparing the weights, once"):
+        ready = best.prepare(params)
+    written = jax.jit(minilm.encode)
+
+    embeddings = np.zeros((len(sentences), 384))
+    cosines = np.zeros(len(sentences))
+    with step(f"encoding {len(sentences)} sentences, ours and as written"):
+        for rows, ids, mask in minilm.batches(tokenizer, sentences, 8):
+            embeddings[rows] = ready(ids, mask)
+            cosines[rows] = cosine(embeddings[rows], np.asarray(written(params, ids, mask), np.float64))
+        queries = np.asarray(ready(*minilm.tokens(tokenizer, QUERIES)))
+    wrong = int(np.sum(~(cosines >= EQUAL)))  # so that NaN counts as wrong
+
+    console.print("\nnearest sentences")
+    for query, scores in zip(QUERIES, queries @ embeddings.T, strict=True):
+        console.print(f"  {query}")
+        for i in np.argsort(-scores)[:2]:
+            console.print(f"    {scores[i]:.2f}  {shorten(sentences[i])}")
+
+    lengths = len({len(row.ids) for row in tokenizer.encode_batch(sentences)})
+    console.print(f"\nMiniLM-L6, {len(sentences)} sentences, {lengths} lengths")
+    console.print(best.report)
+    measured = [compare_batch(written, ready, params, *batch) for batch in chosen.values()]
+    mean = geometric_mean(row["speedup"]["value"] for row in measured)
+    console.print(f"geometric mean over the batch sizes: {mean:.2f}")
+    equal = f"{len(sentences) - wrong} of {len(sentences)} embeddings equal"
+    console.print(f"check: {equal} (worst cosine {np.min(cosines):.7f})")
+    if wrong:
+        console.print("[red]the optimized program computes something else: this is a bug, please report it[/]")
+    report = {
+        "report": as_json(best.report, OUT / "minilm.json"),
+        "measured": measured,
+        "check": {"sentences": len(sentences), "wrong": wrong, "worst_cosine": float(np.min(cosines))},
+    }
+    return report, wrong
+
+
+def compare_batch(written: Any, ready: Any, params: Any, ids: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
+    ids, mask = jax.numpy.asarray(ids), jax.numpy.asarray(mask)
+    b, s = ids.shape
+    timings = measure({WRITTEN: lambda: written(params, ids, mask), CHOSEN: lambda: ready(ids, mask)}, seconds=3.0)
+    ratio = timings.speedup(CHOSEN, over=WRITTEN)
+    before, after = timings.median(WRITTEN), timings.median(CHOSEN)
+    console.print(f"measured, paired, b={b:<2} s={s:<3} {duration(before):>8} -> {duration(after):>8}   {ratio}")
+    return {"batch": b, "tokens": s, "written": before, "chosen": after, "speedup": asdict(ratio)}
+
+
+def small_program(program: Program) -> dict[str, Any]:
+    """Optimizes one of the small programs, checks it, measures it, and prints three lines on it."""
+    console.print(f"\n{program.title}: {program.fn.__doc__}")
+    with step(f"optimizing at {at_text([program.at])}"):
+        best = rx.optimize(program.fn, *program.specs, at=program.at)
+    args = program.arguments()
+    written = jax.jit(program.fn)
+    error = relative_error(written(*args), best(*args))
+    if not error <= 1e-4:
+        raise SystemExit(f"{program.title}: the optimized program computes something else (error {error:.2g})")
+    timings = measure({WRITTEN: lambda: written(*args), CHOSEN: lambda: best(*args)})
+    ratio = timings.speedup(CHOSEN, over=WRITTEN)
+    before, after = timings.median(WRITTEN), timings.median(CHOSEN)
+    console.print(f"  {best.report.summary()}")
+    console.print(f"  measured, paired: {duration(before)} -> {duration(after)}   {ratio}")
+    if ratio.value < WORTHWHILE:
+        console.print(f"  [yellow]below the {WORTHWHILE} that was hoped for[/]")
+    report = as_json(best.report, OUT / f"{program.fn.__name__}.json")
+    return {"title": program.title, "report": report, "written": before, "chosen": after, "speedup": asdict(ratio)}
+
+
+def middle_batch(tokenizer: Any, sentences: list[str], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `size` sentences of middling length, as one batch."""
+    by_length = sorted(sentences, key=lambda sentence: len(tokenizer.encode(sentence).ids))
+    start = (len(by_length) - size) // 2
+    return minilm.tokens(tokenizer, by_length[start : start + size])
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.sum(a * b, axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+
+
+def relative_error(expected: jax.Array, got: jax.Array) -> float:
+    expected = np.asarray(expected, np.float64)
+    return float(np.max(np.abs(expected - np.asarray(got))) / np.max(np.abs(expected)))
+
+
+def as_json(report: Any, path: Path) -> Any:
+    """The report as plain data; it stays at `path` too, for `relax-eg compare`."""
+    report.to_json(path)
+    return json.loads(path.read_text())
+
+
+def at_text(sizes: list[dict[str, int]]) -> str:
+    return ", ".join(" ".join(f"{name}={value}" for name, value in size.items()) for size in sizes)
+
+
+def shorten(sentence: str, width: int = 90) -> str:
+    return sentence if len(sentence) <= width else sentence[: width - 4].rsplit(" ", 1)[0] + " ..."
+
+
+class LiveLine(logging.Handler):
+    """Shows the newest message of relax_eg behind the step it belongs to, in place."""
+
+    def __init__(self, status: Status, title: str) -> None:
+        super().__init__(logging.INFO)
+        self.status, self.title = status, title
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.status.update(f"{self.title}: {record.getMessage()}")
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Says what is going on while it goes on, and afterwards how long it took."""
+    log = logging.getLogger("relax_eg")
+    start = time.perf_counter()
+    with console.status(title) as status:
+        live = LiveLine(status, title)
+        level = log.level
+        log.addHandler(live)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.removeHandler(live)
+            log.setLevel(level)
+    console.print(f"{title} ... {duration(time.perf_counter() - start)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

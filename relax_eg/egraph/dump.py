@@ -1,0 +1,134 @@
+"""From the engine to an extraction graph, and from a choice of candidates back to expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relax_eg.egraph.engine import Row, Value
+from relax_eg.egraph.saturate import EGraph
+from relax_eg.egraph.vocabulary import MAX_RANK, Opcode
+from relax_eg.errors import RelaxEgError
+from relax_eg.extract.graph import Candidate, ExtractionGraph
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import Expr
+from relax_eg.ops import Site
+from relax_eg.shapes import Dim
+
+
+class UnsoundRuleError(RelaxEgError):
+    """Two annotations that differ met in one e-class: some rule equated values of different shape or dtype."""
+
+
+@dataclass(slots=True)
+class Dump:
+    """An extraction graph and how to rebuild expressions from it."""
+
+    graph: ExtractionGraph
+    payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr]
+
+    def decode(self, choice: Sequence[int]) -> list[Expr]:
+        """The roots' expressions when class `c` is computed by candidate `choice[c]`. The choice must be acyclic."""
+        done: dict[int, Expr] = {}
+        graph = self.graph
+        for root in graph.roots:
+            stack = [root]
+            while stack:
+                c = stack[-1]
+                if c in done:
+                    stack.pop()
+                    continue
+                candidate = graph.candidates[c][choice[c]]
+                missing = [k for k in candidate.children if k not in done]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                payload = self.payloads[candidate.payload]
+                if isinstance(payload, Expr):
+                    done[c] = payload
+                else:
+                    opcode, dims = payload
+                    done[c] = opcode.build(tuple(done[k] for k in candidate.children), dims)
+                stack.pop()
+        return [done[r] for r in graph.roots]
+
+
+def dump(egraph: EGraph) -> Dump:
+    """Read the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
+    tables = egraph.engine.tables()
+    dims: dict[Value, Dim] = {
+        r.output: egraph.words.dim_at(egraph.engine.integer(r.inputs[0])) for r in reversed(tables["D"])
+    }
+    annotations = _annotations(egraph, tables, dims)
+    classes: dict[Value, int] = {}
+    graph = ExtractionGraph()
+
+    def number(value: Value) -> int:
+        if value not in classes:
+            classes[value] = len(classes)
+            graph.candidates.append([])
+            graph.annotations.append(annotations[value])
+        return classes[value]
+
+    payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr] = []
+    for r in tables["Leaf"]:
+        if r.output in annotations:
+            e = egraph.words.leaf_list[egraph.engine.integer(r.inputs[0])]
+            graph.candidates[number(r.output)].append(Candidate(e.op, Site(e.op, (), {}), (), len(payloads)))
+            payloads.append(e)
+    where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]] = {}
+    for symbol, o in egraph.words.by_symbol.items():
+        made = {r.inputs: egraph.engine.text(r.output) for r in tables.get(f"made_{symbol}", ())}
+        for r in tables.get(symbol, ()):
+            args, sizes = r.inputs[: o.arity], tuple(dims[v] for v in r.inputs[o.arity :])
+            if r.output not in annotations or any(a not in annotations for a in args):
+                continue
+            children = tuple(map(number, args))
+            c = number(r.output)
+            site = Site(o.op, tuple(graph.annotations[k] for k in children), o.attributes(sizes))
+            where[symbol, children, sizes] = (c, len(graph.candidates[c]))
+            graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
+            payloads.append((o, sizes))
+    _mark_as_written(egraph, graph, classes, tables["node"], where)
+    return Dump(graph, payloads)
+
+
+def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
+    terms: dict[Value, Annotation] = {}
+    for r in tables["Other"]:
+        terms[r.output] = egraph.words.other_at(egraph.engine.integer(r.inputs[0]))
+    for rank in range(MAX_RANK + 1):
+        for r in tables.get(f"Tensor{rank}", ()):
+            terms[r.output] = Tensor(tuple(dims[v] for v in r.inputs[1:]), egraph.engine.text(r.inputs[0]))
+    found: dict[Value, Annotation] = {}
+    for r in tables["has_ann"]:
+        value, annotation = r.inputs[0], terms[r.inputs[1]]
+        if found.setdefault(value, annotation) != annotation:
+            raise UnsoundRuleError(
+                f"a rule equated values annotated {found[value]} and {annotation}; the rules that fired: "
+                f"{', '.join(sorted(egraph.matches)) or 'none'}"
+            )
+    return found
+
+
+def _mark_as_written(
+    egraph: EGraph,
+    graph: ExtractionGraph,
+    classes: dict[Value, int],
+    nodes: list[Row],
+    where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]],
+) -> None:
+    class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in nodes}
+    graph.as_written = [-1] * len(graph.candidates)
+    # Operands come first, so of two written nodes that turned out equal the earlier stays and no cycle can arise.
+    for i, e in enumerate(egraph.written):
+        c = class_of[i]
+        if graph.as_written[c] >= 0:
+            continue
+        if not e.args and egraph.words.is_leaf(e):
+            graph.as_written[c] = 0
+            continue
+        opcode, dims = egraph.words.opcode(e)
+        key = (opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), dims)
+        graph.as_written[c] = where[key][1]
+    graph.roots = tuple(class_of[egraph.number[r]] for r in egraph.roots)

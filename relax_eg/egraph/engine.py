@@ -1,0 +1,118 @@
+"""The one place that talks to egglog, on its raw-text interface, for versions 13.2 to 14.
+
+Text is fed in small chunks: egglog's parser is quadratic in the length of one text. A panic of the engine (a
+BaseException) leaves here as a RelaxEgError; its words never reach a user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from egglog import bindings
+
+from relax_eg.errors import RelaxEgError
+
+_CHUNK = 24
+
+Value = Any  # an engine value: hashable, equal within one e-graph
+SExpr = Any  # an atom (str) or a list of SExpr
+
+_SIZE = re.compile(r"\(\s*(\S+)\s+(\d+)\s*\)")
+_TOKEN = re.compile(r'\(|\)|"[^"]*"|[^\s()]+')
+
+
+class EngineError(RelaxEgError, RuntimeError):
+    """The e-graph engine refused what it was given: a bug of ours, reported without the engine's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table: argument values, and the value they map to."""
+
+    inputs: tuple[Value, ...]
+    output: Value
+
+
+class Engine:
+    """An e-graph. Bound to the thread that made it."""
+
+    def __init__(self) -> None:
+        self._graph = bindings.EGraph()
+
+    def run(self, commands: Iterable[str]) -> list[Any]:
+        """Run commands, each the text of one; returns what the engine answers."""
+        answers: list[Any] = []
+        batch: list[str] = []
+        for c in commands:
+            batch.append(c)
+            if len(batch) == _CHUNK:
+                answers += self._run_text("\n".join(batch))
+                batch = []
+        if batch:
+            answers += self._run_text("\n".join(batch))
+        return answers
+
+    def _run_text(self, text: str) -> list[Any]:
+        try:
+            return self._graph.run_program(*self._graph.parse_program(text))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:  # PanicException derives from BaseException
+            if type(e).__name__ not in ("PanicException", "EggSmolError"):
+                raise
+            raise EngineError(f"the e-graph engine stopped at: {text[:160]!r}") from e
+
+    def step(self, ruleset: str) -> dict[str, int]:
+        """Run `ruleset` once; the number of matches of each rule, by engine rule name."""
+        (answer,) = self.run([f"(run {ruleset} 1)"])
+        return dict(answer.report.num_matches_per_rule)
+
+    def saturate(self, ruleset: str) -> None:
+        """Run `ruleset` to a fixpoint inside the engine; only for rulesets that cannot grow without end."""
+        self.run([f"(run-schedule (saturate {ruleset}))"])
+
+    def sizes(self) -> dict[str, int]:
+        """Rows of every table."""
+        (answer,) = self.run(["(print-size)"])
+        return {name: int(n) for name, n in _SIZE.findall(str(answer))}
+
+    def terms(self, table: str) -> list[SExpr]:
+        """Rows of a relation without e-class arguments, as terms."""
+        (answer,) = self.run([f"(print-function {table} 1000000)"])
+        rows: list[SExpr] = []
+        for line in str(answer).splitlines():
+            if line.strip().startswith(f"({table} ") or line.strip() == f"({table})":
+                rows.append(_parse(line))
+        return rows
+
+    def tables(self) -> dict[str, list[Row]]:
+        """Every table with all its rows. One deep copy of the e-graph."""
+        frozen = self._graph.freeze().functions
+        return {
+            name: [Row(tuple(r.inputs), r.output) for r in f.rows if not r.subsumed] for name, f in frozen.items()
+        }
+
+    def integer(self, value: Value) -> int:
+        return int(self._graph.value_to_i64(value))
+
+    def text(self, value: Value) -> str:
+        return str(self._graph.value_to_string(value))
+
+
+def _parse(line: str) -> SExpr:
+    """The first parenthesised term of `line`."""
+    stack: list[list[SExpr]] = [[]]
+    for token in _TOKEN.findall(line):
+        if token == "(":
+            stack.append([])
+        elif token == ")":
+            done = stack.pop()
+            if len(stack) == 1:
+                return done
+            stack[-1].append(done)
+        else:
+            stack[-1].append(token)
+    raise EngineError(f"unbalanced term: {line[:80]!r}")

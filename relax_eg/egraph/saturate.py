@@ -1,0 +1,245 @@
+"""Saturation: a block's e-graph, grown by rules in phases, under budgets.
+
+The phases: simplify to a fixpoint; algebra a few rounds, simplifying after each; merging once; simplify again. Rounds
+are driven from here, so that sizes and the clock can be looked at between them: the engine itself has no way to stop.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from relax_eg.egraph.demand import Demand
+from relax_eg.egraph.engine import Engine
+from relax_eg.egraph.patterns import Compiler
+from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declaration
+from relax_eg.ir.annotations import FLOATS, Tensor
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.rules import Condition, Instance, Rule, RuleSet
+from relax_eg.shapes import Dim, Scope
+
+log = logging.getLogger("relax_eg.egraph")
+Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
+
+SIMPLIFY_ROUNDS = 200
+ALGEBRA_ROUNDS = 6
+
+
+class StopReason(enum.Enum):
+    """Why saturation ended."""
+
+    SATURATED = "saturated"
+    PHASES_DONE = "phase plan completed"
+    NODE_LIMIT = "node limit"
+    TIME_LIMIT = "time limit"
+    ROUND_LIMIT = "round limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits on saturation: e-graph nodes, seconds of rule application, and rounds of the algebra phase. They are
+    looked at between rounds, nodes first. A budget of 0 nodes or 0 seconds leaves the program as written."""
+
+    nodes: int = 200_000
+    seconds: float = 10.0
+    rounds: int = ALGEBRA_ROUNDS
+
+
+@dataclass(slots=True)
+class Saturation:
+    """What happened: stop reason, nodes, rounds, matches by rule, seconds by phase."""
+
+    stop: StopReason
+    nodes: int
+    rounds: int
+    matches: dict[str, int]
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class EGraph:
+    """The e-graph of one dataflow block."""
+
+    def __init__(self, roots: Iterable[Expr], rules: RuleSet, scope: Scope) -> None:
+        self.roots = tuple(roots)
+        self.words = Vocabulary()
+        self.engine = Engine()
+        self.demand = Demand(self.engine, self.words, scope)
+        self._scope = scope
+        self._declared: set[str] = set()
+        self._rules = rules
+        self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
+        self._added: set[Instance] = set()
+        self._needs: dict[Instance, set[str]] = {}
+        self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
+        self._compiler = Compiler(self.words, self.demand, self._declare, self._holds)
+        self._read: dict[str, int] = {}
+        self.matches: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._changes = 0
+        self.engine.run(PRELUDE)
+        self.engine.run(f"(ruleset {p})" for p in ("simplify", "algebra", "merge"))
+        self.written = postorder(self.roots)
+        self.number = {e: i for i, e in enumerate(self.written)}
+        self._insert()
+
+    def _declare(self, o: Opcode) -> list[str]:
+        if o.symbol in self._declared:
+            return []
+        self._declared.add(o.symbol)
+        return [*declaration(o).split("\n"), *self.demand.annotation_of(o)]
+
+    def _holds(self, guard: Condition, env: dict[str, Dim]) -> bool:
+        """Whether a guard holds for all sizes the scope allows; what is not known does not."""
+        left, right = guard.left.substitute(env), guard.right.substitute(env)
+        if guard.op in ("==", "!="):
+            return self._scope.equal(left, right) is (guard.op == "==")
+        low, _ = self._scope.interval(right - left)
+        return low is not None and low >= (1 if guard.op == "<" else 0)
+
+    def _insert(self) -> None:
+        """The program as written. O(nodes)."""
+        declarations: list[str] = []
+        commands: list[str] = []
+        for e, i in self.number.items():
+            if e.op in LEAVES:
+                commands.append(f"(set (node {i}) {self.words.leaf(e)})")
+            else:
+                opcode, dims = self.words.opcode(e)
+                declarations += self._declare(opcode)
+                args = [f"(node {self.number[a]})" for a in e.args] + [self.words.dim(d) for d in dims]
+                term = f"({opcode.symbol} {' '.join(args)})"
+                commands.append(f"(set (node {i}) {term})")
+                commands.append(f'(set (made_{opcode.symbol} {" ".join(args)}) "")')
+                operands = tuple(a.annotation for a in e.args)
+                if opcode.annotation is None and not self.demand.is_known(opcode, operands, dims):
+                    commands.append(self.demand.annotation_entry(opcode, operands, dims, e.annotation))
+            commands.append(f"(has_ann (node {i}) {self.words.annotation(e.annotation)})")
+        self.engine.run(declarations)
+        self.engine.run(commands)
+
+    def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
+        """Run the phases. Deterministic unless the clock ends it."""
+        started = time.perf_counter()
+        seconds: dict[str, float] = {}
+        rounds = 0
+        stop: StopReason | None = None
+        if budget.nodes <= 0 or budget.seconds <= 0:
+            stop = StopReason.NODE_LIMIT if budget.nodes <= 0 else StopReason.TIME_LIMIT
+            return Saturation(stop, self.nodes(self.engine.sizes()), 0, {}, {})
+
+        def over() -> StopReason | None:
+            nodes = self.nodes(self._sizes)
+            if progress is not None:
+                progress(phase, nodes, sum(self.matches.values()))
+            if nodes > budget.nodes:
+                return StopReason.NODE_LIMIT
+            return StopReason.TIME_LIMIT if time.perf_counter() - started > budget.seconds else None
+
+        phase = "annotate"
+        self._settle()
+        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify"]
+        saturated = False
+        skip_to_merge = False
+        for phase in plan:
+            if phase == "algebra" and skip_to_merge:
+                continue
+            # The engine matches only against what is new, so a round without matches is a fixpoint.
+            before, began = self._changes, time.perf_counter()
+            for _ in range(SIMPLIFY_ROUNDS if phase == "simplify" else 1):
+                at = self._changes
+                self._round(phase)
+                rounds += 1
+                stop = over()
+                if stop is not None or self._changes == at:
+                    break
+            seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began
+            if stop is not None:
+                break
+            if phase == "algebra" and self._changes == before:
+                # Nothing new is to be had from the algebra rules: further rounds would only repeat this one.
+                skip_to_merge = saturated = True
+        if stop is None:
+            stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
+        nodes = self.nodes(self._sizes)
+        log.debug("saturation: %s, %d nodes, %d rounds, %s", stop.value, nodes, rounds, seconds)
+        return Saturation(stop, nodes, rounds, dict(sorted(self.matches.items())), seconds)
+
+    def nodes(self, sizes: dict[str, int]) -> int:
+        """Nodes of operators and leaves, given the table sizes."""
+        return sizes.get("Leaf", 0) + sum(sizes.get(s, 0) for s in self.words.by_symbol)
+
+    def _round(self, phase: str) -> None:
+        self._instantiate()
+        found = self.engine.step(phase)
+        for name, n in found.items():
+            if n:
+                rule = self._rule_of[name]
+                self.matches[rule] = self.matches.get(rule, 0) + n
+                self._changes += n
+        self._settle()
+
+    def _settle(self) -> None:
+        """Annotate new nodes and answer what rules ask, to a fixpoint."""
+        while True:
+            self.engine.saturate("annotate")
+            self.engine.step("demand")
+            self._sizes = self.engine.sizes()
+            if not self.demand.drain(self._sizes, self._read):
+                break
+
+    def _instantiate(self) -> None:
+        """Compile the rule instances whose left sides' operators are now all present."""
+        present = {s for s in self.words.by_symbol if self._sizes.get(s, 0)}
+        ranks, dtypes = self._seen()
+        seen = (frozenset(present), tuple(ranks))
+        if seen == self._present:
+            return
+        self._present = seen
+        commands: list[str] = []
+        for rule in self._rules:
+            for instance in self._instances(rule, ranks, dtypes, present):
+                if instance in self._added:
+                    continue
+                if instance not in self._needs:
+                    self._needs[instance] = self._compiler.left_symbols(instance)
+                if self._needs[instance] <= present:
+                    self._added.add(instance)
+                    name = f"{rule.name}/{len(self._added)}"
+                    self._rule_of[name] = rule.name
+                    commands += self._compiler.compile(instance, name)
+        self.engine.run(commands)
+        if commands:
+            self.engine.step("demand")
+            self._sizes = self.engine.sizes()
+            while self.demand.drain(self._sizes, self._read):
+                self._sizes = self.engine.sizes()
+
+    def _seen(self) -> tuple[list[int], list[str]]:
+        ranks = [r for r in range(13) if self._sizes.get(f"Tensor{r}", 0)]
+        found = {a.dtype for a in (e.annotation for e in self.written) if isinstance(a, Tensor)}
+        return ranks, [d for d in FLOATS if d in found]
+
+    def _instances(
+        self, rule: Rule, ranks: list[int], dtypes: list[str], present: set[str]
+    ) -> Iterable[Instance]:
+        choices = [self._attribute_values(source, present) for source in rule.attributes.values()]
+        top = max(ranks, default=0)
+        for block_ranks in product(range(top + 1), repeat=len(rule.stars)):
+            for dtype in dtypes if rule.has_open_dtype else ["float32"]:
+                for values in product(*choices):
+                    instance = rule.instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
+                    if instance is not None:
+                        yield instance
+
+    def _attribute_values(self, source: str, present: set[str]) -> list[Any]:
+        op, _, name = source.partition(".")
+        values: dict[Any, None] = {}
+        for symbol, o in self.words.by_symbol.items():
+            if o.op == op and symbol in present:
+                values.setdefault(dict(o.static)[name])
+        return list(values)

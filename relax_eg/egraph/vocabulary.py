@@ -1,0 +1,160 @@
+"""What the engine's symbols mean: operators, sizes, annotations and leaves, numbered.
+
+Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
+*opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
+another. Sizes are arguments of sort `Dim`, so that rules can bind them. What has no record in the operator table
+(library calls, calls of functions, tuple fields) is an opcode too, with its annotation fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, VAR, Expr, node
+from relax_eg.ops import TABLE, call
+from relax_eg.shapes import Dim
+
+MAX_RANK = 12
+LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
+
+PRELUDE = (
+    "(sort T)",
+    "(sort Dim)",
+    "(sort Ann)",
+    "(constructor D (i64) Dim)",
+    "(constructor Leaf (i64) T)",
+    "(constructor Other (i64) Ann)",
+    *(f"(constructor Tensor{r} (String{' Dim' * r}) Ann)" for r in range(MAX_RANK + 1)),
+    "(relation has_ann (T Ann))",
+    "(function node (i64) T :no-merge)",
+    "(ruleset annotate)",
+    "(ruleset demand)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opcode:
+    """An engine constructor. `static`: the attributes that are part of it; `sizes`: its `dims` attributes and how many
+    sizes each has, which are arguments; `annotation`: the result's where it is fixed, else None."""
+
+    symbol: str
+    op: str
+    static: tuple[tuple[str, Any], ...]
+    sizes: tuple[tuple[str, int], ...]
+    arity: int
+    annotation: Annotation | None
+
+    @property
+    def size_count(self) -> int:
+        return sum(n for _, n in self.sizes)
+
+    def build(self, args: tuple[Expr, ...], dims: tuple[Dim, ...]) -> Expr:
+        """The expression this opcode stands for."""
+        if self.annotation is not None:
+            return node(self.op, args, self.static, self.annotation)
+        return call(self.op, args, self.attributes(dims))
+
+    def attributes(self, dims: tuple[Dim, ...]) -> dict[str, Any]:
+        """All attributes by name, sizes filled in."""
+        attrs = dict(self.static)
+        start = 0
+        for name, n in self.sizes:
+            attrs[name] = dims[start : start + n]
+            start += n
+        return attrs
+
+
+class Vocabulary:
+    """Numbers symbols on demand. One per e-graph, so equal inputs get equal numbers."""
+
+    def __init__(self) -> None:
+        self._opcodes: dict[Any, Opcode] = {}
+        self._dims: dict[Dim, int] = {}
+        self._dim_list: list[Dim] = []
+        self._leaves: dict[Expr, int] = {}
+        self.leaf_list: list[Expr] = []
+        self._others: dict[Annotation, int] = {}
+        self._other_list: list[Annotation] = []
+        self.by_symbol: dict[str, Opcode] = {}
+
+    def opcode(self, e: Expr) -> tuple[Opcode, tuple[Dim, ...]]:
+        """The opcode of a node that is no leaf, and its sizes."""
+        record = TABLE.get(e.op)
+        if record is None:
+            return self._intern(e.op, e.attrs, (), len(e.args), e.annotation), ()
+        kinds = {a.name: a.kind for a in record.attributes}
+        static = tuple((k, v) for k, v in e.attrs if kinds[k] == "static")
+        sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
+        dims = tuple(d for _, v in sized for d in v)
+        return self._intern(e.op, static, tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
+
+    def _intern(
+        self,
+        op: str,
+        static: tuple[tuple[str, Any], ...],
+        sizes: tuple[tuple[str, int], ...],
+        arity: int,
+        annotation: Annotation | None,
+    ) -> Opcode:
+        # Types are part of the key: an attribute 1 is not an attribute True.
+        key = (op, static, repr(static), sizes, arity, annotation)
+        found = self._opcodes.get(key)
+        if found is None:
+            found = Opcode(f"{op}_{len(self._opcodes)}", op, static, sizes, arity, annotation)
+            self._opcodes[key] = found
+            self.by_symbol[found.symbol] = found
+        return found
+
+    def leaf(self, e: Expr) -> str:
+        """The term of a leaf."""
+        index = self._leaves.get(e)
+        if index is None:
+            index = self._leaves[e] = len(self.leaf_list)
+            self.leaf_list.append(e)
+        return f"(Leaf {index})"
+
+    @staticmethod
+    def is_leaf(e: Expr) -> bool:
+        return e.op in LEAVES
+
+    def dim(self, d: Dim) -> str:
+        """The term of a size."""
+        index = self._dims.get(d)
+        if index is None:
+            index = self._dims[d] = len(self._dim_list)
+            self._dim_list.append(d)
+        return f"(D {index})"
+
+    def dim_at(self, index: int) -> Dim:
+        return self._dim_list[index]
+
+    def annotation(self, a: Annotation) -> str:
+        """The term of an annotation."""
+        if isinstance(a, Tensor) and a.shape is not None and a.dtype is not None and len(a.shape) <= MAX_RANK:
+            return f'(Tensor{len(a.shape)} "{a.dtype}"{"".join(" " + self.dim(d) for d in a.shape)})'
+        index = self._others.get(a)
+        if index is None:
+            index = self._others[a] = len(self._other_list)
+            self._other_list.append(a)
+        return f"(Other {index})"
+
+    def other_at(self, index: int) -> Annotation:
+        return self._other_list[index]
+
+    def read_dim(self, term: Any) -> Dim:
+        """The size of a printed term `(D i)`."""
+        return self._dim_list[int(term[1])]
+
+    def read_annotation(self, term: Any) -> Annotation:
+        """The annotation of a printed term."""
+        if term[0] == "Other":
+            return self._other_list[int(term[1])]
+        return Tensor(tuple(self.read_dim(t) for t in term[2:]), term[1].strip('"'))
+
+
+def declaration(o: Opcode) -> str:
+    """The engine's declaration of an opcode and of the table that remembers which rule made a node."""
+    sorts = "T " * o.arity + "Dim " * o.size_count
+    return f"(constructor {o.symbol} ({sorts}) T)\n(function made_{o.symbol} ({sorts}) String :merge old)"

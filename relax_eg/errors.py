@@ -1,0 +1,51 @@
+"""The small family of exceptions. Everything this package raises on purpose derives from `RelaxEgError`.
+
+The texts are interface: each names the function or rule, the operand, both sides, the source line where there
+is one, and what would be accepted.
+"""
+
+from __future__ import annotations
+
+
+class RelaxEgError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class SpecError(RelaxEgError, ValueError):
+    """A spec string, a dimension expression or a signature that cannot be read."""
+
+
+class ShapeError(RelaxEgError, ValueError):
+    """Ranks, sizes or dtypes that disagree: in a program, or between a call and a signature."""
+
+
+class BoundsError(RelaxEgError, ValueError):
+    """A size outside its declared bounds, bounds that are empty, or an unknown name in `at` or `bounds`."""
+
+
+class TraceError(RelaxEgError, TypeError):
+    """A function that cannot be turned into a module."""
+
+
+class ModuleTextError(RelaxEgError, ValueError):
+    """Module text that cannot be read back."""
+
+
+class WellFormedError(RelaxEgError, ValueError):
+    """A module that breaks a rule of the IR."""
+
+
+class OperatorError(RelaxEgError, ValueError):
+    """An operator applied to operands or attributes it does not accept."""
+
+
+class RuleError(RelaxEgError, ValueError):
+    """A rewrite rule that is not accepted: ill-formed, or refuted by a counterexample."""
+
+
+class ExtractionError(RelaxEgError, ValueError):
+    """No executable program, or a cost that is not a finite number >= 0."""
+
+
+class OptionError(RelaxEgError, ValueError):
+    """An option of the public API with a value outside what it accepts."""

@@ -1,0 +1,112 @@
+"""What an operator costs on a device, inside one XLA program (`execution="whole"`).
+
+Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
+broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers, concatenations and
+opaque calls are kernels of their own. The model prices just that, operator by operator, so that a program costs the
+sum over its distinct nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.extract.profile import Profile
+from relax_eg.ir.annotations import Annotation, Tensor, itemsize
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CORE, MATCH_CAST
+from relax_eg.ops import Site, bytes_of, counts, pattern_kind
+from relax_eg.shapes import Dim
+from relax_eg.tir import PatternKind
+
+_FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
+_COPIES = frozenset(("concat", "pad", "take"))
+# Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
+_FUSED_SHARE = 0.3
+_EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pile up
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """Cost of one node at a binding: flops, bytes moved, kernel launches, seconds."""
+
+    flops: int = 0
+    bytes: int = 0
+    launches: int = 0
+    seconds: float = 0.0
+
+
+class CostModel(Protocol):
+    """Anything with this method can price programs."""
+
+    def price(self, site: Site, result: Annotation) -> NodeCost:
+        """The cost of one use of an operator; `result` annotates its value."""
+        ...
+
+
+class WholeCost:
+    """The default cost model at one binding of the size variables. Prices are memoised by use."""
+
+    def __init__(self, profile: Profile, binding: Mapping[str, int]) -> None:
+        self.profile = profile
+        self.binding = dict(binding)
+        self._memo: dict[tuple[str, tuple[Annotation, ...], str], NodeCost] = {}
+
+    def price(self, site: Site, result: Annotation) -> NodeCost:
+        key = (site.op, site.operands, repr(tuple(site.attrs.items())))
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._price(site, result)
+        return found
+
+    def _price(self, site: Site, result: Annotation) -> NodeCost:
+        if site.op in CORE:
+            return self._opaque(site, result) if site.op in (CALL_DPS_LIBRARY, MATCH_CAST) else NodeCost()
+        if any(not _known(a) for a in (*site.operands, result)):
+            return self._opaque(site, result)
+        count = counts(site)
+        flops, moved = self._at(count.flops), self._at(count.bytes_read) + self._at(count.bytes_written)
+        p = self.profile
+        if site.op in _FREE:
+            return NodeCost(0, 0, 0, _EPSILON)
+        if site.op == "matmul":
+            return NodeCost(flops, moved, 1, p.launch + max(self._matmul(site, flops), p.move(moved)))
+        if site.op in _COPIES:
+            return NodeCost(flops, moved, 1, p.launch + p.move(moved))
+        kind = pattern_kind(site)
+        if kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE):
+            return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
+        return NodeCost(flops, moved, 1, p.launch + flops / p.vector_rate + p.move(moved))
+
+    def _matmul(self, site: Site, flops: int) -> float:
+        """Seconds of arithmetic: peak rate scaled down for thin sides."""
+        a, b = site.shape(0), site.shape(1)
+        rows = 1
+        for d in a[:-1] if len(b) <= 2 else a[-2:-1]:
+            rows *= self._at(d)
+        columns = self._at(b[-1]) if len(b) > 1 else 1
+        inner = self._at(a[-1])
+        share = 1.0
+        for size, half in zip((rows, columns, inner), self.profile.matmul_half, strict=True):
+            share *= size / (size + half)
+        return flops / (self.profile.rate(site.dtype(0)) * max(share, 1e-3))
+
+    def _opaque(self, site: Site, result: Annotation) -> NodeCost:
+        moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
+        return NodeCost(0, moved, 1, self.profile.launch + self.profile.move(moved))
+
+    def _at(self, d: Dim) -> int:
+        return int(d.evaluate(self.binding))
+
+
+def _known(a: Annotation) -> bool:
+    return not isinstance(a, Tensor) or (a.shape is not None and a.dtype is not None)
+
+
+def missing_sizes(variables: tuple[str, ...], binding: Mapping[str, int]) -> tuple[str, ...]:
+    """Size variables without a value in `binding`."""
+    return tuple(v for v in variables if v not in binding)
+
+
+__all__ = ["CostModel", "NodeCost", "RelaxEgError", "WholeCost", "itemsize", "missing_sizes"]

@@ -1,0 +1,38 @@
+"""The extraction graph: classes of equal values, each with the candidates that compute it. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from relax_eg.ir.annotations import Annotation
+from relax_eg.ops import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to compute a class: an operator on classes, or a leaf (no children).
+
+    `site`: the operator with its operand annotations and attributes, for pricing; `payload`: what the room that made
+    the graph needs to rebuild the expression; `made_by`: the rule that proposed it, "" for the program as written.
+    """
+
+    op: str
+    site: Site
+    children: tuple[int, ...]
+    payload: int
+    made_by: str = ""
+
+
+@dataclass(slots=True)
+class ExtractionGraph:
+    """`candidates[c]`: the ways to compute class `c`; `annotations[c]`: what it is; `roots`: classes that must be
+    computed; `as_written[c]`: index of the candidate the input program uses, -1 where it does not compute `c`."""
+
+    candidates: list[list[Candidate]] = field(default_factory=list[list[Candidate]])
+    annotations: list[Annotation] = field(default_factory=list[Annotation])
+    roots: tuple[int, ...] = ()
+    as_written: list[int] = field(default_factory=list[int])
+
+    @property
+    def node_count(self) -> int:
+        return sum(map(len, self.candidates))

@@ -1,0 +1,66 @@
+"""Device profiles: what a device can do, as numbers the cost model reads.
+
+The built-in CPU profile was measured on a 2-core x86-64 machine with JAX 0.10's CPU backend; it is a starting point,
+marked uncalibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from relax_eg.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A device.
+
+    `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused elementwise
+    code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`:
+    seconds per kernel inside one executable; `dispatch`: seconds per call of an executable; `matmul_half`: sizes
+    (m, n, k) at which a matmul reaches half its peak; `calibrated`: whether this machine was measured.
+    """
+
+    name: str
+    matmul_rate: Mapping[str, float]
+    vector_rate: float
+    bandwidth: float
+    cache_bandwidth: float
+    cache_bytes: float
+    launch: float
+    dispatch: float
+    matmul_half: tuple[float, float, float] = (4.0, 16.0, 32.0)
+    calibrated: bool = False
+    notes: str = field(default="", compare=False)
+
+    def rate(self, dtype: str) -> float:
+        return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
+
+    def move(self, n_bytes: float) -> float:
+        """Seconds to move `n_bytes` once."""
+        fast = min(n_bytes, self.cache_bytes)
+        return fast / self.cache_bandwidth + (n_bytes - fast) / self.bandwidth
+
+
+CPU = Profile(
+    name="cpu",
+    matmul_rate={"float32": 120e9, "float64": 60e9, "float16": 10e9, "bfloat16": 20e9, "int32": 4e9},
+    vector_rate=8e9,
+    bandwidth=15e9,
+    cache_bandwidth=60e9,
+    cache_bytes=1 << 20,
+    launch=1.5e-6,
+    dispatch=9e-6,
+)
+
+PROFILES: dict[str, Profile] = {"cpu": CPU}
+
+
+def profile(target: str | Profile) -> Profile:
+    """The profile of a target: a name of `PROFILES`, or a profile itself."""
+    if isinstance(target, Profile):
+        return target
+    if target not in PROFILES:
+        raise OptionError(f"target={target!r}: one of {', '.join(sorted(PROFILES))}, or a Profile, is accepted")
+    return PROFILES[target]

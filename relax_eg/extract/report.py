@@ -1,0 +1,223 @@
+"""The cost report: what was chosen, what it costs, and why saturation stopped. Text for people, JSON for tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from relax_eg.extract.cost import CostModel
+from relax_eg.ir.expr import CORE, Expr
+from relax_eg.ir.module import Function
+from relax_eg.ops import Site, site_of
+
+SCHEMA = "relax_eg.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator's share of a program: how often it occurs, flops, bytes moved, kernel launches, seconds."""
+
+    op: str
+    count: int
+    flops: int
+    bytes: int
+    launches: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCost:
+    """A program priced at a binding, by operator (dearest first) and in total. `prepared` is run once, on weights."""
+
+    rows: tuple[OperatorRow, ...]
+    prepared_bytes: int = 0
+
+    @property
+    def count(self) -> int:
+        return sum(r.count for r in self.rows)
+
+    @property
+    def flops(self) -> int:
+        return sum(r.flops for r in self.rows)
+
+    @property
+    def bytes(self) -> int:
+        return sum(r.bytes for r in self.rows)
+
+    @property
+    def launches(self) -> int:
+        return sum(r.launches for r in self.rows)
+
+    @property
+    def seconds(self) -> float:
+        return sum(r.seconds for r in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A call the optimizer cannot see into, and the user's line it came from ("" where unknown)."""
+
+    name: str
+    source: str
+    count: int
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """What `optimize` did to a program. `print` it, or `to_json` it.
+
+    `before` and `after` are priced by the same model at `at`; `rules` counts, for each rule that made a node of the
+    chosen program, how many; `matches` all matches during saturation.
+    """
+
+    name: str
+    target: str
+    execution: str
+    at: Mapping[str, int]
+    before: ProgramCost
+    after: ProgramCost
+    rules: Mapping[str, int]
+    matches: Mapping[str, int]
+    numerics: tuple[str, ...]
+    stop: str
+    nodes: int
+    rounds: int
+    seconds: Mapping[str, float]
+    kept_as_written: bool
+    assumed_at: bool = False
+    opaque: tuple[Opaque, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def predicted_gain(self) -> float:
+        """Predicted time before, divided by after."""
+        return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON with a schema version; also written to `path` if given."""
+        data: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
+        for side in ("before", "after"):
+            cost: ProgramCost = getattr(self, side)
+            totals = {k: getattr(cost, k) for k in ("count", "flops", "bytes", "launches", "seconds")}
+            data[side] = {**asdict(cost), "total": totals}
+        data["predicted_gain"] = self.predicted_gain
+        text = json.dumps(data, indent=2, default=str)
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text + "\n")
+        return text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sizes = ", ".join(f"{k}={v}" for k, v in self.at.items())
+        title = f"{self.name}   {self.target}, {self.execution}" + (f", at {sizes}" if sizes else "")
+        yield Text(title + (" (sizes assumed: none were given)" if self.assumed_at else ""), style="bold")
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("")
+        for column in ("as written", "chosen", "ratio"):
+            table.add_column(column, justify="right")
+        b, a = self.before, self.after
+        for label, x, y, show in (
+            ("operators", b.count, a.count, _plain),
+            ("kernel launches", b.launches, a.launches, _plain),
+            ("flops", b.flops, a.flops, _si),
+            ("bytes moved", b.bytes, a.bytes, _si),
+            ("predicted time", b.seconds, a.seconds, _time),
+        ):
+            table.add_row(label, show(x), show(y), f"{x / y:.2f}" if y else "")
+        if a.prepared_bytes:
+            table.add_row("prepared weights", "", _si(a.prepared_bytes) + "B", "")
+        yield table
+        yield _operators(b, a)
+        for line in self._notes():
+            yield Text(line)
+
+    def _notes(self) -> list[str]:
+        fired = ", ".join(f"{k} x{v}" for k, v in self.rules.items()) or "none that the chosen program needs"
+        lines = [f"rules used: {fired}"]
+        if self.kept_as_written:
+            lines.append("kept as written: no program was predicted to be more than 5% faster")
+        total = sum(self.matches.values())
+        lines.append(
+            f"e-graph: {self.nodes} nodes, {total} rule matches, {self.rounds} rounds, stopped: {self.stop}; "
+            f"numerics: {', '.join(self.numerics) or 'exact'}"
+        )
+        for o in self.opaque:
+            where = f" at {o.source}" if o.source else ""
+            lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
+        return lines
+
+    def __str__(self) -> str:
+        console = Console(width=100, no_color=True, highlight=False)
+        with console.capture() as capture:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("operator")
+    for column in ("count", "flops", "bytes", "launches", "time"):
+        table.add_column(column, justify="right")
+    old = {r.op: r for r in before.rows}
+    new = {r.op: r for r in after.rows}
+    none = OperatorRow("", 0, 0, 0, 0, 0.0)
+    ops = sorted(old.keys() | new.keys(), key=lambda o: (-_dearest(old.get(o), new.get(o)), o))
+    for op in ops[:most]:
+        x, y = old.get(op, none), new.get(op, none)
+        table.add_row(
+            op,
+            _pair(x.count, y.count, _plain),
+            _pair(x.flops, y.flops, _si),
+            _pair(x.bytes, y.bytes, _si),
+            _pair(x.launches, y.launches, _plain),
+            _pair(x.seconds, y.seconds, _time),
+        )
+    if len(ops) > most:
+        table.add_row(f"and {len(ops) - most} more", *[""] * 5, style="dim")
+    return table
+
+
+def _dearest(*rows: OperatorRow | None) -> float:
+    return max((r.seconds for r in rows if r is not None), default=0.0)
+
+
+def _pair(x: float, y: float, show: Any) -> str:
+    return show(x) if x == y else f"{show(x)} -> {show(y)}"
+
+
+def _plain(x: float) -> str:
+    return str(int(x))
+
+
+def _si(x: float) -> str:
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(x) >= scale:
+            return f"{x / scale:.3g}{unit}"
+    return f"{x:.3g}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def price_program(function: Function, model: CostModel, skip: set[Expr] | None = None, prepared_bytes: int = 0) -> ProgramCost:
+    """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing."""
+    rows: dict[str, list[float]] = {}
+    for e in function.expressions():
+        if (skip is not None and e in skip) or (e.op in CORE and not e.args) or e.op in ("tuple", "tuple_get_item"):
+            continue
+        site = Site(e.op, tuple(a.annotation for a in e.args), dict(e.attrs)) if e.op in CORE else site_of(e)
+        cost = model.price(site, e.annotation)
+        label = str(e.attr("name")) if e.op == "call_dps_library" else e.op
+        row = rows.setdefault(label, [0, 0, 0, 0, 0.0])
+        for i, x in enumerate((1, cost.flops, cost.bytes, cost.launches, cost.seconds)):
+            row[i] += x
+    made = [OperatorRow(op, int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for op, r in rows.items()]
+    return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), prepared_bytes)

@@ -1,0 +1,258 @@
+"""The table of JAX primitives that have a form in operators.
+
+A rule takes an equation and returns its result, one expression or one for each output, or None where this use of the
+primitive has no such form; the caller then keeps the primitive as a library call. Rules need not check dtypes that the
+operators check themselves: an OperatorError means the same as None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relax_eg.frontends.jax_contractions import dot_general
+from relax_eg.frontends.jax_equation import (
+    ONE,
+    ZERO,
+    Equation,
+    Rule,
+    astype,
+    broadcast,
+    expanded,
+    permuted,
+    reshaped,
+    sliced,
+    squeezed,
+)
+from relax_eg.frontends.jax_indexing import dynamic_slice, gather
+from relax_eg.frontends.symbolic import to_dim
+from relax_eg.ir.annotations import is_integer
+from relax_eg.ir.expr import Expr, const
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
+
+
+# Primitive -> operator, operands as they are and no parameters.
+_SAME: dict[str, str] = {
+    "neg": "negative",
+    "logistic": "sigmoid",
+    "is_finite": "isfinite",
+    "sub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "pow": "power",
+    "max": "maximum",
+    "min": "minimum",
+    "rem": "remainder",
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "shift_left": "left_shift",
+    "clamp": "clip",
+} | {
+    name: name
+    for name in (
+        "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
+        "acosh atanh erf erfc erf_inv square add atan2"
+    ).split()
+}
+
+_REDUCTIONS: dict[str, str] = {
+    "reduce_sum": "sum",
+    "reduce_prod": "prod",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "all",
+    "reduce_or": "any",
+}
+
+
+def _same(name: str) -> Rule:
+    return lambda e: call(name, e.args)
+
+
+def _reduction(name: str) -> Rule:
+    def rule(e: Equation) -> Expr:
+        axes = tuple(sorted(e["axes"]))
+        return call(name, e.args, {"axes": axes}) if axes else e.x
+
+    return rule
+
+
+def _bitwise(name: str) -> Rule:
+    return lambda e: call(f"{'logical' if e.dtype == 'bool' else 'bitwise'}_{name}", e.args)
+
+
+def _identity(e: Equation) -> Sequence[Expr]:
+    return e.args
+
+
+def _round(e: Equation) -> Expr:
+    return call("round", e.args, {"method": "to_even" if int(e["rounding_method"]) == 1 else "away"})
+
+
+def _shift_right(signed: bool) -> Rule:
+    """`right_shift` keeps the sign of signed integers; a logical shift of those, or the reverse, has no operator."""
+
+    def rule(e: Equation) -> Expr | None:
+        return call("right_shift", e.args) if e.dtype.startswith("int") == signed and is_integer(e.dtype) else None
+
+    return rule
+
+
+def _select_n(e: Equation) -> Expr | None:
+    which, *cases = e.args
+    if len(cases) == 1:
+        return cases[0]
+    return call("where", (which, cases[1], cases[0])) if which.dtype == "bool" else None
+
+
+def _arg_reduction(name: str) -> Rule:
+    def rule(e: Equation) -> Expr:
+        (axis,) = e["axes"]
+        return call(name, e.args, {"axis": axis, "dtype": e.dtype})
+
+    return rule
+
+
+def _cumsum(e: Equation) -> Expr:
+    return call("cumsum", e.args, {"axis": e["axis"], "reverse": e["reverse"]})
+
+
+# --- movement ---
+
+
+def _broadcast_in_dim(e: Equation) -> Expr | None:
+    return broadcast(e.x, e.shape, e["broadcast_dimensions"]) if len(e.args) == 1 else None
+
+
+def _reshape(e: Equation) -> Expr | None:
+    if len(e.args) > 1:
+        return None
+    x = e.x if e["dimensions"] is None else permuted(e.x, e["dimensions"])
+    return reshaped(x, e.shape)
+
+
+def _transpose(e: Equation) -> Expr:
+    return permuted(e.x, e["permutation"])
+
+
+def _squeeze(e: Equation) -> Expr:
+    return squeezed(e.x, e["dimensions"])
+
+
+def _concatenate(e: Equation) -> Expr:
+    return e.x if len(e.args) == 1 else call("concat", e.args, {"axis": e["dimension"]})
+
+
+def _stack(e: Equation) -> Expr:
+    parts = [expanded(x, (e["axis"],)) for x in e.args]
+    return parts[0] if len(parts) == 1 else call("concat", parts, {"axis": e["axis"]})
+
+
+def _pieces(x: Expr, sizes: Sequence[Dim], axis: int) -> list[Expr]:
+    found: list[Expr] = []
+    start = ZERO
+    for size in sizes:
+        begin = [ZERO] * x.ndim
+        end = list(x.shape)
+        begin[axis], end[axis] = start, start + size
+        found.append(sliced(x, begin, end, (1,) * x.ndim))
+        start = start + size
+    return found
+
+
+def _split(e: Equation) -> Sequence[Expr]:
+    return _pieces(e.x, [to_dim(s) for s in e["sizes"]], e["axis"])
+
+
+def _unstack(e: Equation) -> Sequence[Expr]:
+    return [squeezed(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])]
+
+
+def _tile(e: Equation) -> Expr:
+    """Repeating axis n of size d r times: (d) -> (1, d) -> (r, d) -> (r*d)."""
+    repeats = [to_dim(r) for r in e["reps"]]
+    wide: list[Dim] = []
+    new: list[int] = []
+    for repeat, size in zip(repeats, e.x.shape, strict=True):
+        if repeat is not ONE:
+            new.append(len(wide))
+            wide.append(repeat)
+        wide.append(size)
+    x = expanded(e.x, new)
+    x = x if x.shape == tuple(wide) else call("broadcast_to", (x,), {"shape": tuple(wide)})
+    return reshaped(x, e.shape)
+
+
+def _slice(e: Equation) -> Expr:
+    strides = e["strides"] or (1,) * e.x.ndim
+    begin, end = (tuple(map(to_dim, e[k])) for k in ("start_indices", "limit_indices"))
+    return sliced(e.x, begin, end, strides)
+
+
+def _pad(e: Equation) -> Expr:
+    low, high, interior = zip(*e["padding_config"], strict=True) if e["padding_config"] else ((), (), ())
+    low, high = tuple(map(to_dim, low)), tuple(map(to_dim, high))
+    if all(d == 0 for d in (*low, *high, *interior)):
+        return e.x
+    return call("pad", e.args, {"low": low, "high": high, "interior": tuple(interior)})
+
+
+def _rev(e: Equation) -> Expr:
+    axes = tuple(sorted(e["dimensions"]))
+    return call("flip", e.args, {"axes": axes}) if axes else e.x
+
+
+# --- creation ---
+
+
+def _iota(e: Equation) -> Expr:
+    return call("iota", (), {"shape": e.shape, "axis": e["dimension"], "dtype": e.dtype})
+
+
+def _dim_as_value(e: Equation) -> Expr:
+    dim = to_dim(e["dim"])
+    return const(dim.value, e.dtype) if dim.is_const else call("dim_value", (), {"dim": (dim,), "dtype": e.dtype})
+
+
+def _device_put(e: Equation) -> Sequence[Expr] | None:
+    """Inside a traced function a `device_put` that names no device changes nothing."""
+    return e.args if all(d is None for d in (*e["devices"], *e["srcs"])) else None
+
+
+RULES: dict[str, Rule] = {p: _same(o) for p, o in _SAME.items()}
+RULES |= {p: _reduction(o) for p, o in _REDUCTIONS.items()}
+RULES |= {p: _bitwise(p) for p in ("and", "or", "xor", "not")}
+RULES |= dict.fromkeys(("stop_gradient", "copy", "copy_p", "name"), _identity)
+RULES |= {
+    "integer_pow": lambda e: call("integer_pow", e.args, {"y": e["y"]}),
+    "round": _round,
+    "shift_right_arithmetic": _shift_right(signed=True),
+    "shift_right_logical": _shift_right(signed=False),
+    "select_n": _select_n,
+    "convert_element_type": lambda e: astype(e.x, e.dtype),
+    "argmax": _arg_reduction("argmax"),
+    "argmin": _arg_reduction("argmin"),
+    "cumsum": _cumsum,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "squeeze": _squeeze,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "split": _split,
+    "unstack": _unstack,
+    "tile": _tile,
+    "slice": _slice,
+    "pad": _pad,
+    "rev": _rev,
+    "iota": _iota,
+    "dim_as_value": _dim_as_value,
+    "device_put": _device_put,
+    "dot_general": dot_general,
+    "gather": gather,
+    "dynamic_slice": dynamic_slice,
+}

@@ -1,0 +1,218 @@
+"""Walking a jaxpr: from JAX's equations to expressions.
+
+Nested functions are inlined, equations with an operator become operators (`jax_primitives.RULES`), and every other
+equation becomes `call_dps_library("jax.<primitive>", ...)` with its parameters as attributes. Effectful equations are
+kept in order as steps of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal, primitives
+
+from relax_eg.errors import RelaxEgError, TraceError
+from relax_eg.frontends.jax_equation import Equation
+from relax_eg.frontends.jax_primitives import RULES
+from relax_eg.frontends.sources import is_jax_function, line_of
+from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
+from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
+from relax_eg.ir.expr import Expr, call_dps_library, const, postorder, tuple_get, var
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ops.record import call
+
+# Primitives that only call a function, and where in the parameters it is. Custom derivatives and rematerialisation
+# vanish: the module is the primal.
+_CALLS: dict[str, str] = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "remat2": "jaxpr",
+    "remat": "jaxpr",
+    "checkpoint": "jaxpr",
+    "composite": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "core_closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+
+# Parameters that ask for something no operator expresses, unless None.
+_GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
+
+# Parameters whose dtype is written as text; `backend.jax_library` reads them back.
+DTYPE_PARAMETERS = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
+
+
+def annotation_of(aval: Any) -> Annotation:
+    """The annotation of a JAX abstract value; what is no array (tokens, references) is an Object."""
+    if not isinstance(aval, jax.core.ShapedArray):
+        return Object()
+    return Tensor(tuple(map(to_dim, aval.shape)), str(aval.dtype))
+
+
+def constant(value: Any) -> Expr:
+    """A constant of a jaxpr. PRNG keys, which have no bits of their own in the IR, are wrapped from their data."""
+    aval = jax.typeof(value)
+    if not isinstance(aval, jax.core.ShapedArray):
+        raise TraceError(
+            f"the function closes over a {aval}\n  accepted: arrays, numbers and functions in closures; "
+            "pass references as arguments or make them inside"
+        )
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        data = const(np.asarray(jax.random.key_data(value)))
+        attrs = (("impl", _plain(jax.random.key_impl(value))),)
+        return call_dps_library("jax.random.wrap_key_data", (data,), annotation_of(aval), attrs)
+    return const(np.asarray(value, aval.dtype))
+
+
+@dataclass
+class Walk:
+    """One walk over a jaxpr and everything nested in it.
+
+    `steps`: the effectful calls in program order, each with the variable that names its result; `sources`: for
+    expressions the user's line they come from.
+    """
+
+    sizes: Sizes
+    taken: set[str]
+    steps: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
+    sources: dict[Expr, str] = field(default_factory=dict[Expr, str])
+
+    def run(self, jaxpr: Any, consts: Sequence[Expr], args: Sequence[Expr], caller: str | None = None) -> list[Expr]:
+        """The outputs of `jaxpr` for `args`. `caller`: the line to give for equations of JAX's own functions."""
+        env: dict[Any, Expr] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+        literals: dict[int, Expr] = {}
+
+        def read(atom: Any) -> Expr:
+            if not isinstance(atom, Literal):
+                return env[atom]
+            if id(atom) not in literals:
+                literals[id(atom)] = const(np.asarray(atom.val, atom.aval.dtype))
+            return literals[id(atom)]
+
+        for eqn in jaxpr.eqns:
+            operands = [read(a) for a in eqn.invars]
+            line = caller or line_of(eqn)
+            results = self._inlined(eqn, operands, caller, line)
+            if results is None:
+                results = self._operators(eqn, operands) or self._opaque(eqn, operands)
+                if line is not None:
+                    self._note(results, operands, line)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(a) for a in jaxpr.outvars]
+
+    def _inlined(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+        key = _CALLS.get(eqn.primitive.name)
+        inner = eqn.params.get(key) if key is not None else None
+        if inner is None or _is_sharded(eqn.params):
+            return None
+        consts: Sequence[Any] = getattr(inner, "consts", ())
+        jaxpr = getattr(inner, "jaxpr", inner)
+        if caller is None and is_jax_function(jaxpr):
+            caller = line
+        return self.run(jaxpr, [constant(c) for c in consts], operands, caller)
+
+    def _operators(self, eqn: Any, operands: list[Expr]) -> list[Expr] | None:
+        """The equation in operators, or None if it has no such form."""
+        rule = RULES.get(eqn.primitive.name)
+        if rule is None or eqn.effects or any(eqn.params.get(g) is not None for g in _GUARDS):
+            return None
+        out = [annotation_of(v.aval) for v in eqn.outvars]
+        if not all(_is_numeric(a) for a in (*out, *(o.annotation for o in operands))):
+            return None
+        try:
+            found = rule(Equation(tuple(operands), eqn.params, tuple(a for a in out if isinstance(a, Tensor)), self.sizes))
+            if found is None:
+                return None
+            results = [found] if isinstance(found, Expr) else list(found)
+            fitted = [_fitted(r, a) for r, a in zip(results, out, strict=True)]
+        except RelaxEgError:  # a dtype or a size the operator does not take
+            return None
+        return None if None in fitted else [f for f in fitted if f is not None]
+
+    def _opaque(self, eqn: Any, operands: list[Expr]) -> list[Expr]:
+        primitive = eqn.primitive
+        out = [annotation_of(v.aval) for v in eqn.outvars]
+        annotation = Tuple(tuple(out)) if primitive.multiple_results else out[0]
+        attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
+        if getattr(primitives, f"{primitive.name}_p", None) is not primitive:
+            attrs.append(("primitive", Foreign(primitive)))  # cannot be found again by its name
+        pure = not eqn.effects
+        value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
+        if not pure:
+            name = self.fresh("ev")
+            self.steps.append((var(name, annotation), value))
+            value = self.steps[-1][0]
+        return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
+
+    def fresh(self, stem: str) -> str:
+        """A variable name that is not taken: `stem`, `stem1`, ..."""
+        name, count = stem, 0
+        while name in self.taken:
+            count += 1
+            name = f"{stem}{count}"
+        self.taken.add(name)
+        return name
+
+    def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
+        """Give `line` as the source of what was built for one equation; the first equation to build a node keeps it."""
+        known = set(operands)
+        if self.steps and not known.issuperset(results):
+            self.sources.setdefault(self.steps[-1][1], line)
+        for e in postorder(results, stop=lambda e: e in known or e in self.sources):
+            if e not in known and e.args:
+                self.sources.setdefault(e, line)
+
+
+def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
+    """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form are renamed by a reshape
+    that moves nothing; a result that does not fit is None."""
+    found = result.annotation
+    if found == wanted:
+        return result
+    if not (isinstance(found, Tensor) and isinstance(wanted, Tensor)) or found.dtype != wanted.dtype:
+        return None
+    if found.shape is None or wanted.shape is None or found.ndim != wanted.ndim:
+        return None
+    names = sorted({v for d in (*found.shape, *wanted.shape) for v in d.variables})
+    for base in (1, 2, 5, 24, 97):
+        at = {name: base + 3 * i for i, name in enumerate(names)}
+        if [d.evaluate(at) for d in found.shape] != [d.evaluate(at) for d in wanted.shape]:
+            return None
+    return call("reshape", (result,), {"shape": wanted.shape})
+
+
+def _is_numeric(annotation: Annotation) -> bool:
+    """Whether operators apply: an array of numbers, not of PRNG keys, and no reference or token."""
+    return isinstance(annotation, Tensor) and not (annotation.dtype or "").startswith("key")
+
+
+def _is_sharded(params: dict[str, Any]) -> bool:
+    """Whether a call places its operands or results; such a call must stay a call."""
+    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    return any(type(s).__name__ != "UnspecifiedValue" for s in shardings)
+
+
+def _attribute(key: str, value: Any) -> Any:
+    """A parameter as an attribute: plain values and tuples of them, sizes as Dims, all else a Foreign."""
+    if isinstance(value, np.dtype) and key in DTYPE_PARAMETERS:
+        return value.name
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.integer):
+        return int(value)
+    if is_symbolic(value):
+        return to_dim(value)
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return Foreign(value)

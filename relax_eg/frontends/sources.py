@@ -1,0 +1,54 @@
+"""Where an equation of a jaxpr comes from in the user's files. The only place that reads JAX's source information."""
+
+from __future__ import annotations
+
+import os
+import re
+from types import TracebackType
+from typing import Any
+
+import jax
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def line_of(eqn: Any) -> str | None:
+    """The user's line of an equation, such as "model.py:31", or None where JAX does not know."""
+    from jax._src import source_info_util
+
+    # The frame accessors have changed their arguments between versions; the summary's text has not.
+    try:
+        found = re.match(r"(.+?):(\d+)(?::\d+)? \(", source_info_util.summarize(eqn.source_info))
+    except Exception:  # sources are a service to the reader, never a reason to fail
+        return None
+    return f"{os.path.basename(found[1])}:{found[2]}" if found else None
+
+
+def is_jax_function(jaxpr: Any) -> bool:
+    """Whether a nested jaxpr is a function of JAX's own, such as `jnp.where`. Those are traced once and cached, so the
+    lines inside are those of whoever called first."""
+    text = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", "") or "")
+    return f" at {_JAX}" in text
+
+
+def is_raised_by_jax(error: BaseException) -> bool:
+    """Whether an exception comes out of JAX itself rather than out of the user's own code."""
+    if type(error).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return True
+    frames = _frames(error.__traceback__)
+    return bool(frames) and frames[-1][0].startswith(_JAX)
+
+
+def user_line(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the innermost frame of the user's code in the traceback of `error`."""
+    frames = [f for f in _frames(error.__traceback__) if not f[0].startswith((_JAX, _OURS, "<"))]
+    return frames[-1] if frames else None
+
+
+def _frames(traceback: TracebackType | None) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    while traceback is not None:
+        found.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,208 @@
+"""The arguments of `trace` and `optimize`: what a caller says of each argument of a function.
+
+A spec is, for each argument, one of: a spec string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array
+of JAX or numpy (it stands for arrays of its own shape and dtype), a `jax.ShapeDtypeStruct`, an `ir.Tensor`, a Python
+number (a weakly typed scalar, as `jax.jit` takes it), None, or a pytree of these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from relax_eg.errors import SpecError, TraceError
+from relax_eg.frontends.symbolic import Sizes, to_dim
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import np_dtype
+from relax_eg.shapes import Dim, parse_spec
+from relax_eg.shapes.spec import Star
+
+ACCEPTED = "a spec string such as 'b s 768' or 'n @ int32', an array, a jax.ShapeDtypeStruct, a number, None, or a pytree of these"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array of the arguments.
+
+    `path`: how the user would write it, `params['layers'][0]['w']`; `argument`: the parameter of the function it
+    belongs to; `name`: `path` as an identifier, unique in the signature; `annotation`: its shape and dtype; `aval`: the
+    same as a `jax.ShapeDtypeStruct`, sizes as JAX's symbolic dimensions; `weak_type`: it was given as a Python number.
+    """
+
+    path: str
+    argument: str
+    name: str
+    annotation: Tensor
+    aval: jax.ShapeDtypeStruct
+    weak_type: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `bind` normalises them."""
+
+    signature: inspect.Signature | None
+    leaves: tuple[Leaf, ...]
+    tree: Any
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the function's parameters that have a spec, in order."""
+        return tuple(dict.fromkeys(leaf.argument for leaf in self.leaves))
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
+        return _normalise(self.signature, args, kwargs)
+
+
+def read_arguments(
+    fn: Callable[..., Any],
+    name: str,
+    specs: tuple[Any, ...],
+    kwspecs: Mapping[str, Any],
+    sizes: Sizes,
+) -> Arguments:
+    """The arguments of `fn` as `specs` and `kwspecs` describe them. SpecError or TraceError."""
+    signature = _signature(fn)
+    try:
+        args, kwargs = _normalise(signature, specs, kwspecs)
+    except TypeError as error:
+        raise TraceError(
+            f"the specs do not fit `{name}{signature}`: {error}\n  accepted: one spec for each argument of the call"
+        ) from None
+    flat, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    used: set[str] = set()
+    leaves: list[Leaf] = []
+    for keys, spec in flat:
+        argument, path = _path(signature, len(args), keys)
+        identifier = _identifier(path, used)
+        leaves.append(_leaf(path, argument, identifier, spec, sizes))
+    return Arguments(signature, tuple(leaves), tree)
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn)
+    except (ValueError, TypeError):
+        return None
+
+
+def _normalise(
+    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if signature is None:
+        return args, dict(kwargs)
+    bound = signature.bind(*args, **kwargs)
+    return bound.args, bound.kwargs
+
+
+def _path(signature: inspect.Signature | None, positional: int, keys: tuple[Any, ...]) -> tuple[str, str]:
+    """The parameter a leaf belongs to and the leaf's path from it."""
+    group, first, *rest = keys
+    inner = jax.tree_util.keystr(tuple(rest))
+    if group.idx == 1:  # keywords
+        return first.key, first.key + inner
+    names = [] if signature is None else list(signature.parameters.values())
+    fixed = [p for p in names if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if first.idx < len(fixed):
+        argument = fixed[first.idx].name
+        return argument, argument + inner
+    rest_name = next((p.name for p in names if p.kind is p.VAR_POSITIONAL), None)
+    if rest_name is None:
+        argument = "x" if positional == 1 else f"x{first.idx}"
+        return argument, argument + inner
+    return rest_name, f"{rest_name}[{first.idx - len(fixed)}]{inner}"
+
+
+def _identifier(path: str, used: set[str]) -> str:
+    """`path` as an identifier that is not in `used`, and is then."""
+    name = re.sub(r"\W+", "_", path).strip("_") or "x"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"x_{name}"
+    chosen, count = name, 1
+    while chosen in used:
+        count += 1
+        chosen = f"{name}_{count}"
+    used.add(chosen)
+    return chosen
+
+
+def _leaf(path: str, argument: str, name: str, spec: Any, sizes: Sizes) -> Leaf:
+    weak = False
+    if isinstance(spec, str):
+        shape, dtype = _read(path, name, spec)
+        jax_dtype: Any = _dtype(path, dtype)
+    elif isinstance(spec, Tensor):
+        if spec.shape is None or spec.dtype is None:
+            raise SpecError(f"argument `{path}`: {spec} does not say all sizes and the dtype\n  accepted: {ACCEPTED}")
+        shape, jax_dtype = spec.shape, _dtype(path, spec.dtype)
+    elif isinstance(spec, jax.ShapeDtypeStruct):
+        shape, jax_dtype = tuple(map(to_dim, spec.shape)), spec.dtype
+        weak = bool(getattr(spec, "weak_type", False))
+    else:
+        try:
+            aval: Any = jax.typeof(spec)
+            shape, jax_dtype = tuple(map(to_dim, aval.shape)), aval.dtype
+        except (TypeError, AttributeError, OverflowError) as error:
+            why = str(error) if isinstance(error, OverflowError) else f"{type(spec).__name__} is no spec"
+            raise SpecError(f"argument `{path}`: {why}\n  accepted: {ACCEPTED}") from None
+        weak = bool(getattr(aval, "weak_type", False))
+    jax_dtype = _supported(path, jax_dtype)
+    dims = tuple(sizes.to_jax(d) for d in shape)
+    return Leaf(
+        path,
+        argument,
+        name,
+        Tensor(shape, str(jax_dtype)),
+        jax.ShapeDtypeStruct(dims, jax_dtype, weak_type=weak),
+        weak,
+    )
+
+
+def _read(path: str, name: str, text: str) -> tuple[tuple[Dim, ...], str]:
+    """Sizes and dtype of a spec string; `_` becomes a size variable of its own."""
+    try:
+        spec = parse_spec(text)
+    except SpecError as error:
+        raise SpecError(f"argument `{path}`: {error}") from None
+    dims: list[Dim] = []
+    for axis, dim in enumerate(spec.dims):
+        if isinstance(dim, Star):
+            raise SpecError(
+                f"argument `{path}`: `*{dim.name}` stands for any number of axes and is for rules only\n"
+                f"  accepted: one size for each axis, as in 'b s 768'"
+            )
+        dims.append(Dim.var(f"{name}_{axis}") if dim is None else dim)
+    return tuple(dims), spec.dtype or "float32"
+
+
+def _dtype(path: str, name: str) -> Any:
+    """The JAX dtype of a dtype name; `key` is the default kind of PRNG key, `key<fry>` one kind of them."""
+    if not name.startswith("key"):
+        return np_dtype(name)
+    kinds = [jax.eval_shape(jax.random.key, 0).dtype]
+    kinds += [jax.eval_shape(lambda i=impl: jax.random.key(0, impl=i)).dtype for impl in ("threefry2x32", "rbg", "unsafe_rbg")]
+    for dtype in kinds:
+        if name in ("key", str(dtype)):
+            return dtype
+    raise SpecError(f"argument `{path}`: no kind of PRNG key is `{name}`\n  accepted: {', '.join(map(str, kinds))}")
+
+
+def _supported(path: str, dtype: Any) -> Any:
+    """`dtype`, which this process's JAX must be able to hold."""
+    if not isinstance(dtype, np.dtype):
+        return dtype  # an extended dtype: PRNG keys
+    canonical = jax.dtypes.canonicalize_dtype(dtype)
+    if canonical != dtype:
+        raise SpecError(
+            f"argument `{path}`: {dtype} is switched off in this process\n"
+            f"  accepted: {canonical}, or {dtype} after jax.config.update('jax_enable_x64', True)"
+        )
+    return dtype

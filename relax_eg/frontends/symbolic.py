@@ -1,0 +1,84 @@
+"""JAX's symbolic dimensions to `Dim` and back.
+
+The only place that knows how JAX spells a symbolic dimension. It goes by their text, which `jax.export.symbolic_shape`
+documents and reads back, not by the private attributes of the expression objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from jax import export
+
+from relax_eg.errors import BoundsError, SpecError
+from relax_eg.shapes import Dim, dim_max, dim_min
+from relax_eg.shapes.expression import fold_expression
+
+# JAX prints floor division and remainder as functions, and a power with `^`.
+_FUNCTIONS = {
+    "max": dim_max,
+    "min": dim_min,
+    "floordiv": lambda a, b: Dim.of(a) // b,
+    "mod": lambda a, b: Dim.of(a) % b,
+}
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether `value` is a symbolic dimension of JAX."""
+    return export.is_symbolic_dim(value)
+
+
+def to_dim(size: Any) -> Dim:
+    """The `Dim` of a JAX dimension: an integer or a symbolic expression."""
+    return _read(str(size)) if is_symbolic(size) else Dim.of(int(size))
+
+
+@lru_cache(1 << 12)
+def _read(text: str) -> Dim:
+    return fold_expression(text.replace("^", "**"), Dim.of, Dim.var, _FUNCTIONS)
+
+
+class Sizes:
+    """The symbolic dimensions of one trace, all in one JAX scope.
+
+    `bounds` (inclusive) become constraints of the scope, so that comparisons of sizes which they decide can be used in
+    Python control flow. JAX itself takes every variable to be at least 1.
+    """
+
+    def __init__(self, bounds: Mapping[str, tuple[int, int]] | None = None) -> None:
+        constraints: list[str] = []
+        for name, (low, high) in (bounds or {}).items():
+            if low > high:
+                raise BoundsError(f"the bounds of `{name}` are empty: {low} to {high}")
+            if low > 1:  # 1 is JAX's own assumption, and it refuses to hear it again
+                constraints.append(f"{name} >= {low}")
+            constraints.append(f"{name} <= {high}")
+        self.scope = export.SymbolicScope(constraints)
+        self._variables: dict[str, Any] = {}
+
+    def to_jax(self, dim: Dim) -> Any:
+        """The JAX dimension of `dim`: an int, or an expression over this trace's variables."""
+        if dim.is_const:
+            return dim.value
+        return dim.evaluate({name: self._variable(name) for name in dim.variables})
+
+    def known_nonnegative(self, dim: Dim) -> bool:
+        """Whether JAX can tell that `dim >= 0` for all sizes."""
+        if dim.is_const:
+            return dim.value >= 0
+        try:
+            return bool(self.to_jax(dim) >= 0)
+        except Exception:  # "inconclusive": the exception's class has moved between versions
+            return False
+
+    def _variable(self, name: str) -> Any:
+        found = self._variables.get(name)
+        if found is None:
+            try:
+                (found,) = export.symbolic_shape(name, scope=self.scope)
+            except ValueError as error:
+                raise SpecError(f"JAX cannot use `{name}` as the name of a size: {str(error).splitlines()[0]}") from None
+            self._variables[name] = found
+        return found

@@ -1,0 +1,70 @@
+"""Why a function cannot be traced, said in the user's terms."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from relax_eg.errors import TraceError
+from relax_eg.frontends.sources import user_line
+
+_BRANCH = (
+    "jnp.where, jax.lax.cond or jax.lax.while_loop where the decision depends on the value of an array; "
+    "functools.partial(fn, flag=True) where it is known before the call"
+)
+_SIZE = (
+    "an integer for that size in the spec, declared bounds that decide the comparison, "
+    "or code that holds for every size"
+)
+_NUMPY = "jax.numpy instead of numpy; functools.partial for values that are known before the call"
+_ARRAYS = "arrays, numbers and pytrees of them as arguments and results of the functions called"
+_SHAPES = "specs whose sizes and dtypes fit together; equal sizes need equal names"
+
+
+def trace_error(fn: Callable[..., Any], name: str, error: Exception) -> TraceError:
+    """The TraceError for an exception that JAX raised while tracing `fn`."""
+    lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
+    where = user_line(error)
+    if where is not None:
+        text = linecache.getline(*where).strip()
+        lines.append(f"  at {os.path.basename(where[0])}:{where[1]}" + (f": {text}" if text else ""))
+    lines.append(f"  accepted: {_accepted(error)}")
+    return TraceError("\n".join(lines))
+
+
+def cause(error: BaseException) -> BaseException | None:
+    """`error` where the developer wants to see JAX's own traceback, else None."""
+    level = os.environ.get("RELAX_EG_DEBUG", "0")
+    return error if level.isdecimal() and int(level) >= 3 else None
+
+
+def _place(fn: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of JAX's message."""
+    text = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
+    sentence = re.split(r"(?<=[^.A-Z])\.(?:\s|$)", text, maxsplit=1)[0]
+    return sentence if len(sentence) <= 300 else sentence[:297] + "..."
+
+
+def _accepted(error: Exception) -> str:
+    if isinstance(error, (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)):
+        return _NUMPY
+    if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
+        return "jnp.where with three arguments: the size of the result must not depend on values"
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return _BRANCH
+    if type(error).__name__ == "InconclusiveDimensionOperation":
+        return _SIZE
+    if re.search(r"not a valid JAX type|abstract array|non-array|must be arrays", str(error)):
+        return _ARRAYS
+    return _SHAPES

@@ -1,0 +1,182 @@
+"""Annotations: what is known of a value at compile time (Relax, Table 1).
+
+`Object` is any value; `Shape` a first-class shape; `Tensor` an array whose sizes may be symbolic, known in rank only,
+or unknown; `Tuple` and `Callable` are built from others. Annotations are immutable, hashable and compared by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from relax_eg.errors import SpecError
+from relax_eg.shapes import Dim, Star, parse_spec
+
+DimLike = int | str | Dim
+
+ITEM_BITS: dict[str, int] = {
+    "bool": 8, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32,
+    "int64": 64, "uint64": 64, "float8_e4m3fn": 8, "float8_e5m2": 8, "float16": 16, "bfloat16": 16, "float32": 32,
+    "float64": 64, "complex64": 64, "complex128": 128,
+}  # fmt: skip
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def is_float(dtype: str) -> bool:
+    """Whether `dtype` is a real floating-point type, fp8 included."""
+    return dtype.startswith(("float", "bfloat"))
+
+
+def is_complex(dtype: str) -> bool:
+    return dtype.startswith("complex")
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether `dtype` is a signed or unsigned integer type; bool is not."""
+    return dtype.startswith(("int", "uint"))
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element; sub-byte types count one byte, PRNG keys eight."""
+    return max(1, ITEM_BITS.get(dtype, 64) // 8)
+
+
+class Annotation:
+    """Base of the five annotations."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Object(Annotation):
+    """Any runtime value."""
+
+    def __str__(self) -> str:
+        return "R.Object"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Shape(Annotation):
+    """A shape value: `Shape("n m")`, `Shape((n, 4))`, or only its rank: `Shape(ndim=2)`."""
+
+    dims: tuple[Dim, ...] | None
+    ndim: int | None
+
+    def __init__(self, dims: str | Sequence[DimLike] | None = None, ndim: int | None = None) -> None:
+        sizes, rank = _sizes(dims, ndim, "Shape")
+        object.__setattr__(self, "dims", sizes)
+        object.__setattr__(self, "ndim", rank)
+
+    def __str__(self) -> str:
+        return f"R.Shape({_sizes_text(self.dims, self.ndim)})"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Tensor(Annotation):
+    """A tensor: `Tensor("n 4", "float32")`, `Tensor((n, 4), "float32")`, `Tensor(ndim=2)`, `Tensor(dtype="int32")`.
+
+    Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`.
+    """
+
+    shape: tuple[Dim, ...] | None
+    dtype: str | None
+    ndim: int | None
+    unknown_rank: ClassVar[int] = -1
+
+    def __init__(
+        self, shape: str | Sequence[DimLike] | None = None, dtype: str | None = None, ndim: int | None = None
+    ) -> None:
+        if isinstance(shape, str):
+            spec = parse_spec(shape)
+            if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
+                raise SpecError(f"Tensor({shape!r}, {dtype!r}): two dtypes, {spec.dtype} in the spec and {dtype} beside it")
+            dtype = dtype or spec.dtype or "float32"
+        sizes, rank = _sizes(shape, ndim, "Tensor")
+        object.__setattr__(self, "shape", sizes)
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "ndim", rank)
+
+    def __str__(self) -> str:
+        parts = [_sizes_text(self.shape, self.ndim)] if self.ndim is not None else []
+        if self.dtype is not None:
+            parts.append(f'dtype="{self.dtype}"')
+        return f"R.Tensor({', '.join(parts)})"
+
+    @property
+    def short(self) -> str:
+        """The spec spelling, for messages: `(n, 4) float32`."""
+        if self.shape is None:
+            return f"rank {'?' if self.ndim is None else self.ndim} {self.dtype or '?'}"
+        return f"({', '.join(map(str, self.shape))}{',' if len(self.shape) == 1 else ''}) {self.dtype or '?'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple(Annotation):
+    """A tuple of values with these annotations."""
+
+    fields: tuple[Annotation, ...]
+
+    def __str__(self) -> str:
+        return f"R.Tuple({', '.join(map(str, self.fields))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Callable(Annotation):
+    """A function value, by its signature."""
+
+    params: tuple[Annotation, ...]
+    result: Annotation
+
+    def __str__(self) -> str:
+        params = ", ".join(map(str, self.params)) + ("," if len(self.params) == 1 else "")
+        return f"R.Callable(({params}), {self.result})"
+
+
+def _sizes(
+    dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
+) -> tuple[tuple[Dim, ...] | None, int | None]:
+    if dims is None:
+        return None, ndim
+    parts: Sequence[Dim | Star | None]
+    parts = parse_spec(dims).dims if isinstance(dims, str) else [Dim.of(d) for d in dims]
+    if any(isinstance(d, Star) for d in parts):
+        raise SpecError(f"{what}({dims!r}): `*name` stands for any number of axes and is for rules only")
+    if ndim is not None and ndim != len(parts):
+        raise SpecError(f"{what}({dims!r}, ndim={ndim}): {len(parts)} sizes do not make rank {ndim}")
+    known = tuple(d for d in parts if isinstance(d, Dim))
+    return (known if len(known) == len(parts) else None), len(parts)
+
+
+def _sizes_text(dims: tuple[Dim, ...] | None, ndim: int | None) -> str:
+    if dims is None:
+        return "" if ndim is None else f"ndim={ndim}"
+    items = ", ".join(str(d.value) if d.is_const else f'"{d}"' for d in dims)
+    return f"({items}{',' if len(dims) == 1 else ''})"
+
+
+def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
+    """Every known size inside an annotation, tuples included, in order."""
+    found: list[Dim] = []
+    stack: list[Annotation] = [annotation]
+    while stack:
+        a = stack.pop()
+        if isinstance(a, Tensor):
+            found.extend(a.shape or ())
+        elif isinstance(a, Shape):
+            found.extend(a.dims or ())
+        elif isinstance(a, Tuple):
+            stack.extend(reversed(a.fields))
+    return tuple(found)
+
+
+def substitute(annotation: Annotation, env: dict[str, Dim]) -> Annotation:
+    """`annotation` with size variables replaced by other sizes."""
+    if isinstance(annotation, Tensor) and annotation.shape is not None:
+        return Tensor(tuple(d.substitute(env) for d in annotation.shape), annotation.dtype)
+    if isinstance(annotation, Shape) and annotation.dims is not None:
+        return Shape(tuple(d.substitute(env) for d in annotation.dims))
+    if isinstance(annotation, Tuple):
+        return Tuple(tuple(substitute(f, env) for f in annotation.fields))
+    return annotation

@@ -1,0 +1,329 @@
+"""Expressions: one node type, interned.
+
+A program inside a dataflow block is a graph of `Expr`. Building the same expression twice gives the same object, so
+`==` is identity, hashing is free and common subexpressions are shared by construction. Nodes are held weakly. Every
+walk here is iterative: real graphs are thousands of nodes deep.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.shapes import Dim
+
+# Heads that are not operators of the table.
+VAR = "var"
+CONSTANT = "constant"
+TUPLE = "tuple"
+TUPLE_GET = "tuple_get_item"
+SHAPE = "shape"
+FUNCTION = "function"  # a function of the module, by name
+CALL = "call"  # call of a module function or a callable value: args[0] is the callee
+CALL_TIR = "call_tir"
+CALL_DPS_LIBRARY = "call_dps_library"
+MATCH_CAST = "match_cast"
+CORE = frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, SHAPE, FUNCTION, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST))
+
+Attrs = tuple[tuple[str, Any], ...]
+
+
+class Expr:
+    """One value of a program: an operator or core head applied to other values.
+
+    `op`: the head; `args`: the operands; `attrs`: attributes as (name, value) pairs, values hashable (numbers, text,
+    `Dim`s, annotations and tuples of these); `annotation`: what is known of the value. Do not construct directly: use
+    `node`, `var`, `const` or the operator functions.
+    """
+
+    __slots__ = ("__weakref__", "annotation", "args", "attrs", "op")
+    op: str
+    args: tuple[Expr, ...]
+    attrs: Attrs
+    annotation: Annotation
+
+    def __init__(self) -> None:
+        raise TypeError("Expr is interned: build it with relax_eg.ir.node, var, const or the operator functions")
+
+    def attr(self, name: str) -> Any:
+        """The value of attribute `name`; KeyError if there is none."""
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The annotation, which must be a tensor's."""
+        if not isinstance(self.annotation, Tensor):
+            raise TypeError(f"{self.op} is {self.annotation}, not a tensor")
+        return self.annotation
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """Sizes of a tensor whose shape is known."""
+        shape = self.tensor.shape
+        if shape is None:
+            raise TypeError(f"the shape of this {self.op} is not known: {self.annotation}")
+        return shape
+
+    @property
+    def dtype(self) -> str:
+        return self.tensor.dtype or "unknown"
+
+    @property
+    def ndim(self) -> int:
+        ndim = self.tensor.ndim
+        if ndim is None:
+            raise TypeError(f"the rank of this {self.op} is not known")
+        return ndim
+
+    def __repr__(self) -> str:
+        if self.op == VAR:
+            return f"{self.attr('name')}: {self.annotation}"
+        return f"<{self.op}({', '.join(_atom(a) for a in self.args)}): {self.annotation}>"
+
+    # Arithmetic spelled as in programs; the operator table installs what these build (see `install`).
+    def __add__(self, other: Any) -> Expr:
+        return _built("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return _built("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return _built("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return _built("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return _built("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return _built("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return _built("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return _built("divide", other, self)
+
+    def __pow__(self, other: Any) -> Expr:
+        return _built("power", self, other)
+
+    def __matmul__(self, other: Any) -> Expr:
+        return _built("matmul", self, other)
+
+    def __neg__(self) -> Expr:
+        return _built("negative", self)
+
+    def __lt__(self, other: Any) -> Expr:
+        return _built("less", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return _built("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return _built("greater", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return _built("greater_equal", self, other)
+
+    def __getitem__(self, key: Any) -> Expr:
+        return _built("getitem", self, key)
+
+    def __iter__(self) -> Iterator[Expr]:
+        if isinstance(self.annotation, Tuple):
+            return iter(tuple_get(self, i) for i in range(len(self.annotation.fields)))
+        raise TypeError(f"a {self.annotation} is not iterable; index or slice it")
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the value of {self!r} is not known while the program is being built")
+
+    __array_priority__ = 1000  # numpy scalars on the left defer to us
+
+    @property
+    def T(self) -> Expr:
+        """Axes reversed."""
+        return _built("permute_dims", self)
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Expr:
+        return _built("sum", self, axis=axis, keepdims=keepdims)
+
+    def reshape(self, *shape: Any) -> Expr:
+        return _built("reshape", self, shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, Dim)) else shape)
+
+    def astype(self, dtype: str) -> Expr:
+        return _built("astype", self, dtype)
+
+
+Builder = Callable[..., Expr]
+_builders: dict[str, Builder] = {}
+
+
+def install(name: str, builder: Builder) -> None:
+    """Let `Expr`'s methods build operator `name` with `builder`; the operator table calls this once per spelling."""
+    _builders[name] = builder
+
+
+def _built(name: str, *operands: Any, **attributes: Any) -> Expr:
+    builder = _builders.get(name)
+    if builder is None:
+        raise TypeError(f"no operator is installed for `{name}`: import relax_eg first")
+    return builder(*operands, **attributes)
+
+
+_table: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annotation: Annotation) -> Expr:
+    """The interned expression of these parts. O(number of parts)."""
+    arg_tuple = tuple(args)
+    attr_tuple = tuple(attrs)
+    key = (op, tuple(map(id, arg_tuple)), tuple((k, _key(v)) for k, v in attr_tuple), annotation)
+    with _lock:
+        found = _table.get(key)
+        if found is None:
+            found = object.__new__(Expr)
+            found.op = op
+            found.args = arg_tuple
+            found.attrs = attr_tuple
+            found.annotation = annotation
+            _table[key] = found
+        return found
+
+
+def _key(value: Any) -> Any:
+    # 1, True and 1.0 are equal in Python and so are 0.0 and -0.0; as attributes they are different.
+    if isinstance(value, tuple):
+        return (tuple, *(_key(v) for v in value))  # type: ignore[reportUnknownVariableType]
+    if isinstance(value, float):
+        return (float, value.hex() if math.isfinite(value) else repr(value))
+    return (type(value), value)
+
+
+def var(name: str, annotation: Annotation) -> Expr:
+    """A variable: a parameter, or the name of a binding."""
+    return node(VAR, (), (("name", name),), annotation)
+
+
+class ConstantData:
+    """An array's bits as an attribute: compared by dtype, shape and bytes, so NaNs and signed zeros are themselves."""
+
+    __slots__ = ("array", "key")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        array = np.array(array, order="C", copy=True)
+        array.setflags(write=False)
+        self.array = array
+        self.key = (array.dtype.name, array.shape, array.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstantData) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"<{self.array.dtype.name}{list(self.array.shape)}>"
+
+
+def const(value: Any, dtype: str | None = None) -> Expr:
+    """A constant tensor from a number or array. Python floats become float32, ints int32, unless `dtype` says more."""
+    if dtype is None and not hasattr(value, "dtype"):
+        probe = np.asarray(value)
+        dtype = {"f": "float32", "i": "int32", "b": "bool", "c": "complex64"}.get(probe.dtype.kind)
+    array = np.asarray(value, dtype=None if dtype is None else np_dtype(dtype))
+    return node(CONSTANT, (), (("data", ConstantData(array)),), Tensor(array.shape, array.dtype.name))
+
+
+def np_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of a dtype name, ml_dtypes' included (bfloat16, fp8, int4)."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def constant_value(e: Expr) -> np.ndarray[Any, Any]:
+    """The array of a constant."""
+    data: ConstantData = e.attr("data")
+    return data.array
+
+
+def tuple_(fields: Iterable[Expr]) -> Expr:
+    """A tuple value."""
+    items = tuple(fields)
+    return node(TUPLE, items, (), Tuple(tuple(f.annotation for f in items)))
+
+
+def tuple_get(e: Expr, index: int) -> Expr:
+    """Field `index` of a tuple value; a field of a tuple just built is that field itself."""
+    if e.op == TUPLE:
+        return e.args[index]
+    annotation = e.annotation.fields[index] if isinstance(e.annotation, Tuple) else Object()
+    return node(TUPLE_GET, (e,), (("index", index),), annotation)
+
+
+def shape_value(dims: Sequence[int | str | Dim]) -> Expr:
+    """A first-class shape."""
+    sizes = tuple(Dim.of(d) for d in dims)
+    return node(SHAPE, (), (("dims", sizes),), Shape(sizes))
+
+
+def call_dps_library(
+    name: str, args: Iterable[Expr], out: Annotation, attrs: Iterable[tuple[str, Any]] = (), pure: bool = True
+) -> Expr:
+    """A call of library routine `name` in destination-passing style (Relax 3.3); `out` annotates what it fills."""
+    return node(CALL_DPS_LIBRARY, args, (("name", name), ("attrs", tuple(attrs)), ("pure", pure)), out)
+
+
+def match_cast(value: Expr, annotation: Annotation) -> Expr:
+    """`value`, asserted at run time to fit `annotation`, whose new size variables it defines (Relax 3.2)."""
+    return node(MATCH_CAST, (value,), (), annotation)
+
+
+def postorder(roots: Iterable[Expr], stop: Callable[[Expr], bool] | None = None) -> list[Expr]:
+    """Every node under `roots` once, operands before users, in a deterministic order. O(nodes + edges).
+
+    Where `stop(node)` holds the node is listed but its operands are not visited.
+    """
+    seen: set[Expr] = set()
+    order: list[Expr] = []
+    for root in roots:
+        stack: list[tuple[Expr, int]] = [(root, 0)]
+        while stack:
+            e, i = stack.pop()
+            if i == 0 and e in seen:
+                continue
+            seen.add(e)
+            args = () if stop is not None and stop(e) else e.args
+            while i < len(args) and args[i] in seen:
+                i += 1
+            if i < len(args):
+                stack.append((e, i + 1))
+                stack.append((args[i], 0))
+            else:
+                order.append(e)
+    return order
+
+
+def rebuild(roots: Sequence[Expr], replace: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
+    """`roots` rebuilt bottom-up: `replace(old, new_args)` gives the node that stands for `old`."""
+    done: dict[Expr, Expr] = {}
+    for e in postorder(roots):
+        done[e] = replace(e, tuple(done[a] for a in e.args))
+    return [done[r] for r in roots]
+
+
+def _atom(e: Expr) -> str:
+    return str(e.attr("name")) if e.op == VAR else e.op

@@ -1,0 +1,118 @@
+"""Functions, blocks and modules.
+
+A function is a list of blocks. A *dataflow block* is pure: its bindings name the block's outputs, each a graph of
+interned expressions, and their order means nothing. A *binding block* holds, in order, what must not move: effectful
+calls and `match_cast`s. A module is an ordered set of named functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from relax_eg.errors import WellFormedError
+from relax_eg.ir.annotations import Annotation, dims_of
+from relax_eg.ir.expr import VAR, Expr, postorder
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """`var = value`."""
+
+    var: Expr
+    value: Expr
+
+    @property
+    def name(self) -> str:
+        return str(self.var.attr("name"))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bindings; with `dataflow` they are the outputs of a pure region, else steps in order."""
+
+    bindings: tuple[Binding, ...]
+    dataflow: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function: parameters, blocks, and the expression it returns.
+
+    `sources` tells for expressions the user's source line ("model.py:31") they came from; it is not part of equality.
+    """
+
+    name: str
+    params: tuple[Expr, ...]
+    blocks: tuple[Block, ...]
+    result: Expr
+    sources: Mapping[Expr, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+
+    @property
+    def annotation(self) -> Annotation:
+        """What the function returns."""
+        return self.result.annotation
+
+    @property
+    def size_variables(self) -> tuple[str, ...]:
+        """Names of the size variables the parameters bring in, sorted."""
+        return tuple(sorted({v for p in self.params for d in dims_of(p.annotation) for v in d.variables}))
+
+    def expressions(self) -> list[Expr]:
+        """Every expression of the body once, operands first."""
+        return postorder([b.value for block in self.blocks for b in block.bindings] + [self.result])
+
+    def __str__(self) -> str:
+        from relax_eg.ir.printer import print_function
+
+        return print_function(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """Named functions, in order. `str(module)` prints Relax text, which `relax_eg.parse` reads back to an equal module."""
+
+    functions: tuple[Function, ...]
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in self.functions]
+        for name in names:
+            if names.count(name) > 1:
+                raise WellFormedError(f"two functions of the module are named `{name}`")
+
+    def __getitem__(self, name: str) -> Function:
+        for f in self.functions:
+            if f.name == name:
+                return f
+        raise KeyError(f"no function `{name}` in the module; it has: {', '.join(f.name for f in self.functions)}")
+
+    def __iter__(self) -> Iterator[Function]:
+        return iter(self.functions)
+
+    @property
+    def main(self) -> Function:
+        """The entry: `main`, or the first function."""
+        return next((f for f in self.functions if f.name == "main"), self.functions[0])
+
+    def __str__(self) -> str:
+        from relax_eg.ir.printer import print_module
+
+        return print_module(self)
+
+
+def pure_function(name: str, params: Iterable[Expr], outputs: Iterable[Expr], result: Expr | None = None) -> Function:
+    """A function of one dataflow block with these outputs. A single output is returned itself, several as a tuple,
+    unless `result` (an expression over variables `gv`, `gv1`, ... of the outputs) is given."""
+    from relax_eg.ir.expr import tuple_, var
+
+    bindings = tuple(
+        Binding(var(f"gv{i or ''}", e.annotation), e) for i, e in enumerate(outputs)
+    )
+    if result is None:
+        result = bindings[0].var if len(bindings) == 1 else tuple_(b.var for b in bindings)
+    return Function(name, tuple(params), (Block(bindings),), result)
+
+
+def is_var(e: Expr) -> bool:
+    return e.op == VAR

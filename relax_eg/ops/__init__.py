@@ -1,0 +1,35 @@
+"""The operator table: one record per operator, from which every part of the compiler reads what it needs."""
+
+from relax_eg.ops import contraction, creation, elementwise, movement, nn, reduction
+from relax_eg.ops.record import (
+    TABLE,
+    Attribute,
+    Operator,
+    Site,
+    bytes_of,
+    call,
+    counts,
+    deduce,
+    get,
+    pattern_kind,
+    program_of,
+    site_of,
+)
+
+FAMILIES = (elementwise, contraction, reduction, movement, creation, nn)
+
+__all__ = [
+    "FAMILIES",
+    "TABLE",
+    "Attribute",
+    "Operator",
+    "Site",
+    "bytes_of",
+    "call",
+    "counts",
+    "deduce",
+    "get",
+    "pattern_kind",
+    "program_of",
+    "site_of",
+]

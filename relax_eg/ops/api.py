@@ -1,0 +1,551 @@
+"""The operator functions of programs and rules, `rx.op`: jax.numpy's spelling, with negative axes and defaults.
+
+Operands are expressions, numbers, sizes or arrays. A number or size beside an expression takes that expression's
+dtype; an array keeps its own. Nothing else is converted: mixed dtypes are an error, `astype` says what is meant.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.ir.expr import Expr, const, install
+from relax_eg.ops.record import call
+from relax_eg.ops.sizes import ONE, ZERO, Dims, product
+from relax_eg.shapes import Dim, ceildiv, dim_min
+
+Operand = Expr | Dim | float | complex | np.ndarray[Any, Any] | Sequence[Any]
+Size = int | str | Dim
+Axes = int | Sequence[int] | None
+
+
+def operands(op: str, *values: Any) -> list[Expr]:
+    """`values` as expressions: numbers and sizes in the dtype of the first expression or array among them."""
+    made = [v if isinstance(v, Expr) else const(v) if _is_array(v) else None for v in values]
+    dtype = next((e.dtype for e in made if e is not None), None)
+    return [e if e is not None else _number(op, v, dtype) for e, v in zip(made, values, strict=True)]
+
+
+def _is_array(value: Any) -> bool:
+    # A numpy scalar is a number: `np.float64(2) * x` should not depend on what numpy made of 2.
+    return hasattr(value, "dtype") and not isinstance(value, np.generic)
+
+
+def _number(op: str, value: Any, dtype: str | None) -> Expr:
+    if isinstance(value, Dim):
+        return call("dim_value", (), {"dim": (value,), "dtype": dtype or "int32"})
+    if isinstance(value, (list, tuple)):
+        return const(value, dtype)
+    if not isinstance(value, (numbers.Number, np.generic)):
+        raise OperatorError(f"{op}: {value!r} is not an operand; expressions, numbers, sizes and arrays are")
+    value = value.item() if isinstance(value, np.generic) else value
+    if dtype is not None and not _fits(value, dtype):
+        raise OperatorError(f"{op}: the number {value!r} is not a {dtype}, the dtype of the other operand; astype converts")
+    return const(value, dtype)
+
+
+def _fits(value: Any, dtype: str) -> bool:
+    if is_float(dtype) or is_complex(dtype):
+        return is_complex(dtype) or not isinstance(value, complex)
+    if is_integer(dtype):
+        info = np.iinfo(dtype) if dtype not in ("int4", "uint4") else None
+        return isinstance(value, int) and (info is None or info.min <= value <= info.max)
+    return isinstance(value, bool)
+
+
+def normal_axis(op: str, axis: int, rank: int) -> int:
+    """`axis` counted from the front."""
+    if not -rank <= axis < rank:
+        valid = f"axes are {-rank} to {rank - 1}" if rank else "there are none"
+        raise OperatorError(f"{op}: axis {axis} does not exist at rank {rank}; {valid}")
+    return axis % rank
+
+
+def normal_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
+    """`axes` counted from the front, ascending; None means all."""
+    if axes is None:
+        return tuple(range(rank))
+    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    normal = tuple(sorted(normal_axis(op, a, rank) for a in given))
+    if len(set(normal)) < len(normal):
+        raise OperatorError(f"{op}: axes {given} name an axis twice")
+    return normal
+
+
+def _dims(shape: Size | Sequence[Size]) -> Dims:
+    return tuple(Dim.of(d) for d in (shape if isinstance(shape, (list, tuple)) else (shape,)))
+
+
+# --- elementwise ---
+
+
+def _unary(name: str) -> Callable[[Operand], Expr]:
+    def operator(x: Operand) -> Expr:
+        return call(name, operands(name, x))
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = f"`{name}` of each element."
+    return operator
+
+
+def _binary(name: str) -> Callable[[Operand, Operand], Expr]:
+    def operator(x: Operand, y: Operand) -> Expr:
+        return call(name, operands(name, x, y))
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = f"`{name}` of elements, broadcast."
+    return operator
+
+
+negative, sign, floor, ceil = _unary("negative"), _unary("sign"), _unary("floor"), _unary("ceil")
+exp, exp2, expm1, log, log1p = _unary("exp"), _unary("exp2"), _unary("expm1"), _unary("log"), _unary("log1p")
+sqrt, rsqrt, cbrt, square, reciprocal = (_unary(n) for n in ("sqrt", "rsqrt", "cbrt", "square", "reciprocal"))
+sin, cos, tan, asin, acos, atan = (_unary(n) for n in ("sin", "cos", "tan", "asin", "acos", "atan"))
+sinh, cosh, tanh, asinh, acosh, atanh = (_unary(n) for n in ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"))
+sigmoid, erf, erfc, erf_inv = _unary("sigmoid"), _unary("erf"), _unary("erfc"), _unary("erf_inv")
+isfinite, isnan = _unary("isfinite"), _unary("isnan")
+logical_not, bitwise_not = _unary("logical_not"), _unary("bitwise_not")
+relu, silu, gelu_tanh = _unary("relu"), _unary("silu"), _unary("gelu_tanh")
+abs = _unary("abs")
+
+add, subtract, multiply, divide = (_binary(n) for n in ("add", "subtract", "multiply", "divide"))
+maximum, minimum, remainder, atan2 = (_binary(n) for n in ("maximum", "minimum", "remainder", "atan2"))
+logical_and, logical_or, logical_xor = (_binary(n) for n in ("logical_and", "logical_or", "logical_xor"))
+bitwise_and, bitwise_or, bitwise_xor = (_binary(n) for n in ("bitwise_and", "bitwise_or", "bitwise_xor"))
+left_shift, right_shift = _binary("left_shift"), _binary("right_shift")
+equal, not_equal, less, less_equal = (_binary(n) for n in ("equal", "not_equal", "less", "less_equal"))
+greater, greater_equal = _binary("greater"), _binary("greater_equal")
+
+
+def power(x: Operand, y: Operand) -> Expr:
+    """`x ** y`; a Python integer `y` multiplies repeatedly, as in jax.numpy."""
+    if isinstance(y, int) and not isinstance(y, bool):
+        return integer_pow(x, y)
+    return call("power", operands("power", x, y))
+
+
+def integer_pow(x: Operand, y: int) -> Expr:
+    """`x` to the integer power `y`."""
+    return call("integer_pow", operands("integer_pow", x), {"y": y})
+
+
+def round(x: Operand, method: str = "to_even") -> Expr:
+    """The nearest integer; halves go to the even one, or away from zero with `method="away"`."""
+    return call("round", operands("round", x), {"method": method})
+
+
+def gelu(x: Operand, approximate: bool = True) -> Expr:
+    """Gaussian error linear unit; as in jax.nn the tanh approximation unless told otherwise."""
+    return gelu_tanh(x) if approximate else call("gelu", operands("gelu", x))
+
+
+def where(condition: Operand, x: Operand, y: Operand) -> Expr:
+    """`x` where `condition` holds, else `y`."""
+    chosen = operands("where", x, y)
+    return call("where", [*operands("where", condition), *chosen])
+
+
+def clip(x: Operand, lo: Operand, hi: Operand) -> Expr:
+    """`x` limited to `lo` .. `hi`."""
+    value, low, high = operands("clip", x, lo, hi)
+    return call("clip", (low, value, high))
+
+
+def astype(x: Operand, dtype: str) -> Expr:
+    """`x` converted; itself where it has that dtype."""
+    (value,) = operands("astype", x)
+    return value if value.dtype == dtype else call("astype", (value,), {"dtype": dtype})
+
+
+# --- contraction and reduction ---
+
+
+def matmul(a: Operand, b: Operand, precision: str | None = None, out_dtype: str | None = None) -> Expr:
+    """numpy.matmul."""
+    return call("matmul", operands("matmul", a, b), {"precision": precision, "out_dtype": out_dtype})
+
+
+def outer(a: Operand, b: Operand) -> Expr:
+    """Products of every element of vector `a` with every element of vector `b`."""
+    x, y = operands("outer", a, b)
+    return multiply(expand_dims(x, 1), expand_dims(y, 0))
+
+
+def _reduction(name: str) -> Callable[..., Expr]:
+    def operator(x: Operand, axis: Axes = None, keepdims: bool = False) -> Expr:
+        (value,) = operands(name, x)
+        return call(name, (value,), {"axes": normal_axes(name, axis, value.ndim), "keepdims": keepdims})
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = f"`{name}` over `axis` (an axis, several, or all); the dtype stays."
+    return operator
+
+
+sum, prod, max, min, mean = (_reduction(n) for n in ("sum", "prod", "max", "min", "mean"))
+any, all = _reduction("any"), _reduction("all")
+
+
+def _position(name: str, x: Operand, axis: int, keepdims: bool, dtype: str) -> Expr:
+    (value,) = operands(name, x)
+    attrs = {"axis": normal_axis(name, axis, value.ndim), "keepdims": keepdims, "dtype": dtype}
+    return call(name, (value,), attrs)
+
+
+def argmax(x: Operand, axis: int = -1, keepdims: bool = False, dtype: str = "int32") -> Expr:
+    """Where along `axis` the first maximum is; a NaN counts as one."""
+    return _position("argmax", x, axis, keepdims, dtype)
+
+
+def argmin(x: Operand, axis: int = -1, keepdims: bool = False, dtype: str = "int32") -> Expr:
+    """Where along `axis` the first minimum is; a NaN counts as one."""
+    return _position("argmin", x, axis, keepdims, dtype)
+
+
+def cumsum(x: Operand, axis: int, reverse: bool = False) -> Expr:
+    """Running sums along `axis`."""
+    (value,) = operands("cumsum", x)
+    return call("cumsum", (value,), {"axis": normal_axis("cumsum", axis, value.ndim), "reverse": reverse})
+
+
+def trace(x: Operand) -> Expr:
+    """The sum of a matrix's diagonal."""
+    (value,) = operands("trace", x)
+    rows, columns = _matrix("trace", value)
+    return sum(where(_diagonal(rows, columns, 0), value, 0))
+
+
+# --- movement ---
+
+
+def permute_dims(x: Operand, axes: Sequence[int] | None = None) -> Expr:
+    """Axes reordered; reversed unless told how."""
+    (value,) = operands("permute_dims", x)
+    order = tuple(reversed(range(value.ndim))) if axes is None else axes
+    normal = tuple(normal_axis("permute_dims", a, value.ndim) for a in order)
+    return call("permute_dims", (value,), {"axes": normal})
+
+
+transpose = permute_dims
+
+
+def swapaxes(x: Operand, a: int, b: int) -> Expr:
+    """Two axes exchanged."""
+    (value,) = operands("swapaxes", x)
+    first, second = (normal_axis("swapaxes", i, value.ndim) for i in (a, b))
+    order = list(range(value.ndim))
+    order[first], order[second] = second, first
+    return permute_dims(value, order)
+
+
+def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
+    """The same elements in order in another shape; one size may be -1."""
+    (value,) = operands("reshape", x)
+    given = _dims(shape)
+    wild = [i for i, d in enumerate(given) if d == -1]
+    if len(wild) > 1:
+        raise OperatorError(f"reshape: {len(wild)} sizes are -1; one may be")
+    if wild:
+        # Sizes on both sides cancel before dividing: (n*m)//m is not n where m is 0.
+        left, by = list(value.shape), ONE
+        for d in given:
+            if d in left:
+                left.remove(d)
+            elif d != -1:
+                by = by * d
+        if by is ZERO:
+            raise OperatorError(f"reshape: -1 beside a size of 0 in {given} could be anything")
+        given = tuple(product(left) // by if d == -1 else d for d in given)
+    return call("reshape", (value,), {"shape": given})
+
+
+def expand_dims(x: Operand, axis: Axes) -> Expr:
+    """Axes of size 1 put in; `axis` counts in the result."""
+    (value,) = operands("expand_dims", x)
+    added = 1 if isinstance(axis, int) else len(axis or ())
+    axes = () if axis is None else normal_axes("expand_dims", axis, value.ndim + added)
+    return call("expand_dims", (value,), {"axes": axes})
+
+
+def squeeze(x: Operand, axis: Axes = None) -> Expr:
+    """Axes of size 1 taken out; all of them unless told which."""
+    (value,) = operands("squeeze", x)
+    ones = tuple(i for i, d in enumerate(value.shape) if d is ONE) if axis is None else axis
+    return call("squeeze", (value,), {"axes": normal_axes("squeeze", ones, value.ndim)})
+
+
+def broadcast_to(x: Operand, shape: Size | Sequence[Size]) -> Expr:
+    """numpy.broadcast_to."""
+    return call("broadcast_to", operands("broadcast_to", x), {"shape": _dims(shape)})
+
+
+def concat(xs: Sequence[Operand], axis: int = 0) -> Expr:
+    """Operands joined along `axis`."""
+    values = operands("concat", *xs)
+    rank = values[0].ndim if values else 0
+    return call("concat", values, {"axis": normal_axis("concat", axis, rank)})
+
+
+concatenate = concat
+
+
+def stack(xs: Sequence[Operand], axis: int = 0) -> Expr:
+    """Operands of one shape joined along a new `axis`."""
+    return concat([expand_dims(v, axis) for v in operands("stack", *xs)], axis)
+
+
+def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
+    """A tuple of slices along `axis`: `parts` equal ones, or cut at the given indices, as numpy.split."""
+    (value,) = operands("split", x)
+    normal = normal_axis("split", axis, value.ndim)
+    size = value.shape[normal]
+    if isinstance(parts, int):
+        each = size // parts
+        if each * parts != size:
+            raise OperatorError(f"split: axis {normal} of size {size} cannot be shown to divide into {parts} equal parts")
+        sections = (each,) * parts
+    else:
+        cuts = [ZERO, *map(Dim.of, parts), size]
+        sections = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
+    return call("split", (value,), {"sections": sections, "axis": normal})
+
+
+def strided_slice(
+    x: Operand, begin: Sequence[Size], end: Sequence[Size], strides: Sequence[int] | None = None
+) -> Expr:
+    """`x[b:e:s, ...]`, one entry for each axis; nothing is clamped."""
+    (value,) = operands("strided_slice", x)
+    steps = (1,) * value.ndim if strides is None else tuple(strides)
+    return call("strided_slice", (value,), {"begin": begin, "end": end, "strides": steps})
+
+
+def getitem(x: Operand, key: Any) -> Expr:
+    """`x[key]`: integers, sizes, slices, None and `...`. Ends beyond a known size are clamped as in Python; where the
+    size is symbolic the slice must fit. A step of -1 takes a whole axis backwards; `take` gathers."""
+    (value,) = operands("getitem", x)
+    keys = list(key) if isinstance(key, tuple) else [key]  # type: ignore[reportUnknownArgumentType]
+    used = len([k for k in keys if k is not None and k is not Ellipsis])
+    if used > value.ndim:
+        raise OperatorError(f"getitem: {used} indices for rank {value.ndim}")
+    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    if len(dots) > 1:
+        raise OperatorError("getitem: `...` stands in a subscript once")
+    at = dots[0] if dots else len(keys)
+    keys[at : at + 1] = [slice(None)] * (value.ndim - used)
+    begin: list[Dim] = []
+    end: list[Dim] = []
+    strides: list[int] = []
+    flipped: list[int] = []
+    dropped: list[int] = []
+    added: list[int] = []
+    for k in keys:
+        axis = len(begin)
+        if k is None:
+            added.append(axis + len(added) - len(dropped))
+            continue
+        size = value.shape[axis]
+        if isinstance(k, slice):
+            low, high, step = _bounds(k, size)
+            if k.step == -1:
+                flipped.append(axis)
+        elif isinstance(k, (int, np.integer, Dim)) and not isinstance(k, bool):
+            low = Dim.of(k)
+            if low.is_const and low.value < 0:
+                low = size + low
+            high, step = low + 1, 1
+            dropped.append(axis)
+        else:
+            raise OperatorError(f"getitem: {k!r} is not an index; integers, sizes, slices, None and ... are; `take` gathers")
+        begin.append(low)
+        end.append(high)
+        strides.append(step)
+    if flipped:
+        value = call("flip", (value,), {"axes": tuple(flipped)})
+    if tuple(end) != value.shape or builtin_any(b is not ZERO for b in begin) or set(strides) - {1}:
+        value = call("strided_slice", (value,), {"begin": begin, "end": end, "strides": tuple(strides)})
+    if dropped:
+        value = call("squeeze", (value,), {"axes": tuple(dropped)})
+    return call("expand_dims", (value,), {"axes": tuple(added)}) if added else value
+
+
+def builtin_any(flags: Any) -> bool:
+    return True in set(flags)
+
+
+def _bounds(key: slice, size: Dim) -> tuple[Dim, Dim, int]:
+    """Begin, end and step of a slice of an axis."""
+    step = 1 if key.step is None else key.step
+    if not isinstance(step, int) or step == 0 or step < -1 or (step == -1 and (key.start, key.stop) != (None, None)):
+        raise OperatorError(f"getitem: step {step}; integers >= 1 are accepted, and -1 in [::-1]")
+    low = ZERO if key.start is None else _end(key.start, size)
+    high = size if key.stop is None else _end(key.stop, size)
+    # An empty slice such as x[3:1] has no elements, as in Python.
+    gap = high - low
+    return low, (low if gap.is_const and gap.value < 0 else high), builtin_abs(step)
+
+
+def builtin_abs(x: int) -> int:
+    return x if x >= 0 else -x
+
+
+def _end(index: Any, size: Dim) -> Dim:
+    if not isinstance(index, (int, np.integer, Dim, str)) or isinstance(index, bool):
+        raise OperatorError(f"getitem: {index!r} is not a slice end; integers and sizes are")
+    at = Dim.of(index)
+    if at.is_const and at.value < 0:
+        at = size + at
+    if at.is_const and size.is_const:
+        at = Dim.of(at.value if 0 <= at.value <= size.value else 0 if at.value < 0 else size.value)
+    return at
+
+
+def pad(
+    x: Operand,
+    pad_width: Sequence[tuple[Size, Size]],
+    value: Operand = 0,
+    interior: Sequence[int] | None = None,
+) -> Expr:
+    """`value` put before and after each axis, and `interior` times between elements; negative widths cut."""
+    array, fill = operands("pad", x, value)
+    low, high = tuple(Dim.of(w[0]) for w in pad_width), tuple(Dim.of(w[1]) for w in pad_width)
+    between = (0,) * array.ndim if interior is None else tuple(interior)
+    return call("pad", (array, fill), {"low": low, "high": high, "interior": between})
+
+
+def take(x: Operand, indices: Operand, axis: int | None = None, mode: str = "fill") -> Expr:
+    """Elements at `indices` along `axis` (of the flattened array where None). Constant negative indices count from
+    the end; others are out of range, which `mode` decides: "fill" (NaN or an extreme), "clip", "promise" (never)."""
+    (value,) = operands("take", x)
+    if axis is None:
+        value, axis = reshape(value, -1), 0
+    normal = normal_axis("take", axis, value.ndim)
+    size = value.shape[normal]
+    if not isinstance(indices, Expr):
+        numbers_ = np.asarray(indices)
+        numbers_ = numbers_.astype(np.int32) if not _is_array(indices) else numbers_
+        if size.is_const:
+            numbers_ = np.where(numbers_ < 0, numbers_ + size.value, numbers_).astype(numbers_.dtype)
+        indices = const(numbers_)
+    return call("take", (value, indices), {"axis": normal, "mode": mode})
+
+
+def flip(x: Operand, axis: Axes = None) -> Expr:
+    """Order reversed along `axis`."""
+    (value,) = operands("flip", x)
+    return call("flip", (value,), {"axes": normal_axes("flip", axis, value.ndim)})
+
+
+def triu(x: Operand, k: int = 0) -> Expr:
+    """The upper triangle of the last two axes: zeros below diagonal `k`."""
+    return call("triu", operands("triu", x), {"k": k})
+
+
+def tril(x: Operand, k: int = 0) -> Expr:
+    """The lower triangle of the last two axes: zeros above diagonal `k`."""
+    return call("tril", operands("tril", x), {"k": k})
+
+
+# --- creation ---
+
+
+def full(shape: Size | Sequence[Size], value: Operand, dtype: str | None = None) -> Expr:
+    """`value` everywhere."""
+    scalar = value if isinstance(value, Expr) else _number("full", value, dtype)
+    return call("full", (scalar,), {"shape": _dims(shape)})
+
+
+def zeros(shape: Size | Sequence[Size], dtype: str = "float32") -> Expr:
+    """Zeros."""
+    return full(shape, const(0, dtype))
+
+
+def ones(shape: Size | Sequence[Size], dtype: str = "float32") -> Expr:
+    """Ones."""
+    return full(shape, const(1, dtype))
+
+
+def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: str = "int32") -> Expr:
+    """The position along `axis` of each element."""
+    dims = _dims(shape)
+    return call("iota", (), {"shape": dims, "axis": normal_axis("iota", axis, len(dims)), "dtype": dtype})
+
+
+def arange(start: Size, stop: Size | None = None, step: int = 1, dtype: str = "int32") -> Expr:
+    """Integers from `start` (0 if only one bound is given) by `step` up to `stop`."""
+    low, high = (ZERO, Dim.of(start)) if stop is None else (Dim.of(start), Dim.of(stop))
+    if step == 0:
+        raise OperatorError("arange: the step is 0")
+    count = ceildiv(high - low, step) if step > 0 else ceildiv(low - high, -step)
+    if count.is_const and count.value < 0:
+        count = ZERO
+    values = iota(count, 0, dtype)
+    values = multiply(step, values) if step != 1 else values
+    return add(low.value if low.is_const else low, values) if low is not ZERO else values
+
+
+def _diagonal(rows: Dim, columns: Dim, k: int) -> Expr:
+    """Whether an element is on diagonal `k`, traced as jax.numpy does."""
+    shape = (rows, columns)
+    return equal(add(iota(shape, 0), k), iota(shape, 1))
+
+
+def eye(n: Size, m: Size | None = None, k: int = 0, dtype: str = "float32") -> Expr:
+    """Ones on diagonal `k`, zeros elsewhere."""
+    return astype(_diagonal(Dim.of(n), Dim.of(n if m is None else m), k), dtype)
+
+
+def _matrix(op: str, x: Expr) -> tuple[Dim, Dim]:
+    if x.ndim != 2:
+        raise OperatorError(f"{op}: rank {x.ndim}; a matrix is needed")
+    return x.shape[0], x.shape[1]
+
+
+def diag(v: Operand) -> Expr:
+    """The square matrix with vector `v` on its diagonal."""
+    (value,) = operands("diag", v)
+    if value.ndim != 1:
+        raise OperatorError(f"diag: rank {value.ndim}; a vector is needed")
+    return where(_diagonal(value.shape[0], value.shape[0], 0), expand_dims(value, 1), 0)
+
+
+def one_hot(indices: Operand, depth: Size, dtype: str = "float32") -> Expr:
+    """A new last axis of size `depth` with a one at each index."""
+    return call("one_hot", operands("one_hot", indices), {"depth": (Dim.of(depth),), "dtype": dtype})
+
+
+# --- neural networks ---
+
+
+def softmax(x: Operand, axis: int = -1) -> Expr:
+    """Exponentials divided by their sum along `axis`."""
+    (value,) = operands("softmax", x)
+    return call("softmax", (value,), {"axis": normal_axis("softmax", axis, value.ndim)})
+
+
+def log_softmax(x: Operand, axis: int = -1) -> Expr:
+    """The logarithm of softmax."""
+    (value,) = operands("log_softmax", x)
+    return call("log_softmax", (value,), {"axis": normal_axis("log_softmax", axis, value.ndim)})
+
+
+def layer_norm(x: Operand, gamma: Operand, beta: Operand, axes: Axes = -1, epsilon: float = 1e-5) -> Expr:
+    """`x` with mean 0 and variance 1 over the trailing `axes`, times `gamma` plus `beta`."""
+    values = operands("layer_norm", x, gamma, beta)
+    normal = normal_axes("layer_norm", axes, values[0].ndim)
+    return call("layer_norm", values, {"axes": normal, "epsilon": epsilon})
+
+
+def rms_norm(x: Operand, weight: Operand, axes: Axes = -1, epsilon: float = 1e-6) -> Expr:
+    """`x` divided by its root mean square over the trailing `axes`, times `weight`."""
+    values = operands("rms_norm", x, weight)
+    return call("rms_norm", values, {"axes": normal_axes("rms_norm", axes, values[0].ndim), "epsilon": epsilon})
+
+
+def dim_value(dim: Size, dtype: str = "int32") -> Expr:
+    """A size as a scalar tensor."""
+    return call("dim_value", (), {"dim": (Dim.of(dim),), "dtype": dtype})

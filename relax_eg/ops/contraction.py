@@ -1,0 +1,77 @@
+"""Contraction: matmul."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, itemsize
+from relax_eg.ops.elementwise import read_aligned
+from relax_eg.ops.record import Attribute, Operator, Site, register
+from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype
+from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, Scalar, TensorProgram, cast, compute, loop, program, sum_
+
+PRECISIONS = (None, "default", "high", "highest")
+
+
+def _result(site: Site) -> tuple[Dims, Dim]:
+    """The result's shape and the size contracted."""
+    a, b = site.shape(0), site.shape(1)
+    if not a or not b:
+        raise site.error("a scalar has no axis to contract; multiply scales")
+    inner = b[0] if len(b) == 1 else b[-2]
+    need_equal(site, a[-1], inner, f"axis {len(a) - 1} of operand 0 meets axis {max(len(b) - 2, 0)} of operand 1")
+    batch = broadcast(site, [a[:-2], b[:-2]])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), a[-1]
+
+
+def _deduce(site: Site) -> Annotation:
+    dtype = need_same_dtype(site, (0, 1))
+    need_kind(site, "iufc")
+    if site["precision"] not in PRECISIONS:
+        raise site.error(f"precision {site['precision']!r}; accepted: {', '.join(map(str, PRECISIONS))}")
+    out = site["out_dtype"]
+    if out is not None and out not in ITEM_BITS:
+        raise site.error(f"no dtype {out!r}; there are: {', '.join(ITEM_BITS)}")
+    return Tensor(_result(site)[0], out or dtype)
+
+
+def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    a, b = buffers
+    shape, inner = _result(site)
+    out = site["out_dtype"] or a.dtype
+    # A wider result is accumulated wide; a narrower one is rounded at the end.
+    widen = itemsize(out) > itemsize(a.dtype)
+    k = loop("k")
+
+    def element(*i: Dim) -> Scalar:
+        rank = len(shape) - min(a.rank - 1, 1) - min(b.rank - 1, 1)
+        batch, rest = i[:rank], i[rank:]
+        row, column = rest[: min(a.rank - 1, 1)], rest[min(a.rank - 1, 1) :]
+        lead = shape[:rank]
+        x = read_aligned(a, (*batch, *row, k)[-a.rank :], (*lead, *a.shape[-2:])[-a.rank :])
+        y = read_aligned(b, (*batch, k, *column)[-b.rank :], (*lead, *b.shape[-2:])[-b.rank :])
+        if widen:
+            return sum_(cast(x, out) * cast(y, out), (k, inner))
+        return cast(sum_(x * y, (k, inner)), out)
+
+    return program("matmul", buffers, compute("out", shape, element))
+
+
+def _lower(a: Any, b: Any, *, precision: str | None, out_dtype: str | None) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.matmul(a, b, precision=precision, preferred_element_type=out_dtype)
+
+
+register(
+    Operator(
+        "matmul",
+        ("a", "b"),
+        _deduce,
+        _lower,
+        _equations,
+        (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
+        doc="numpy.matmul: leading axes are batches, which broadcast; vectors are rows on the left, columns on the right",
+    )
+)

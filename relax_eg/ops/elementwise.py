@@ -1,0 +1,348 @@
+"""Elementwise operators: tables of a scalar function of the index equations beside the lax primitive it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import ShapeError
+from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
+from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
+from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
+from relax_eg.shapes import Dim
+from relax_eg.tir import FUNCTIONS, Buffer, Read, Scalar, TensorProgram, apply, cast, compute, integer_pow, program, select
+
+# operator: (scalar function, lax primitive, kinds of dtype lax takes; see tir.Function)
+_UNARY: dict[str, tuple[str, str, str]] = {
+    "negative": ("negative", "neg", "iufc"),
+    "abs": ("abs", "abs", "ifc"),
+    "sign": ("sign", "sign", "iufc"),
+    "floor": ("floor", "floor", "f"),
+    "ceil": ("ceil", "ceil", "f"),
+    "exp": ("exp", "exp", "fc"),
+    "exp2": ("exp2", "exp2", "f"),
+    "expm1": ("expm1", "expm1", "fc"),
+    "log": ("log", "log", "fc"),
+    "log1p": ("log1p", "log1p", "fc"),
+    "sqrt": ("sqrt", "sqrt", "fc"),
+    "rsqrt": ("rsqrt", "rsqrt", "fc"),
+    "cbrt": ("cbrt", "cbrt", "f"),
+    "sin": ("sin", "sin", "fc"),
+    "cos": ("cos", "cos", "fc"),
+    "tan": ("tan", "tan", "fc"),
+    "tanh": ("tanh", "tanh", "fc"),
+    "sinh": ("sinh", "sinh", "fc"),
+    "cosh": ("cosh", "cosh", "fc"),
+    "asin": ("asin", "asin", "fc"),
+    "acos": ("acos", "acos", "fc"),
+    "atan": ("atan", "atan", "fc"),
+    "asinh": ("asinh", "asinh", "fc"),
+    "acosh": ("acosh", "acosh", "fc"),
+    "atanh": ("atanh", "atanh", "fc"),
+    "sigmoid": ("sigmoid", "logistic", "fc"),
+    "erf": ("erf", "erf", "f"),
+    "erfc": ("erfc", "erfc", "f"),
+    "erf_inv": ("erf_inv", "erf_inv", "f"),
+    "square": ("square", "square", "iufc"),
+    "reciprocal": ("reciprocal", "reciprocal", "fc"),
+    "isfinite": ("is_finite", "is_finite", "f"),
+    "logical_not": ("bitwise_not", "bitwise_not", "b"),
+    "bitwise_not": ("bitwise_not", "bitwise_not", "iu"),
+}
+
+_BINARY: dict[str, tuple[str, str, str]] = {
+    "add": ("add", "add", "iufc"),
+    "subtract": ("subtract", "sub", "iufc"),
+    "multiply": ("multiply", "mul", "iufc"),
+    "power": ("power", "pow", "fc"),
+    "maximum": ("maximum", "max", "biuf"),
+    "minimum": ("minimum", "min", "biuf"),
+    "remainder": ("remainder", "rem", "iuf"),
+    "atan2": ("atan2", "atan2", "f"),
+    "logical_and": ("bitwise_and", "bitwise_and", "b"),
+    "logical_or": ("bitwise_or", "bitwise_or", "b"),
+    "logical_xor": ("bitwise_xor", "bitwise_xor", "b"),
+    "bitwise_and": ("bitwise_and", "bitwise_and", "iu"),
+    "bitwise_or": ("bitwise_or", "bitwise_or", "iu"),
+    "bitwise_xor": ("bitwise_xor", "bitwise_xor", "iu"),
+    "left_shift": ("shift_left", "shift_left", "iu"),
+    "equal": ("equal", "eq", "biufc"),
+    "not_equal": ("not_equal", "ne", "biufc"),
+    "less": ("less", "lt", "biuf"),
+    "less_equal": ("less_equal", "le", "biuf"),
+    "greater": ("greater", "gt", "biuf"),
+    "greater_equal": ("greater_equal", "ge", "biuf"),
+}
+
+
+def read_aligned(buffer: Buffer, at: Sequence[Dim], shape: Dims) -> Read:
+    """The element of `buffer` that broadcasting to `shape` puts at `at`; stretched axes are read at 0."""
+    start = len(shape) - buffer.rank
+    return buffer[
+        tuple(
+            Dim.of(0) if size is ONE and shape[start + i] is not ONE else at[start + i]
+            for i, size in enumerate(buffer.shape)
+        )
+    ]
+
+
+def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
+    """JAX arrays brought to their common shape."""
+    from jax import lax
+
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(
+        a if a.shape == shape else lax.broadcast_in_dim(a, shape, tuple(range(len(shape) - a.ndim, len(shape))))
+        for a in arrays
+    )
+
+
+def _pointwise(function: Callable[..., Scalar]) -> Equations:
+    """Equations that apply `function` to the broadcast operands: `function(site, *scalars)`."""
+
+    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+        shape = broadcast(site, [b.shape for b in buffers])
+        return program(
+            site.op,
+            buffers,
+            compute("out", shape, lambda *i: function(site, *(read_aligned(b, i, shape) for b in buffers))),
+        )
+
+    return equations
+
+
+def result_dtype(site: Site, function: str, accepts: str) -> str:
+    """The dtype of scalar `function` on the operands, whose dtypes `accepts` must cover."""
+    dtypes = [site.dtype(i) for i in range(len(site.operands))]
+    need_same_dtype(site, range(len(dtypes)))
+    need_kind(site, accepts)
+    try:
+        return FUNCTIONS[function].dtype(dtypes)
+    except ShapeError as error:
+        raise site.error(str(error)) from None
+
+
+def _deduction(function: str, accepts: str) -> Deduce:
+    def deduce(site: Site) -> Annotation:
+        dtype = result_dtype(site, function, accepts)
+        return Tensor(broadcast(site, [site.shape(i) for i in range(len(site.operands))]), dtype)
+
+    return deduce
+
+
+def _lax(primitive: str) -> Callable[..., Any]:
+    def lower(*arrays: Any) -> Any:
+        from jax import lax
+
+        return getattr(lax, primitive)(*jax_broadcast(*arrays))
+
+    return lower
+
+
+def _function(name: str) -> Callable[..., Scalar]:
+    return lambda site, *operands: apply(name, *operands)
+
+
+for _name, (_scalar, _primitive, _accepts) in _UNARY.items():
+    register(
+        Operator(
+            _name,
+            ("x",),
+            _deduction(_scalar, _accepts),
+            f"jax.lax.{_primitive}",
+            _pointwise(_function(_scalar)),
+            doc=f"{_scalar} of each element",
+        )
+    )
+
+for _name, (_scalar, _primitive, _accepts) in _BINARY.items():
+    register(
+        Operator(
+            _name,
+            ("x", "y"),
+            _deduction(_scalar, _accepts),
+            _lax(_primitive),
+            _pointwise(_function(_scalar)),
+            doc=f"{_scalar} of elements, broadcast",
+        )
+    )
+
+
+register(
+    Operator(
+        "isnan",
+        ("x",),
+        _deduction("is_nan", "fc"),
+        "jax.numpy.isnan",
+        _pointwise(_function("is_nan")),
+        doc="whether each element is not a number",
+    )
+)
+
+
+# --- functions that depend on the dtype ---
+
+
+def _by_dtype(integer: str, other: str, unsigned: str | None = None) -> Callable[..., Scalar]:
+    def function(site: Site, x: Scalar, y: Scalar) -> Scalar:
+        if x.dtype.startswith("uint"):
+            return apply(unsigned or integer, x, y)
+        return apply(integer if is_integer(x.dtype) else other, x, y)
+
+    return function
+
+
+def _right_shift(x: Any, y: Any) -> Any:
+    from jax import lax
+
+    unsigned = x.dtype.name.startswith("uint")
+    return (lax.shift_right_logical if unsigned else lax.shift_right_arithmetic)(*jax_broadcast(x, y))
+
+
+register(
+    Operator(
+        "divide",
+        ("x", "y"),
+        _deduction("add", "iufc"),
+        _lax("div"),
+        _pointwise(_by_dtype("int_divide", "divide")),
+        doc="x / y; integer quotients are truncated",
+    )
+)
+register(
+    Operator(
+        "right_shift",
+        ("x", "y"),
+        _deduction("shift_left", "iu"),
+        _right_shift,
+        _pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
+        doc="x >> y; signed integers keep their sign",
+    )
+)
+
+
+# --- with attributes ---
+
+
+def _round_deduce(site: Site) -> Annotation:
+    if site["method"] not in ("to_even", "away"):
+        raise site.error(f"method {site['method']!r}; accepted: to_even, away")
+    return _deduction("round", "f")(site)
+
+
+def _round(x: Any, *, method: str) -> Any:
+    from jax import lax
+
+    rule = lax.RoundingMethod.TO_NEAREST_EVEN if method == "to_even" else lax.RoundingMethod.AWAY_FROM_ZERO
+    return lax.round(x, rule)
+
+
+def _integer_pow_deduce(site: Site) -> Annotation:
+    y = site["y"]
+    if not isinstance(y, int) or isinstance(y, bool):
+        raise site.error(f"y is {y!r}; an integer is needed")
+    if y < 0 and is_integer(site.dtype()):
+        raise site.error(f"{site.dtype()} to the power {y} is no integer; convert with astype")
+    return _deduction("square", "iufc")(site)
+
+
+def _integer_pow(x: Any, *, y: int) -> Any:
+    from jax import lax
+
+    return lax.integer_pow(x, y)
+
+
+def _astype_deduce(site: Site) -> Annotation:
+    if site["dtype"] not in ITEM_BITS:
+        raise site.error(f"no dtype {site['dtype']!r}; there are: {', '.join(ITEM_BITS)}")
+    need_kind(site, "biufc")
+    return Tensor(site.shape(), site["dtype"])
+
+
+def _astype(x: Any, *, dtype: str) -> Any:
+    from jax import lax
+
+    return lax.convert_element_type(x, dtype)
+
+
+register(
+    Operator(
+        "round",
+        ("x",),
+        _round_deduce,
+        _round,
+        _pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
+        (Attribute("method", default="to_even"),),
+        doc="the nearest integer, halves to the even one or away from zero",
+    )
+)
+register(
+    Operator(
+        "integer_pow",
+        ("x",),
+        _integer_pow_deduce,
+        _integer_pow,
+        _pointwise(lambda site, x: integer_pow(x, site["y"])),
+        (Attribute("y"),),
+        doc="x to a constant integer power",
+    )
+)
+register(
+    Operator(
+        "astype",
+        ("x",),
+        _astype_deduce,
+        _astype,
+        _pointwise(lambda site, x: cast(x, site["dtype"])),
+        (Attribute("dtype"),),
+        doc="x converted as XLA converts",
+    )
+)
+
+
+# --- three operands ---
+
+
+def _where_deduce(site: Site) -> Annotation:
+    need_kind(site, "b", 0)
+    dtype = need_same_dtype(site, (1, 2))
+    return Tensor(broadcast(site, [site.shape(i) for i in range(3)]), dtype)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    from jax import lax
+
+    condition, x, y = jax_broadcast(condition, x, y)
+    return lax.select(condition, x, y)
+
+
+def _clip(lo: Any, x: Any, hi: Any) -> Any:
+    from jax import lax
+
+    if lo.ndim or hi.ndim:
+        lo, x, hi = jax_broadcast(lo, x, hi)
+    return lax.clamp(lo, x, hi)
+
+
+register(
+    Operator(
+        "where",
+        ("condition", "x", "y"),
+        _where_deduce,
+        _where,
+        _pointwise(lambda site, condition, x, y: select(condition, x, y)),
+        doc="x where the condition holds, else y",
+    )
+)
+register(
+    Operator(
+        "clip",
+        ("lo", "x", "hi"),
+        _deduction("clamp", "iuf"),
+        _clip,
+        _pointwise(_function("clamp")),
+        doc="x limited to lo .. hi",
+    )
+)

@@ -1,0 +1,439 @@
+"""Operators that move elements about and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple, is_integer
+from relax_eg.ops.elementwise import read_aligned
+from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
+from relax_eg.ops.regroup import regroup
+from relax_eg.ops.sizes import (
+    ONE,
+    ZERO,
+    Dims,
+    dilated,
+    like,
+    need_at_most,
+    need_axes,
+    need_axis,
+    need_equal,
+    need_kind,
+    need_length,
+    need_same_dtype,
+    product,
+    reduced,
+)
+from relax_eg.shapes import Dim, ceildiv
+from relax_eg.tir import (
+    Buffer,
+    Index,
+    Scalar,
+    Stage,
+    TensorProgram,
+    cast,
+    compute,
+    const,
+    equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    program,
+    select,
+    within,
+)
+
+MOVED = "biufc"  # kinds of dtype: all but PRNG keys, which have no index equations
+
+def _permute_dims(site: Site) -> Annotation:
+    shape = site.shape()
+    axes = need_length(site, "axes", len(shape), "the operand")
+    if sorted(axes) != list(range(len(shape))):
+        raise site.error(f"axes must name each of 0 to {len(shape) - 1} once")
+    return Tensor(tuple(shape[a] for a in axes), site.dtype())
+
+
+def _reshape(site: Site) -> Annotation:
+    shape: Dims = site["shape"]
+    need_equal(site, product(site.shape()), product(shape), "the number of elements changes")
+    return Tensor(shape, site.dtype())
+
+
+def _expand_dims(site: Site) -> Annotation:
+    shape = iter(site.shape())
+    rank = len(site.shape()) + len(site["axes"])
+    axes = need_axes(site, rank)
+    return Tensor(tuple(ONE if i in axes else next(shape) for i in range(rank)), site.dtype())
+
+
+def _squeeze(site: Site) -> Annotation:
+    shape = site.shape()
+    for axis in (axes := need_axes(site, len(shape))):
+        need_equal(site, shape[axis], ONE, f"axis {axis} cannot be squeezed")
+    return Tensor(reduced(shape, axes, False), site.dtype())
+
+
+def _broadcast_to(site: Site) -> Annotation:
+    have, want = site.shape(), site["shape"]
+    if len(have) > len(want):
+        raise site.error(f"rank {len(have)} does not broadcast to rank {len(want)}")
+    for i, d in enumerate(reversed(have)):
+        if d is not ONE:
+            need_equal(site, d, want[-1 - i], f"axis {-1 - i} does not broadcast")
+    return Tensor(want, site.dtype())
+
+
+def _concat(site: Site) -> Annotation:
+    if not site.operands:
+        raise site.error("at least one operand is needed")
+    dtype = need_same_dtype(site, range(len(site.operands)))
+    first = site.shape(0)
+    axis = need_axis(site, site["axis"], len(first))
+    total = first[axis]
+    for i in range(1, len(site.operands)):
+        shape = site.shape(i)
+        if len(shape) != len(first):
+            raise site.error(f"operand {i} has rank {len(shape)}, operand 0 rank {len(first)}")
+        for a, (p, q) in enumerate(zip(first, shape, strict=True)):
+            if a != axis:
+                need_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
+        total = total + shape[axis]
+    return Tensor((*first[:axis], total, *first[axis + 1 :]), dtype)
+
+
+def _split(site: Site) -> Annotation:
+    shape = site.shape()
+    axis = need_axis(site, site["axis"], len(shape))
+    sections: Dims = site["sections"]
+    total = ZERO
+    for s in sections:
+        need_at_most(site, ZERO, s, "a section")
+        total = total + s
+    need_equal(site, total, shape[axis], f"the sections do not make up axis {axis}")
+    return Tuple(tuple(Tensor((*shape[:axis], s, *shape[axis + 1 :]), site.dtype()) for s in sections))
+
+
+def _strided_slice(site: Site) -> Annotation:
+    shape = site.shape()
+    begin, end, strides = (need_length(site, name, len(shape), "the operand") for name in ("begin", "end", "strides"))
+    sizes: list[Dim] = []
+    for axis, (size, low, high, stride) in enumerate(zip(shape, begin, end, strides, strict=True)):
+        if not isinstance(stride, int) or stride < 1:
+            raise site.error(f"stride {stride} on axis {axis}; strides are integers >= 1")
+        need_at_most(site, ZERO, low, f"begin on axis {axis}")
+        need_at_most(site, low, high, f"begin and end on axis {axis}")
+        need_at_most(site, high, size, f"end and size of axis {axis}")
+        sizes.append(ceildiv(high - low, stride))
+    return Tensor(tuple(sizes), site.dtype())
+
+
+def _pad(site: Site) -> Annotation:
+    shape = site.shape()
+    dtype = need_same_dtype(site, (0, 1))
+    if site.shape(1) != ():
+        raise site.error("the padding value, operand 1, must be a scalar")
+    low, high, interior = (need_length(site, name, len(shape), "the operand") for name in ("low", "high", "interior"))
+    sizes: list[Dim] = []
+    for axis, (size, before, after, between) in enumerate(zip(shape, low, high, interior, strict=True)):
+        if not isinstance(between, int) or between < 0:
+            raise site.error(f"interior {between} on axis {axis}; integers >= 0 are accepted")
+        sizes.append(before + dilated(size, between) + after)
+        need_at_most(site, ZERO, sizes[-1], f"the padded size of axis {axis}")
+    return Tensor(tuple(sizes), dtype)
+
+
+def _take(site: Site) -> Annotation:
+    shape, indices = site.shape(0), site.shape(1)
+    axis = need_axis(site, site["axis"], len(shape))
+    need_kind(site, "int", 1)
+    if site["mode"] not in ("clip", "fill", "promise"):
+        raise site.error(f"mode {site['mode']!r}; accepted: clip, fill, promise")
+    if shape[axis] is ZERO and ZERO not in indices:
+        raise site.error(f"axis {axis} has no elements to take")
+    return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), site.dtype(0))
+
+
+def _flip(site: Site) -> Annotation:
+    need_axes(site, len(site.shape()))
+    return like(site)
+
+
+def _triangle(site: Site) -> Annotation:
+    if len(site.shape()) < 2:
+        raise site.error(f"rank {len(site.shape())} has no last two axes; rank 2 or more is needed")
+    return like(site)
+
+
+# --- equations ---
+
+
+def _indexed(deduce: Deduce, where: Callable[[Site, tuple[Dim, ...], Dims], Sequence[Dim]]) -> Equations:
+    """Equations of a pure move: `where(site, i, shape)` is the operand's index for element `i` of the result."""
+
+    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+        (x,) = buffers
+        result = deduce(site)
+        assert isinstance(result, Tensor) and result.shape is not None
+        return program(site.op, buffers, compute("out", result.shape, lambda *i: x[tuple(where(site, i, x.shape))]))
+
+    return equations
+
+
+def _permuted(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
+    axes: tuple[int, ...] = site["axes"]
+    return [i[axes.index(a)] for a in range(len(shape))]
+
+
+def _expanded(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
+    return [v for a, v in enumerate(i) if a not in site["axes"]]
+
+
+def _squeezed(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
+    rest = iter(i)
+    return [ZERO if a in site["axes"] else next(rest) for a in range(len(shape))]
+
+
+def _sliced(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
+    return [low + v * step for low, v, step in zip(site["begin"], i, site["strides"], strict=True)]
+
+
+def _flipped(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
+    return [shape[a] - 1 - v if a in site["axes"] else v for a, v in enumerate(i)]
+
+
+def _broadcast_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    shape: Dims = site["shape"]
+    return program(
+        "broadcast_to", buffers, compute("out", shape, lambda *i: read_aligned(buffers[0], i, shape))
+    )
+
+
+def _concat_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    axis = site["axis"]
+    starts = [ZERO]
+    for b in buffers:
+        starts.append(starts[-1] + b.shape[axis])
+
+    def element(*i: Dim) -> Scalar:
+        def read(n: int) -> Scalar:
+            return buffers[n][(*i[:axis], i[axis] - starts[n], *i[axis + 1 :])]
+
+        value = read(len(buffers) - 1)
+        for n in reversed(range(len(buffers) - 1)):
+            value = select(less(Index(i[axis]), Index(starts[n + 1])), read(n), value)
+        return value
+
+    shape = buffers[0].shape
+    return program("concat", buffers, compute("out", (*shape[:axis], starts[-1], *shape[axis + 1 :]), element))
+
+
+def _split_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    (x,) = buffers
+    axis, start = site["axis"], ZERO
+    stages: list[Stage] = []
+    for n, size in enumerate(site["sections"]):
+
+        def element(*i: Dim, at: Dim = start) -> Scalar:
+            return x[(*i[:axis], at + i[axis], *i[axis + 1 :])]
+
+        stages.append(compute(f"out{n}", (*x.shape[:axis], size, *x.shape[axis + 1 :]), element))
+        start = start + size
+    return program("split", buffers, *stages)
+
+
+def _pad_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, value = buffers
+    low, high, interior = site["low"], site["high"], site["interior"]
+    shape = [b + dilated(n, r) + a for n, b, a, r in zip(x.shape, low, high, interior, strict=True)]
+
+    def element(*i: Dim) -> Scalar:
+        at: list[Dim] = []
+        inside: Scalar | None = None
+        for v, n, before, after, between in zip(i, x.shape, low, high, interior, strict=True):
+            p = v - before
+            at.append(p // (between + 1))
+            guards: list[Scalar] = []
+            if before is not ZERO:
+                guards.append(less_equal(Index(ZERO), Index(p)))
+            if after is not ZERO:
+                guards.append(less(Index(p), Index(dilated(n, between))))
+            if between:
+                guards.append(equal(Index(p % (between + 1)), 0))
+            for g in guards:
+                inside = g if inside is None else inside & g
+        read = x[tuple(at)]
+        return read if inside is None else select(inside, read, value[()])
+
+    return program("pad", buffers, compute("out", shape, element))
+
+
+def fill_value(dtype: str) -> Any:
+    """What `take` puts for an index out of range: NaN, the least signed or greatest unsigned integer, True."""
+    if dtype == "bool":
+        return True
+    if is_integer(dtype):
+        bits = ITEM_BITS[dtype]
+        return 2**bits - 1 if dtype.startswith("uint") else -(2 ** (bits - 1))
+    return float("nan")
+
+
+def _take_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, indices = buffers
+    axis, mode = site["axis"], site["mode"]
+    size = x.shape[axis]
+
+    def element(*i: Dim) -> Scalar:
+        at: Scalar = indices[i[axis : axis + indices.rank]]
+        if mode != "promise":
+            at = cast(at, "int64")
+        chosen = minimum(maximum(at, 0), size - 1) if mode == "clip" else at
+        read = x[(*i[:axis], chosen, *i[axis + indices.rank :])]
+        if mode == "fill":
+            return select(within(0, at, size), read, const(fill_value(x.dtype), x.dtype))
+        return read
+
+    return program("take", buffers, compute("out", (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), element))
+
+
+def _triangle_equations(upper: bool) -> Equations:
+    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+        (x,) = buffers
+        k = site["k"]
+
+        def element(*i: Dim) -> Scalar:
+            row, column = Index(i[-2] + k), Index(i[-1])
+            kept = less_equal(row, column) if upper else less_equal(column, row)
+            return select(kept, x[i], const(0, x.dtype))
+
+        return program(site.op, buffers, compute("out", x.shape, element))
+
+    return equations
+
+
+# --- lowering ---
+
+
+def _transpose(x: Any, *, axes: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.transpose(x, axes)
+
+
+def _jax_reshape(x: Any, *, shape: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.reshape(x, shape)
+
+
+def _jax_expand_dims(x: Any, *, axes: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.expand_dims(x, axes)
+
+
+def _jax_squeeze(x: Any, *, axes: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.squeeze(x, axes)
+
+
+def _jax_broadcast_to(x: Any, *, shape: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))))
+
+
+def _jax_concat(*xs: Any, axis: int) -> Any:
+    from jax import lax
+
+    return lax.concatenate(xs, axis)
+
+
+def _jax_split(x: Any, *, sections: tuple[int, ...], axis: int) -> Any:
+    from jax import lax
+
+    return tuple(lax.split(x, sections, axis))
+
+
+def _jax_slice(x: Any, *, begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.slice(x, begin, end, strides)
+
+
+def _jax_pad(x: Any, value: Any, *, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.pad(x, value, tuple(zip(low, high, interior, strict=True)))
+
+
+def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
+    # The gather itself: jax.numpy.take would wrap negative indices first.
+    from jax import lax
+
+    rank = indices.ndim
+    kept = tuple(range(axis)) + tuple(range(axis + rank, x.ndim - 1 + rank))
+    numbers = lax.GatherDimensionNumbers(offset_dims=kept, collapsed_slice_dims=(axis,), start_index_map=(axis,))
+    sizes = tuple(1 if a == axis else n for a, n in enumerate(x.shape))
+    modes = {"clip": "clip", "fill": "fill", "promise": "promise_in_bounds"}
+    return lax.gather(x, lax.expand_dims(indices, (rank,)), numbers, sizes, mode=modes[mode])
+
+
+def _jax_flip(x: Any, *, axes: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.rev(x, axes)
+
+
+def _jax_triu(x: Any, *, k: int) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.triu(x, k)
+
+
+def _jax_tril(x: Any, *, k: int) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.tril(x, k)
+
+
+# --- records ---
+
+_X = ("x",)
+_AXES = (Attribute("axes"),)
+_AXIS = Attribute("axis")
+_SHAPE = (Attribute("shape", "dims"),)
+_K = (Attribute("k", default=0),)
+
+for _operator in (
+    Operator("permute_dims", _X, _permute_dims, _transpose, _indexed(_permute_dims, _permuted), _AXES,
+             doc="axes reordered: axis i of the result is axes[i] of the operand"),
+    Operator("reshape", _X, _reshape, _jax_reshape, _indexed(_reshape, lambda site, i, shape: regroup(i, site["shape"], shape)),
+             _SHAPE, doc="the same elements in order in another shape"),
+    Operator("expand_dims", _X, _expand_dims, _jax_expand_dims, _indexed(_expand_dims, _expanded), _AXES,
+             doc="axes of size 1 put in; axes count in the result"),
+    Operator("squeeze", _X, _squeeze, _jax_squeeze, _indexed(_squeeze, _squeezed), _AXES,
+             doc="axes of size 1 taken out; axes count in the operand"),
+    Operator("broadcast_to", _X, _broadcast_to, _jax_broadcast_to, _broadcast_equations, _SHAPE,
+             doc="numpy.broadcast_to"),
+    Operator("concat", ("*x",), _concat, _jax_concat, _concat_equations, (_AXIS,),
+             doc="operands joined along an axis"),
+    Operator("split", _X, _split, _jax_split, _split_equations, (Attribute("sections", "dims"), _AXIS),
+             doc="a tuple of consecutive slices of the given sizes"),
+    Operator("strided_slice", _X, _strided_slice, _jax_slice, _indexed(_strided_slice, _sliced),
+             (Attribute("begin", "dims"), Attribute("end", "dims"), Attribute("strides")),
+             doc="x[begin:end:strides] on every axis; 0 <= begin <= end <= size is a precondition"),
+    Operator("pad", ("x", "value"), _pad, _jax_pad, _pad_equations,
+             (Attribute("low", "dims"), Attribute("high", "dims"), Attribute("interior")),
+             doc="a scalar put before, after and between elements; negative widths cut"),
+    Operator("take", ("x", "indices"), _take, _jax_take, _take_equations, (_AXIS, Attribute("mode")),
+             doc="elements at indices along an axis; out of range: clip, fill, or promise there is none"),
+    Operator("flip", _X, _flip, _jax_flip, _indexed(_flip, _flipped), _AXES, doc="order reversed along axes"),
+    Operator("triu", _X, _triangle, _jax_triu, _triangle_equations(True), _K,
+             doc="zeros below diagonal k of the last two axes"),
+    Operator("tril", _X, _triangle, _jax_tril, _triangle_equations(False), _K,
+             doc="zeros above diagonal k of the last two axes"),
+):  # fmt: skip
+    register(_operator)

@@ -1,0 +1,239 @@
+"""The operator record: everything the compiler knows of an operator, in one place.
+
+From a record's *index equations* follow the reference semantics (numpy and exact), the pattern kind (Relax,
+Algorithm 1), flops and bytes. A record without equations says so by giving a numpy reference and a cost instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.ir.expr import Expr, node
+from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED = _Required()
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute of an operator.
+
+    `kind`: "static" for plain hashable values (axes, permutations, dtypes), "dims" for a tuple of sizes, which may be
+    symbolic and which rules may bind.
+    """
+
+    name: str
+    kind: Literal["static", "dims"] = "static"
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One use of an operator as its record's functions see it: operand annotations and attributes by name."""
+
+    op: str
+    operands: tuple[Annotation, ...]
+    attrs: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.attrs[name]
+
+    def tensor(self, i: int) -> Tensor:
+        """Operand `i`, which must be a tensor."""
+        a = self.operands[i]
+        if not isinstance(a, Tensor):
+            raise self.error(f"operand {i} is {a}; a tensor is needed")
+        return a
+
+    def shape(self, i: int = 0) -> tuple[Dim, ...]:
+        """Sizes of operand `i`, whose shape must be known."""
+        shape = self.tensor(i).shape
+        if shape is None:
+            raise self.error(f"the shape of operand {i} is not known ({self.operands[i]}); match_cast names it")
+        return shape
+
+    def dtype(self, i: int = 0) -> str:
+        dtype = self.tensor(i).dtype
+        if dtype is None:
+            raise self.error(f"the dtype of operand {i} is not known; match_cast names it")
+        return dtype
+
+    def error(self, text: str) -> OperatorError:
+        """An error that names the operator, its operands and attributes."""
+        operands = ", ".join(a.short if isinstance(a, Tensor) else str(a) for a in self.operands)
+        attrs = "".join(f", {k}={_plain(v)}" for k, v in self.attrs.items())
+        return OperatorError(f"{self.op}({operands}{attrs}): {text}")
+
+
+def _plain(value: Any) -> str:
+    return f"({', '.join(map(_plain, value))})" if isinstance(value, tuple) else str(value)  # type: ignore[reportUnknownVariableType]
+
+
+Deduce = Callable[[Site], Annotation]
+Equations = Callable[[Site, tuple[Buffer, ...]], TensorProgram]
+Lower = Callable[..., Any]  # (attrs: dict with sizes as ints, *arrays) -> array or tuple of arrays
+Reference = Callable[..., Any]  # same, on numpy arrays
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator.
+
+    `name`: Relax's spelling where Relax has one. `parameters`: operand names; a last one with `*` takes any number.
+    `deduce`: the result's annotation from the operands' (all fully known tensors) and the attributes; raises
+    OperatorError. `equations`: index equations over buffers named after the operands. `lower`: the JAX lowering,
+    called with the attributes (sizes resolved) as keywords after the arrays, or the dotted name of a JAX function
+    that takes the arrays alone. `reference` and `cost` stand in for missing equations. `family`: the file it is in.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    deduce: Deduce
+    lower: Lower | str
+    equations: Equations | None = None
+    attributes: tuple[Attribute, ...] = ()
+    reference: Reference | None = None
+    cost: Callable[[Site], Counts] | None = None
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.equations is None and (self.reference is None or self.cost is None):
+            raise OperatorError(f"operator `{self.name}` has no index equations: give a numpy reference and a cost")
+
+    @property
+    def variadic(self) -> bool:
+        return self.parameters[-1:] != () and self.parameters[-1].startswith("*")
+
+    def jax_function(self) -> Lower:
+        """The JAX lowering as a callable `(*arrays, **attrs)`."""
+        return _resolve(self.lower) if isinstance(self.lower, str) else self.lower
+
+    def operand_names(self, n: int) -> tuple[str, ...]:
+        if not self.variadic:
+            return self.parameters
+        fixed = self.parameters[:-1]
+        return fixed + tuple(f"{self.parameters[-1][1:]}{i}" for i in range(n - len(fixed)))
+
+
+@lru_cache(maxsize=None)
+def _resolve(dotted: str) -> Lower:
+    module, _, name = dotted.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+TABLE: dict[str, Operator] = {}
+
+
+def register(operator: Operator) -> Operator:
+    """Add an operator to the table; its name must be new."""
+    if operator.name in TABLE:
+        raise OperatorError(f"operator `{operator.name}` is already in the table")
+    TABLE[operator.name] = operator
+    return operator
+
+
+def get(name: str) -> Operator:
+    """The record of operator `name`; OperatorError with near names if there is none."""
+    found = TABLE.get(name)
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, TABLE, 3)
+        raise OperatorError(f"no operator `{name}`" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    return found
+
+
+def attributes_of(operator: Operator, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` in the record's order, defaults filled in, sizes as `Dim`s, lists as tuples."""
+    known = {a.name for a in operator.attributes}
+    for name in given:
+        if name not in known:
+            raise OperatorError(f"{operator.name} has no attribute `{name}`; it has: {', '.join(sorted(known)) or 'none'}")
+    filled: dict[str, Any] = {}
+    for a in operator.attributes:
+        value = given.get(a.name, a.default)
+        if value is REQUIRED:
+            raise OperatorError(f"{operator.name} needs attribute `{a.name}`")
+        if a.kind == "dims":
+            value = tuple(Dim.of(v) for v in value)
+        filled[a.name] = tuple(value) if isinstance(value, list) else value
+    return filled
+
+
+def deduce(name: str, operands: tuple[Annotation, ...], attrs: Mapping[str, Any]) -> Annotation:
+    """The annotation of operator `name` on operands annotated so. Operands known only coarsely give a coarse answer."""
+    operator = get(name)
+    fixed = len(operator.parameters) - operator.variadic
+    if len(operands) < fixed or (len(operands) > fixed and not operator.variadic):
+        wanted = f"at least {fixed}" if operator.variadic else str(fixed)
+        raise OperatorError(f"{name} takes {wanted} operands ({', '.join(operator.parameters)}), got {len(operands)}")
+    site = Site(name, operands, attrs)
+    if any(isinstance(a, Tensor) and (a.shape is None or a.dtype is None) for a in operands):
+        return Tensor()
+    return operator.deduce(site)
+
+
+def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None) -> Expr:
+    """The expression `name(*args, **attrs)` with its annotation deduced. Raises OperatorError."""
+    operands = tuple(args)
+    filled = attributes_of(get(name), attrs or {})
+    return node(name, operands, filled.items(), deduce(name, tuple(a.annotation for a in operands), filled))
+
+
+def site_of(e: Expr) -> Site:
+    """How expression `e`, an operator's, looks to its record."""
+    return Site(e.op, tuple(a.annotation for a in e.args), dict(e.attrs))
+
+
+def program_of(site: Site) -> TensorProgram | None:
+    """The index equations of one use of an operator, or None where it has none."""
+    operator = get(site.op)
+    if operator.equations is None:
+        return None
+    names = operator.operand_names(len(site.operands))
+    buffers = tuple(Buffer(n, site.shape(i), site.dtype(i)) for i, n in enumerate(names))
+    return operator.equations(site, buffers)
+
+
+def pattern_kind(site: Site) -> PatternKind:
+    """The pattern kind, read off the equations (Relax, Algorithm 1); Opaque where there are none."""
+    program = program_of(site)
+    return PatternKind.OPAQUE if program is None else classify(program)
+
+
+def counts(site: Site) -> Counts:
+    """Flops and bytes moved by one use of an operator, as expressions in the sizes."""
+    program = program_of(site)
+    if program is not None:
+        return count(program)
+    cost = get(site.op).cost
+    assert cost is not None  # Operator.__post_init__ saw to it
+    return cost(site)
+
+
+def bytes_of(annotation: Annotation) -> Dim:
+    """Bytes of a value whose sizes are known; what is unknown counts nothing."""
+    if isinstance(annotation, Tuple):
+        total = Dim.of(0)
+        for f in annotation.fields:
+            total = total + bytes_of(f)
+        return total
+    if not isinstance(annotation, Tensor) or annotation.shape is None:
+        return Dim.of(0)
+    total = Dim.of(itemsize(annotation.dtype or "float32"))
+    for d in annotation.shape:
+        total = total * d
+    return total

@@ -1,0 +1,238 @@
+"""Reductions: over axes, to a position, and running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from relax_eg.ir.annotations import Annotation, Tensor, is_integer, itemsize
+from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
+from relax_eg.ops.sizes import ONE, ZERO, like, need_axes, need_axis, need_kind, product, reduced
+from relax_eg.shapes import Dim
+from relax_eg.tir import (
+    Axis,
+    Buffer,
+    Counts,
+    Index,
+    Scalar,
+    TensorProgram,
+    cast,
+    compute,
+    const,
+    less_equal,
+    loop,
+    program,
+    reduce,
+    select,
+    sum_,
+)
+
+_AXES = (Attribute("axes"), Attribute("keepdims", default=False))
+
+
+def over(axes: Sequence[int], shape: Sequence[Dim]) -> list[Axis]:
+    """A loop variable and extent for each of `axes`."""
+    return [(loop(f"k{a}"), shape[a]) for a in axes]
+
+
+def weave(rank: int, axes: Sequence[int], inner: Sequence[Dim], outer: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Indices of a buffer of `rank`: `inner` at `axes`, `outer` in order elsewhere."""
+    rest = iter(outer)
+    return tuple(inner[list(axes).index(i)] if i in axes else next(rest) for i in range(rank))
+
+
+def accumulator(dtype: str) -> str:
+    """The dtype in which statistics are taken: half precision is too coarse for sums."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _deduction(accepts: str) -> Callable[[Site], Annotation]:
+    def deduce(site: Site) -> Annotation:
+        dtype = need_kind(site, accepts)
+        shape = site.shape()
+        return Tensor(reduced(shape, need_axes(site, len(shape)), site["keepdims"]), dtype)
+
+    return deduce
+
+
+def _equations(element: Callable[[Buffer, tuple[Dim, ...], list[Axis]], Scalar]) -> Equations:
+    """Equations of a reduction: `element(x, indices, over)` is the result at one point."""
+
+    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+        (x,) = buffers
+        axes, keep = site["axes"], site["keepdims"]
+        loops = over(axes, x.shape)
+
+        def value(*i: Dim) -> Scalar:
+            outer = [v for a, v in enumerate(i) if a not in axes] if keep else i
+            return element(x, weave(x.rank, axes, [v for v, _ in loops], outer), loops)
+
+        return program(site.op, buffers, compute("out", reduced(x.shape, axes, keep), value))
+
+    return equations
+
+
+def _lower(name: str) -> Callable[..., Any]:
+    def lower(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+        from jax import lax
+
+        result = getattr(lax, name)(x, axes) if axes else x
+        return lax.expand_dims(result, axes) if keepdims else result
+
+    return lower
+
+
+_Kind = Literal["sum", "prod", "max", "min", "any", "all"]
+_REDUCTIONS: tuple[tuple[_Kind, str, str, str], ...] = (
+    ("sum", "reduce_sum", "iufc", "the sum"),
+    ("prod", "reduce_prod", "iufc", "the product"),
+    ("max", "reduce_max", "biuf", "the greatest element; NaN wins"),
+    ("min", "reduce_min", "biuf", "the least element; NaN wins"),
+    ("any", "reduce_or", "b", "whether any element is true"),
+    ("all", "reduce_and", "b", "whether all elements are true"),
+)
+
+
+def _reduce(kind: _Kind) -> Equations:
+    return _equations(lambda x, at, loops: reduce(kind, x[at], loops))
+
+
+for _name, _primitive, _accepts, _doc in _REDUCTIONS:
+    register(Operator(_name, ("x",), _deduction(_accepts), _lower(_primitive), _reduce(_name), _AXES, doc=_doc))
+
+
+def _mean_element(x: Buffer, at: tuple[Dim, ...], loops: list[Axis]) -> Scalar:
+    wide = accumulator(x.dtype)
+    total = reduce("sum", cast(x[at], wide), loops)
+    return cast(total / Index(product(n for _, n in loops), wide), x.dtype)
+
+
+def _mean(x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.mean(x, axis=axes, keepdims=keepdims)
+
+
+register(
+    Operator(
+        "mean",
+        ("x",),
+        _deduction("fc"),
+        _mean,
+        _equations(_mean_element),
+        _AXES,
+        doc="the sum divided by the count; half precision is summed in float32",
+    )
+)
+
+
+# --- positions ---
+
+
+def _position_deduce(site: Site) -> Annotation:
+    need_kind(site, "biuf")
+    shape = site.shape()
+    axis = need_axis(site, site["axis"], len(shape))
+    if shape[axis] is ZERO:
+        raise site.error(f"axis {axis} is empty and has no extreme element")
+    if not is_integer(site["dtype"]):
+        raise site.error(f"positions of dtype {site['dtype']!r}; an integer dtype is needed")
+    return Tensor(reduced(shape, (axis,), site["keepdims"]), site["dtype"])
+
+
+def _position_equations(kind: Literal["argmax", "argmin"]) -> Equations:
+    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+        (x,) = buffers
+        axis, keep = site["axis"], site["keepdims"]
+        k = loop("k")
+
+        def value(*i: Dim) -> Scalar:
+            outer = [v for a, v in enumerate(i) if a != axis] if keep else i
+            return cast(reduce(kind, x[weave(x.rank, (axis,), (k,), outer)], (k, x.shape[axis])), site["dtype"])
+
+        return program(kind, buffers, compute("out", reduced(x.shape, (axis,), keep), value))
+
+    return equations
+
+
+def _position_lower(name: str) -> Callable[..., Any]:
+    def lower(x: Any, *, axis: int, keepdims: bool, dtype: str) -> Any:
+        from jax import lax
+
+        result = getattr(lax, name)(x, axis, dtype)
+        return lax.expand_dims(result, (axis,)) if keepdims else result
+
+    return lower
+
+
+_POSITION = (Attribute("axis"), Attribute("keepdims", default=False), Attribute("dtype", default="int32"))
+
+register(
+    Operator(
+        "argmax",
+        ("x",),
+        _position_deduce,
+        _position_lower("argmax"),
+        _position_equations("argmax"),
+        _POSITION,
+        doc="where along the axis the first maximum is; NaN counts as one",
+    )
+)
+register(
+    Operator(
+        "argmin",
+        ("x",),
+        _position_deduce,
+        _position_lower("argmin"),
+        _position_equations("argmin"),
+        _POSITION,
+        doc="where along the axis the first minimum is; NaN counts as one",
+    )
+)
+
+
+# --- running sums ---
+
+
+def _cumsum_deduce(site: Site) -> Annotation:
+    need_kind(site, "iufc")
+    need_axis(site, site["axis"], len(site.shape()))
+    return like(site)
+
+
+def _cumsum_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    (x,) = buffers
+    axis, k = site["axis"], loop("k")
+
+    def value(*i: Dim) -> Scalar:
+        here, there = (i[axis], k) if site["reverse"] else (k, i[axis])
+        read = x[(*i[:axis], k, *i[axis + 1 :])]
+        return sum_(select(less_equal(Index(here), Index(there)), read, const(0, x.dtype)), (k, x.shape[axis]))
+
+    return program("cumsum", buffers, compute("out", x.shape, value))
+
+
+def _cumsum_cost(site: Site) -> Counts:
+    # The equations say what it means, n*n/2 additions; a scan does it in one pass.
+    elements = product(site.shape())
+    return _counts(elements, elements * itemsize(site.dtype()))
+
+
+def _cumsum(x: Any, *, axis: int, reverse: bool) -> Any:
+    from jax import lax
+
+    return lax.cumsum(x, axis, reverse)
+
+
+register(
+    Operator(
+        "cumsum",
+        ("x",),
+        _cumsum_deduce,
+        _cumsum,
+        _cumsum_equations,
+        (Attribute("axis"), Attribute("reverse", default=False)),
+        cost=_cumsum_cost,
+        doc="running sums along the axis, from its end with `reverse`",
+    )
+)

@@ -1,0 +1,133 @@
+"""What deductions share: kinds of dtype, broadcasting, axes. Every refusal is an OperatorError of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from relax_eg.errors import ShapeError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ops.record import Site
+from relax_eg.shapes import Dim, dim_max
+from relax_eg.tir import kind
+
+Dims = tuple[Dim, ...]
+
+ONE = Dim.of(1)
+ZERO = Dim.of(0)
+
+_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+
+
+def need_kind(site: Site, kinds: str, i: int = 0) -> str:
+    """The dtype of operand `i`, whose kind must be among `kinds`, letters of tir.kind: b, i, u, f, c."""
+    dtype = site.dtype(i)
+    try:
+        letter = kind(dtype)
+    except ShapeError:  # a PRNG key: moved about, never computed with
+        letter = "key"
+    if letter not in kinds:
+        *others, last = (_KINDS[k] for k in kinds)
+        raise site.error(f"operand {i} is {dtype}; {', '.join(others) + ' or ' if others else ''}{last} is needed")
+    return dtype
+
+
+def need_same_dtype(site: Site, operands: Iterable[int]) -> str:
+    """The one dtype of `operands`."""
+    first, *others = operands
+    dtype = site.dtype(first)
+    for i in others:
+        if site.dtype(i) != dtype:
+            raise site.error(
+                f"operand {first} is {dtype} and operand {i} is {site.dtype(i)}; one dtype is needed (astype converts)"
+            )
+    return dtype
+
+
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two sizes differ whatever the size variables are."""
+    difference = a - b
+    return difference.is_const and difference.value != 0
+
+
+def need_equal(site: Site, a: Dim, b: Dim, what: str) -> None:
+    """Require two sizes to be equal in canonical form; `what` says which they are."""
+    if a is b:
+        return
+    if differ(a, b):
+        raise site.error(f"{what}: sizes {a} and {b} differ")
+    raise site.error(f"{what}: sizes {a} and {b} cannot be shown equal")
+
+
+def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
+    """Refuse sizes that are never `a <= b`. Where it depends on the size variables it is the operator's precondition."""
+    difference = b - a
+    if difference.is_const and difference.value < 0:
+        raise site.error(f"{what}: {a} is more than {b}")
+
+
+def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
+    """The numpy broadcast of `shapes`, aligned at the right; a size of 1 gives way to any other."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Dim] = []
+    for axis in range(rank):
+        size = ONE
+        for shape in shapes:
+            i = axis - rank + len(shape)
+            if i < 0 or shape[i] is ONE or shape[i] is size:
+                continue
+            if size is not ONE:
+                need_equal(site, size, shape[i], f"axis {axis - rank} does not broadcast")
+            size = shape[i]
+        result.append(size)
+    return tuple(result)
+
+
+def need_axis(site: Site, axis: Any, rank: int, name: str = "axis") -> int:
+    """Attribute value `axis` as one nonnegative axis below `rank`."""
+    if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < rank:
+        valid = f"axes are 0 to {rank - 1}" if rank else "there are none"
+        raise site.error(f"{name} {axis} does not exist at rank {rank}; {valid}")
+    return axis
+
+
+def need_axes(site: Site, rank: int, name: str = "axes") -> tuple[int, ...]:
+    """Attribute `name`: ascending distinct axes below `rank`."""
+    axes: tuple[int, ...] = site[name]
+    for axis in axes:
+        need_axis(site, axis, rank)
+    if any(a >= b for a, b in zip(axes, axes[1:], strict=False)):
+        raise site.error(f"{name} must be ascending and distinct")
+    return axes
+
+
+def need_length(site: Site, name: str, length: int, of: str) -> tuple[Any, ...]:
+    """Attribute `name`, which must have one entry for each axis."""
+    value: tuple[Any, ...] = site[name]
+    if len(value) != length:
+        raise site.error(f"{name} has {len(value)} entries; {length} are needed, one for each axis of {of}")
+    return value
+
+
+def like(site: Site, i: int = 0) -> Tensor:
+    """The annotation of operand `i`."""
+    return Tensor(site.shape(i), site.dtype(i))
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    total = ONE
+    for d in dims:
+        total = total * d
+    return total
+
+
+def reduced(shape: Dims, axes: Sequence[int], keepdims: bool) -> Dims:
+    """`shape` without `axes`, or with ones in their place."""
+    if keepdims:
+        return tuple(ONE if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def dilated(size: Dim, interior: int) -> Dim:
+    """`size` elements with `interior` others between neighbours."""
+    return size if interior == 0 else size + interior * dim_max(size - 1, 0)

@@ -1,0 +1,12 @@
+"""The books of rules that ship. Every rule has a checked verdict on file (`verdicts.json`)."""
+
+from relax_eg.rules.book.contraction import contraction
+from relax_eg.rules.book.elementwise import elementwise
+from relax_eg.rules.book.movement import movement
+from relax_eg.rules.book.reduction import reduction
+from relax_eg.rules.rule import RuleSet
+
+algebra = RuleSet("algebra", [*contraction, *reduction, *elementwise])
+default = RuleSet("default", [*algebra, *movement])
+
+__all__ = ["algebra", "contraction", "default", "elementwise", "movement", "reduction"]

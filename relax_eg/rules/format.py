@@ -1,0 +1,68 @@
+"""A rule as one line of mathematics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value
+
+if TYPE_CHECKING:
+    from relax_eg.rules.rule import Rule
+
+_INFIX = {
+    "matmul": ("@", 4), "multiply": ("*", 4), "divide": ("/", 4), "add": ("+", 3), "subtract": ("-", 3),
+    "less": ("<", 2), "less_equal": ("<=", 2), "equal": ("==", 2), "greater": (">", 2), "greater_equal": (">=", 2),
+}  # fmt: skip
+_ATOM = 9
+
+
+def expression_text(e: Expr) -> str:
+    """`e` in infix spelling, shared nodes repeated: for the small programs that rules are."""
+    return _text(e)[0]
+
+
+def _text(e: Expr) -> tuple[str, int]:
+    if e.op == VAR:
+        return str(e.attr("name")), _ATOM
+    if e.op == CONSTANT:
+        value = constant_value(e)
+        return (f"{value.item()!r}" if value.ndim == 0 else np.array2string(value, threshold=8)), _ATOM
+    if e.op == TUPLE_GET:
+        return f"{_text(e.args[0])[0]}[{e.attr('index')}]", _ATOM
+    if e.op in _INFIX and not any(v is not None for _, v in e.attrs):
+        sign, level = _INFIX[e.op]
+        left, right = (_text(a) for a in e.args)
+        # Every operator here associates to the left: the right operand needs parentheses at its own level too.
+        a = left[0] if left[1] >= level else f"({left[0]})"
+        b = right[0] if right[1] > level else f"({right[0]})"
+        return f"{a} {sign} {b}", level
+    if e.op == "negative":
+        text, level = _text(e.args[0])
+        return f"-{text if level == _ATOM else f'({text})'}", 8
+    if e.op == "permute_dims" and e.attr("axes") == (1, 0):
+        text, level = _text(e.args[0])
+        return f"{text if level == _ATOM else f'({text})'}.T", _ATOM
+    parts = [_text(a)[0] for a in e.args]
+    parts += [f"{k}={_value(v)}" for k, v in e.attrs if v is not None and v is not False]
+    return f"{e.op}({', '.join(parts)})", _ATOM
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(_value(v) for v in value)}{',' if len(value) == 1 else ''})"  # type: ignore[reportUnknownArgumentType]
+    return str(value)
+
+
+def rule_text(rule: Rule) -> str:
+    """`name: left  =>  right   when ...`, shown for the smallest instance that can be formed."""
+    from relax_eg.rules.domain import instances
+
+    instance = next(iter(instances(rule, limit=1)), None)
+    if instance is None:
+        return f"{rule.name}: (no instance can be formed)"
+    left = ", ".join(map(expression_text, instance.left))
+    right = ", ".join(map(expression_text, instance.right))
+    guard = f"   when {' and '.join(rule.when)}" if rule.when else ""
+    return f"{rule.name}: {left}  =>  {right}{guard}"

@@ -1,0 +1,301 @@
+"""Comparing the two sides of a rule instance at one point: each judge is a different sense of "equal".
+
+A judge gives None where the sides agree, or where the left side itself does not exist (there is then nothing to
+rewrite), else a `Failure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import FLOATS, Tensor, is_float, is_integer
+from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, const, constant_value, np_dtype, postorder, rebuild
+from relax_eg.ir.expr import tuple_, tuple_get, var
+from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.record import call, program_of, site_of
+from relax_eg.rules.rule import Instance
+from relax_eg.tir.expr import Apply, walk
+from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
+
+Array = np.ndarray[Any, Any]
+Domain = Literal["numpy", "exact"]
+
+# Agreement of float64 results, relative to the largest intermediate value: far above its rounding on small sizes,
+# far below what any slip in a rule makes of it.
+_TOLERANCE = 1e-11
+_PERTURBATIONS = 8
+_LAW = 8.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A point of comparison: an instance with sizes and values of its pattern variables."""
+
+    instance: Instance
+    sizes: Mapping[str, int]
+    values: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the sides differ at a case: `what` in words, and result number `output` of both, None where it has none."""
+
+    what: str
+    left: Array | None = None
+    right: Array | None = None
+    output: int = 0
+    hint: str = ""
+
+
+Judge = Callable[[Case], Failure | None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An instance, or its sides in other dtypes, laid out for evaluation in one pass."""
+
+    left: tuple[Expr, ...]
+    right: tuple[Expr, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Expr, ...]:
+        """The results, then every intermediate tensor."""
+        inner = [e for e in postorder((*self.left, *self.right)) if isinstance(e.annotation, Tensor)]
+        return (*self.left, *self.right, *inner)
+
+    @cached_property
+    def every(self) -> Expr:
+        return tuple_(self.nodes)
+
+    @cached_property
+    def both(self) -> Expr:
+        return tuple_((*self.left, *self.right))
+
+    @cached_property
+    def only_left(self) -> Expr:
+        return tuple_(self.left)
+
+
+@lru_cache(1 << 10)
+def prepared(instance: Instance) -> Prepared:
+    return Prepared(instance.left, instance.right)
+
+
+@lru_cache(1 << 10)
+def widened(instance: Instance) -> Prepared:
+    """The sides with every float type made float64."""
+
+    def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == VAR:
+            return var(str(e.attr("name")), Tensor(e.shape, _wide(e.dtype)))
+        if e.op == CONSTANT:
+            value = constant_value(e)
+            return const(value.astype(np_dtype(_wide(value.dtype.name)))) if is_float(value.dtype.name) else e
+        if e.op == TUPLE:
+            return tuple_(args)
+        if e.op == TUPLE_GET:
+            return tuple_get(args[0], e.attr("index"))
+        attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
+        return call(e.op, args, attrs)
+
+    roots = rebuild((*instance.left, *instance.right), replace)
+    n = len(instance.left)
+    return Prepared(tuple(roots[:n]), tuple(roots[n:]))
+
+
+def _wide(dtype: str) -> str:
+    return "float64" if dtype in FLOATS else dtype
+
+
+@lru_cache(1 << 10)
+def is_rational(instance: Instance) -> bool:
+    """Whether both sides are made of what exact arithmetic knows entirely: + - * /, comparisons, max, roundings."""
+    for e in postorder((*instance.left, *instance.right)):
+        if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET):
+            continue
+        program = program_of(site_of(e))
+        if program is None:
+            return False
+        for stage in program.stages:
+            for term in walk(stage.value):
+                if isinstance(term, Apply):
+                    f = FUNCTIONS[term.fn]
+                    if f.exact is None or f.name in ("rsqrt", "power") or f.flops >= TRANSCENDENTAL:
+                        return False
+    return True
+
+
+def has_integer_results(instance: Instance) -> bool:
+    return any(is_integer(e.dtype) for e in instance.left)
+
+
+def _evaluate(root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array]:
+    with np.errstate(all="ignore"):
+        return list(evaluate_expr(root, case.values, case.sizes, domain=domain, ordered=ordered))
+
+
+def _sides(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array] | Failure | None:
+    """Values of `root`, which holds both sides. None where the left side does not exist at these sizes."""
+    try:
+        return _evaluate(root, case, domain, ordered)
+    except (RelaxEgError, IndexError) as e:
+        try:
+            _evaluate(p.only_left, case, domain, ordered)
+        except (RelaxEgError, IndexError):
+            return None
+        return Failure(f"the right side cannot be formed there: {e}")
+
+
+def exactly(case: Case) -> Failure | None:
+    """Equal as rational numbers, and undefined at the same places."""
+    p = prepared(case.instance)
+    found = _sides(p, p.both, case, "exact")
+    if found is None or isinstance(found, Failure):
+        return found
+    n = len(p.left)
+    for i in range(n):
+        a, b = np.asarray(found[i], dtype=object), np.asarray(found[n + i], dtype=object)
+        if a.shape != b.shape:
+            return Failure(f"shapes differ: {a.shape} and {b.shape}", a, b, i)
+        if any(x is not y and x != y for x, y in zip(a.flat, b.flat, strict=True)):
+            return Failure("", a, b, i)
+    return None
+
+
+def over_the_reals(case: Case) -> Failure | None:
+    """Equal in float64 up to its rounding, and finite at the same places. Integers and bools: equal."""
+    p = widened(case.instance)
+    found = _sides(p, p.every, case)
+    if found is None or isinstance(found, Failure):
+        return found
+    n = len(p.left)
+    scale = max((_magnitude(v) for v in found), default=0.0)
+    for i in range(n):
+        a, b = np.asarray(found[i]), np.asarray(found[n + i])
+        if a.shape != b.shape:
+            return Failure(f"shapes differ: {a.shape} and {b.shape}", a, b, i)
+        if a.dtype.kind not in "fc":
+            if not np.array_equal(a, b):
+                return Failure("", a, b, i)
+            continue
+        finite = np.isfinite(a)
+        if not np.array_equal(finite, np.isfinite(b)):
+            more = "right" if np.any(finite & ~np.isfinite(b)) else "left"
+            return Failure(f"the {more} side is not defined there, the other is", a, b, i)
+        # An empty maximum is minus infinity: infinities of different signs differ. Where one side is NaN, as 0/0 is,
+        # both are undefined.
+        if np.any(np.isinf(a) & np.isinf(b) & (a != b)) and not _divides(case.instance):
+            return Failure("", a, b, i)
+        if np.any(np.abs(a[finite] - b[finite]) > _TOLERANCE * scale):
+            return Failure("", a, b, i)
+    return None
+
+
+@lru_cache(1 << 10)
+def _divides(instance: Instance) -> bool:
+    # The sign of x/0 hangs on the sign of a zero, which is no matter of the reals.
+    divisions = ("divide", "reciprocal", "rsqrt", "integer_pow", "power", "mean")
+    return any(e.op in divisions for e in postorder((*instance.left, *instance.right)))
+
+
+def _magnitude(value: Any) -> float:
+    a = np.asarray(value)
+    if a.dtype.kind not in "fc" or a.size == 0:
+        return 0.0
+    finite = np.abs(a[np.isfinite(a)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def same_bits(case: Case) -> Failure | None:
+    """The same bits, reductions as folds in order; all NaNs are one."""
+    p = prepared(case.instance)
+    found = _sides(p, p.both, case, ordered=True)
+    if found is None or isinstance(found, Failure):
+        return found
+    n = len(p.left)
+    for i in range(n):
+        a, b = np.asarray(found[i]), np.asarray(found[n + i])
+        if a.dtype != b.dtype or a.shape != b.shape or _bits(a) != _bits(b):
+            what = f'not the same bits in {a.dtype.name}, as numerics="exact" claims'
+            return Failure(what, a, b, i, 'if the reals are meant, claim numerics="reassociate"')
+    return None
+
+
+def _bits(a: Array) -> bytes:
+    if a.dtype.kind not in "biu":
+        a = np.where(np.isnan(a.astype(np.float64) if a.dtype.kind == "V" else a), np.asarray(np.nan, a.dtype), a)
+    return np.ascontiguousarray(a).tobytes()
+
+
+def accurate(case: Case) -> Failure | None:
+    """The accuracy law of numerics="reassociate": the right side is finite where the left is, and its error is at
+    most 8 times the larger of the left's error and the change of the exact left under half-ulp perturbations of
+    its inputs. Float64 stands for exact."""
+    p = prepared(case.instance)
+    found = _sides(p, p.both, case)
+    if found is None or isinstance(found, Failure):
+        return found
+    n = len(p.left)
+    wide = widened(case.instance)
+    truths: list[Array] | None = None
+    for i in range(n):
+        left, right = np.asarray(found[i]), np.asarray(found[n + i])
+        if left.dtype.kind == "c" or right.size == 0 or np.array_equal(left, right, equal_nan=left.dtype.kind == "f"):
+            continue
+        if truths is None:
+            truths = _evaluate(wide.only_left, case)
+        truth = np.asarray(truths[i]).astype(np.float64)
+        narrow = left.astype(np.float64), right.astype(np.float64)
+        judged = np.isfinite(narrow[0]) & np.isfinite(truth)
+        if np.any(judged & ~np.isfinite(narrow[1])):
+            what = f"the left side is finite in {left.dtype.name}, the right side is not"
+            return Failure(what, left, right, i, _NOT_ACCURATE)
+        error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
+        allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
+        # Most results need no perturbation to be judged; a doubtful one is judged by many.
+        for count in (_PERTURBATIONS, 8 * _PERTURBATIONS):
+            if not np.any(error > _LAW * allowed):
+                break
+            allowed = np.maximum(allowed, _sensitivity(wide, case, truth, i, count))
+        if np.any(error > _LAW * allowed):
+            at = int(np.argmax(error / np.where(allowed > 0, allowed, 1e-300)))
+            ratio = float(error.flat[at] / max(float(allowed.flat[at]), 1e-300))
+            what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows (8 times is accepted)"
+            return Failure(what, left, right, i, _NOT_ACCURATE)
+    return None
+
+
+_NOT_ACCURATE = 'claim numerics="approximate", or restrict the rule to where it is accurate'
+
+
+def _half_ulp(left: Array, truth: Array) -> Array:
+    """No result of this dtype can be asked to be nearer than this to the truth."""
+    if left.dtype.kind in "biu":
+        return np.zeros(truth.shape)
+    bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}.get(left.dtype.name, 23)
+    least = {"float16": 2.0**-24, "float64": 2.0**-1074}.get(left.dtype.name, 2.0**-149)
+    return np.maximum(np.abs(truth) * 2.0 ** -(bits + 1), least)
+
+
+def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -> Array:
+    """The largest change of the exact left side seen under `count` half-ulp perturbations of its inputs."""
+    rng = np.random.default_rng(count)
+    largest = np.zeros(truth.shape)
+    dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
+    half = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+    for _ in range(count):
+        values: dict[str, Array] = {}
+        for name, v in case.values.items():
+            if dtypes[name] in half:
+                v = v.astype(np.float64) * (1 + half[dtypes[name]] * rng.choice((-1.0, 1.0), v.shape))
+            values[name] = np.asarray(v)
+        moved = np.asarray(_evaluate(wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(np.float64)
+        change = np.abs(moved - truth)
+        largest = np.maximum(largest, np.where(np.isfinite(change), change, 0.0))
+    return largest

@@ -1,0 +1,370 @@
+"""Rules as people write them: a typed function over pattern variables that returns the two sides.
+
+    book = RuleSet("mine")
+
+    @book.rule(shapes="a: m k, b: k n, v: n")
+    def matmul_vector_associates(a, b, v):
+        \"\"\"(A B) v = A (B v)\"\"\"
+        return (a @ b) @ v, a @ (b @ v)
+
+A rule stands for a family of *instances*: one for every number of axes of its `*b` blocks, every float type, and every
+value of its attribute variables. An instance is two programs over the same typed variables, which is all that the
+e-graph and the checker ever see.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from relax_eg.errors import OperatorError, RuleError, SpecError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import VAR, Expr, postorder, var
+from relax_eg.shapes import Dim, Spec, Star, parse_signature
+
+Numerics = Literal["exact", "reassociate", "approximate"]
+NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
+Phase = Literal["simplify", "algebra", "merge"]
+PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge")
+Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
+RuleFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A guard on sizes, `left op right`, with op one of `==` `!=` `<=` `<` and `%` spelled `k % 8 == 0`."""
+
+    left: Dim
+    op: Literal["==", "!=", "<=", "<"]
+    right: Dim
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """A guard on values: all are inputs of the program, all different, and met in one order only.
+
+    Rules that merge siblings need it: without it they would match every permutation, and their own results again.
+    """
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"inputs_in_order({', '.join(self.names)})"
+
+
+Guard = Condition | InOrder
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One instance of a rule: `left[i]` may be rewritten to `right[i]`, for all i together.
+
+    `params` are the pattern variables (variables with tensor annotations, whose sizes are variables too).
+    """
+
+    rule: Rule
+    params: tuple[Expr, ...]
+    left: tuple[Expr, ...]
+    right: tuple[Expr, ...]
+    guards: tuple[Guard, ...] = ()
+
+    @cached_property
+    def left_nodes(self) -> tuple[Expr, ...]:
+        """Every node of the left side but the pattern variables, operands first."""
+        return tuple(e for e in postorder(self.left) if e.op != VAR)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A rewrite rule; make one with `RuleSet.rule`.
+
+    `sizes`: size variables that attributes of the left side bind (slice bounds, say), `*t` for any number of them; the
+    function gets each as a keyword, a `Dim` or a tuple of `Dim`s. `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each `operator.attribute`
+    whose values in the program it ranges over. `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a
+    fixpoint, "algebra" for a few rounds, "merge" once.
+    """
+
+    name: str
+    function: RuleFunction
+    signature: Mapping[str, Spec]
+    attributes: Mapping[str, str]
+    numerics: Numerics
+    phase: Phase
+    when: tuple[str, ...]
+    tags: frozenset[str]
+    doc: str
+    where: str
+    reverse: bool = False
+    sizes: tuple[str, ...] = ()
+    _instances: dict[Any, Instance | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def stars(self) -> tuple[str, ...]:
+        """Names of the `*b` blocks, in order of appearance."""
+        names = [d.name for s in self.signature.values() for d in s.dims if isinstance(d, Star)]
+        return tuple(dict.fromkeys(names + [s[1:] for s in self.sizes if s.startswith("*")]))
+
+    @property
+    def has_open_dtype(self) -> bool:
+        return any(s.dtype is None for s in self.signature.values())
+
+    def instance(
+        self, ranks: Sequence[int] = (), dtype: str = "float32", attributes: Mapping[str, Any] | None = None
+    ) -> Instance | None:
+        """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None where
+        the rule's sides cannot be formed for them. Raises RuleError where the sides disagree in shape or dtype."""
+        chosen = dict(attributes or {})
+        key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
+        if key not in self._instances:
+            self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
+        return self._instances[key]
+
+    def _build(self, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
+        params = self._params(ranks, dtype)
+        try:
+            made = self._call(params, attributes)
+        except (OperatorError, IndexError) as e:
+            if not ranks and not attributes:
+                raise self.error(f"a side cannot be formed: {e}") from None
+            return None
+        if made is None:
+            return None
+        left, right = self._sides(made)
+        if self.reverse:
+            left, right = right, left
+        instance = Instance(self, params, left, right, parse_guards(self.when, self))
+        self._check(instance, attributes)
+        return instance
+
+    def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
+        """Why the sides cannot be formed at these ranks and attribute values; empty where they can or are declined."""
+        try:
+            self._call(self._params(dict(zip(self.stars, ranks, strict=True)), dtype), attributes)
+        except (OperatorError, IndexError) as e:
+            return str(e)
+        return ""
+
+    def _params(self, ranks: Mapping[str, int], dtype: str) -> tuple[Expr, ...]:
+        return tuple(var(n, _pattern(n, s, ranks, dtype)) for n, s in self.signature.items())
+
+    def _call(self, params: Sequence[Expr], attributes: Mapping[str, Any]) -> Any:
+        """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
+        try:
+            return self.function(*params, **attributes)
+        except (OperatorError, IndexError, RuleError):
+            raise
+        except Exception as e:
+            raise self.error(f"its function raised {type(e).__name__}: {e}") from e
+
+    def _sides(self, made: Any) -> Sides:
+        if not isinstance(made, tuple) or len(made) != 2:  # type: ignore[reportUnknownArgumentType]
+            raise self.error("a rule returns its two sides: `return left, right`")
+        sides: list[tuple[Expr, ...]] = []
+        for side in made:  # type: ignore[reportUnknownVariableType]
+            values: tuple[Any, ...] = tuple(side) if isinstance(side, (tuple, list)) else (side,)  # type: ignore[reportUnknownArgumentType]
+            for v in values:
+                if not isinstance(v, Expr):
+                    raise self.error(f"a side is {type(v).__name__}, not an expression over the pattern variables")
+            sides.append(values)
+        if len(sides[0]) != len(sides[1]):
+            raise self.error(f"the left side has {len(sides[0])} results, the right side {len(sides[1])}")
+        return sides[0], sides[1]
+
+    def _check(self, instance: Instance, attributes: Mapping[str, Any]) -> None:
+        bound = {e for e in postorder(instance.left) if e.op == VAR}
+        for e in postorder(instance.right):
+            if e.op == VAR and e not in bound:
+                raise self.error(f"variable `{e.attr('name')}` of the right side does not occur on the left")
+        bare = [d for e in bound for d in e.shape] + [d for e in instance.left_nodes for d in _attribute_sizes(e)]
+        sizes = {v for d in bare for v in d.variables if d == Dim.var(v)}
+        for p in instance.params:
+            if p not in bound:
+                raise self.error(f"variable `{p.attr('name')}` of the signature does not occur on the left")
+            for d in p.shape:
+                for v in sorted(d.variables - sizes):
+                    raise self.error(f"size `{v}` occurs only inside the expression {d}: no axis binds it")
+        for e in postorder(instance.right):
+            for d in _attribute_sizes(e):
+                for v in sorted(d.variables - sizes):
+                    raise self.error(f"size `{v}` of the right side is bound by no axis or attribute of the left")
+        for a, b in zip(instance.left, instance.right, strict=True):
+            if a.op == VAR:
+                raise self.error("the left side is a bare variable: it would match everything")
+            if a is b and not attributes and not any(self.stars):
+                raise self.error("both sides are the same expression")
+            x, y = a.tensor, b.tensor
+            if x.shape != y.shape:
+                raise self.error(f"the sides differ in shape: left {x.short}, right {y.short}")
+            if x.dtype != y.dtype:
+                raise self.error(f"the sides differ in dtype: left {x.dtype}, right {y.dtype}")
+
+    def error(self, text: str) -> RuleError:
+        return RuleError(f"{self.where} rule `{self.name}`: {text}")
+
+    def __str__(self) -> str:
+        from relax_eg.rules.format import rule_text
+
+        return rule_text(self)
+
+    def __repr__(self) -> str:
+        return f"<rule {self.name}>"
+
+
+def _attribute_sizes(e: Expr) -> Iterator[Dim]:
+    for _, value in e.attrs:
+        if isinstance(value, tuple):
+            yield from (d for d in value if isinstance(d, Dim))  # type: ignore[reportUnknownVariableType]
+
+
+def _pattern(name: str, spec: Spec, ranks: Mapping[str, int], dtype: str) -> Tensor:
+    dims: list[Dim] = []
+    for i, d in enumerate(spec.dims):
+        if isinstance(d, Star):
+            dims.extend(Dim.var(f"{d.name}__{j}") for j in range(ranks[d.name]))
+        else:
+            dims.append(Dim.var(f"{name}__{i}") if d is None else d)
+    return Tensor(dims, spec.dtype or dtype)
+
+
+def _check_parameters(rule: Rule) -> None:
+    """The function takes the pattern variables by position under their own names, and the attribute variables."""
+    parameters = inspect.signature(rule.function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    wanted = [*rule.signature, *rule.attributes]
+    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
+    if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
+        raise rule.error(f"its function takes ({', '.join(named)}); shapes= and attrs= declare ({', '.join(wanted)})")
+
+
+def parse_guards(texts: Iterable[str], rule: Rule) -> tuple[Guard, ...]:
+    """`when=` conditions. Accepted: comparisons of size expressions, and `inputs_in_order(a, b, ...)`."""
+    guards: list[Guard] = []
+    for text in texts:
+        if text.startswith("inputs_in_order(") and text.endswith(")"):
+            guards.append(InOrder(tuple(n.strip() for n in text[16:-1].split(","))))
+            continue
+        op = next((o for o in ("==", "!=", "<=", ">=", "<", ">") if o in text), None)
+        if op is None:
+            raise rule.error(f"condition {text!r}: a comparison of sizes or inputs_in_order(...) is accepted")
+        left_text, _, right_text = text.partition(op)
+        try:
+            left, right = Dim.of(left_text.strip()), Dim.of(right_text.strip())
+        except SpecError as e:
+            raise rule.error(f"condition {text!r}: {e}") from None
+        if op in (">", ">="):
+            left, right, op = right, left, "<" if op == ">" else "<="
+        guards.append(Condition(left, op, right))  # type: ignore[arg-type]
+    return tuple(guards)
+
+
+class RuleSet:
+    """A named, ordered set of rules. Sets combine with `+`, and lose rules with `-`: by name, tag, numerics class, or
+    another set. `set["name"]` is one rule."""
+
+    def __init__(self, name: str, rules: Iterable[Rule] = ()) -> None:
+        self.name = name
+        self._rules: dict[str, Rule] = {}
+        for r in rules:
+            self._rules.setdefault(r.name, r)
+
+    def rule(
+        self,
+        shapes: str,
+        *,
+        name: str | None = None,
+        attrs: Mapping[str, str] | None = None,
+        sizes: str = "",
+        when: str | Sequence[str] = (),
+        numerics: Numerics = "reassociate",
+        phase: Phase = "algebra",
+        both: bool = False,
+        tags: Iterable[str] = (),
+        doc: str | None = None,
+        check: bool = True,
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Decorator: register a rule. It is checked at once, and RuleError names what is wrong, with file and line.
+
+        `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
+        `attrs`: attribute variables, `{"p": "permute_dims.axes"}`. `sizes`: further size variables, which attributes of
+        the left side bind: `"begin end"`. `when`: conditions, e.g. `"m < n"`. `both`: also the
+        other direction, as rule `<name>_reversed`. `check=False` leaves the test to the first use.
+        """
+        if numerics not in NUMERICS:
+            raise RuleError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
+        if phase not in PHASES:
+            raise RuleError(f"phase={phase!r}: one of {', '.join(PHASES)} is accepted")
+
+        def register(function: RuleFunction) -> RuleFunction:
+            code = getattr(function, "__code__", None)
+            where = f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code is not None else "<rule>"
+            rule_name = name or function.__name__
+            conditions = (when,) if isinstance(when, str) else tuple(when)
+            try:
+                signature = parse_signature(shapes)
+            except SpecError as e:
+                raise RuleError(f"{where} rule `{rule_name}`: {e}") from None
+            text = doc or inspect.getdoc(function) or ""
+            common = (function, signature, dict(attrs or {}), numerics, phase, conditions)
+            made = [Rule(rule_name, *common, frozenset(tags), text, where)]
+            _check_parameters(made[0])
+            if both:
+                made.append(Rule(rule_name + "_reversed", *common, frozenset(tags), text, where, reverse=True))
+            for r in made:
+                if rule_name in self._rules:
+                    raise r.error(f"a rule of this name is already in the set (at {self._rules[rule_name].where})")
+                if check:
+                    from relax_eg.rules.check import require_tested
+
+                    require_tested(r)
+            for r in made:
+                self._rules[r.name] = r
+            return function
+
+        return register
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self._rules.values())
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rules
+
+    def __getitem__(self, name: str) -> Rule:
+        if name not in self._rules:
+            import difflib
+
+            near = difflib.get_close_matches(name, self._rules, 3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise KeyError(f"no rule `{name}` in set `{self.name}`{hint}")
+        return self._rules[name]
+
+    def __add__(self, other: RuleSet) -> RuleSet:
+        return RuleSet(f"{self.name} + {other.name}", itertools.chain(self, other))
+
+    def __sub__(self, other: RuleSet | str) -> RuleSet:
+        """Without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
+        if isinstance(other, RuleSet):
+            return RuleSet(f"{self.name} - {other.name}", (r for r in self if r.name not in other))
+        kept = [r for r in self if other not in (r.name, r.numerics) and other not in r.tags]
+        return RuleSet(f"{self.name} - {other}", kept)
+
+    def only(self, what: str) -> RuleSet:
+        """The rules with this name, tag or numerics class."""
+        return RuleSet(what, (r for r in self if what in (r.name, r.numerics) or what in r.tags))
+
+    def __repr__(self) -> str:
+        return f"<RuleSet {self.name}: {len(self)} rules>"
+
+    def __str__(self) -> str:
+        return "\n".join(str(r) for r in self)

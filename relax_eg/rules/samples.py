@@ -1,0 +1,276 @@
+"""Random sizes and values at which the two sides of a rule instance are compared.
+
+Everything is drawn from the generator that is passed in, so one seed gives one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from relax_eg.ir.annotations import is_float, is_integer
+from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.rules.rule import Condition, Guard, Instance
+from relax_eg.shapes import Dim
+
+Array = np.ndarray[Any, Any]
+Sizes = Mapping[str, int]
+Values = Mapping[str, Array]
+Random = np.random.Generator
+Draw = Callable[[Instance, Sizes, Random, int], dict[str, Array]]
+
+# No sample holds a tensor of more elements than this: the sizes that matter are small.
+_MOST_ELEMENTS = 4096
+_LARGEST_SIZE = 5000
+
+
+def size_variables(instance: Instance) -> list[str]:
+    """Size variables of the pattern, in order of appearance."""
+    found: dict[str, None] = {}
+    for p in instance.params:
+        for d in p.shape:
+            found.update(dict.fromkeys(sorted(d.variables)))
+    return list(found)
+
+
+def admits(instance: Instance, sizes: Sizes) -> bool:
+    """Whether the pattern exists at these sizes: every axis is >= 0 and every condition holds."""
+    for p in instance.params:
+        total = 1
+        for d in p.shape:
+            size = d.evaluate(sizes)
+            total *= size
+            if size < 0 or total > _MOST_ELEMENTS:
+                return False
+    return all(holds(g, sizes) for g in instance.guards)
+
+
+def holds(guard: Guard, sizes: Sizes) -> bool:
+    """Whether a condition holds at these sizes. A guard on how a rule is matched, not on sizes, always does."""
+    if not isinstance(guard, Condition):
+        return True
+    left, right = guard.left.evaluate(sizes), guard.right.evaluate(sizes)
+    match guard.op:
+        case "==":
+            return left == right
+        case "!=":
+            return left != right
+        case "<=":
+            return left <= right
+        case "<":
+            return left < right
+
+
+def draw_sizes(instance: Instance, rng: Random, count: int, least: int = 0) -> list[dict[str, int]]:
+    """Up to `count` bindings that the instance admits: different sizes first (equal ones hide a transposition), then
+    every variable at 0, 1, ..., 5 in turn among small others, then at random. Empty where no binding is found."""
+    names = size_variables(instance)
+    if not names:
+        return [{}] * count if admits(instance, {}) else []
+    found: list[dict[str, int]] = []
+    for wish in _wishes(names, rng, least):
+        binding = _near(instance, names, wish, rng, least)
+        if binding is not None:
+            found.append(binding)
+        if len(found) == count:
+            break
+        if binding is None and not found:
+            break
+    return found
+
+
+def _wishes(names: Sequence[str], rng: Random, least: int) -> Iterator[dict[str, int]]:
+    """Bindings worth trying, some variables left open; endless."""
+    yield {n: 2 + int(i) for n, i in zip(names, rng.permutation(min(len(names), 4)), strict=False)}
+    for size in range(least, 6):
+        for n in names:
+            yield {n: size}
+        if size < 2:
+            yield dict.fromkeys(names, size)
+    while True:
+        yield {}
+
+
+def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, least: int) -> dict[str, int] | None:
+    """A binding with the wished sizes, or without where conditions forbid them."""
+    special = sorted(c for c in _constants(instance) if least <= c <= _LARGEST_SIZE)
+    for attempt in range(400):
+        binding = {n: int(rng.choice((0, 1, 2, 2, 3, 3, 4, 5))) for n in names}
+        if special and attempt % 2:
+            # Conditions such as `k % 8 == 0` and `n > 64` are met near the constants they mention.
+            wide = [c for c in special if c <= 64 or attempt > 100]
+            for n in names:
+                if wide and rng.random() < 0.6:
+                    binding[n] = int(rng.choice(wide))
+        if attempt < 50:
+            binding.update(wish)
+        if min(binding.values()) >= least and admits(instance, binding):
+            return binding
+    return None
+
+
+def _constants(instance: Instance) -> set[int]:
+    """Constants of the conditions and sizes, with neighbours and multiples."""
+    found: set[int] = set()
+
+    def visit(d: Dim) -> None:
+        found.add(abs(d.const))
+        for monomial, coefficient in d.terms:
+            found.add(abs(coefficient))
+            for atom in monomial:
+                for a in atom.args:
+                    visit(a)
+
+    for g in instance.guards:
+        if isinstance(g, Condition):
+            visit(g.left)
+            visit(g.right)
+    large = {c for c in found if c > 1}
+    return {v for c in large for v in (c - 1, c, c + 1, 2 * c, 3 * c)}
+
+
+def shape_of(e: Expr, sizes: Sizes) -> tuple[int, ...]:
+    return tuple(int(d.evaluate(sizes)) for d in e.shape)
+
+
+def drawn(
+    instance: Instance, sizes: Sizes, rng: Random, index: int, floats: Callable[[tuple[int, ...], Random, int], Array]
+) -> dict[str, Array]:
+    """Values for all pattern variables: floats from `floats(shape, rng, index)`, integers and bools from here."""
+    values: dict[str, Array] = {}
+    for p in instance.params:
+        shape, name = shape_of(p, sizes), str(p.attr("name"))
+        if p.dtype == "bool":
+            values[name] = rng.random(shape) < (0.5, 0.9, 0.1)[index % 3]
+        elif is_integer(p.dtype):
+            values[name] = integers(p.dtype, shape, rng, index)
+        else:
+            made = floats(shape, rng, index)
+            values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
+    return values
+
+
+def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Array:
+    """Integers of `dtype`: small ones (good as indices, too), boundary ones, any."""
+    info = np.iinfo(np_dtype(dtype))
+    low, high = int(info.min), int(info.max)
+    small = np.asarray(rng.integers(-3 if low else 0, 5, shape))
+    match index % 4:
+        case 1:
+            edge = (low, low + 1, low // 2, -1 if low else 1, 0, 1, 2, 3, high // 2, high // 2 + 1, high - 1, high)
+            made = np.asarray(rng.choice(np.array(edge, dtype=object), shape))
+        case 2:
+            made = np.asarray(rng.integers(low, high, shape, dtype=np_dtype(dtype), endpoint=True))
+        case 3:
+            made = np.where(rng.random(shape) < 0.5, small, np.asarray(rng.integers(0, min(high, 100), shape)))
+        case _:
+            made = small
+    return made.astype(np_dtype(dtype))
+
+
+def _rationals(shape: tuple[int, ...], rng: Random, index: int) -> Array:
+    n = int(np.prod(shape))
+    match index % 6:
+        case 1:
+            flat = [Fraction(int(p), int(q)) for p, q in zip(rng.integers(-9, 10, n), rng.integers(1, 5, n), strict=True)]
+        case 2:
+            flat = [int(v) for v in rng.choice((0, 1, -1), n)]
+        case 3:
+            flat = [int(rng.integers(-3, 4))] * n
+        case 4:
+            flat = [int(v) for v in rng.integers(-1_000_000, 1_000_001, n)]
+        case 5:
+            flat = [Fraction(int(p), int(q)) for p, q in zip(rng.integers(1, 9, n), rng.integers(1, 5, n), strict=True)]
+        case _:
+            flat = [int(v) for v in rng.integers(-3, 4, n)]
+    made = np.empty(n, dtype=object)
+    made[:] = flat
+    return made.reshape(shape)
+
+
+def rationals(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """Exact values (object arrays of ints and Fractions) for float variables; integers stay small, where int types
+    and the integers agree."""
+    values = drawn(instance, sizes, rng, index, _rationals)
+    for p in instance.params:
+        name = str(p.attr("name"))
+        if is_integer(p.dtype):
+            values[name] = integers(p.dtype, values[name].shape, rng, 0)
+    return values
+
+
+def _moderate(shape: tuple[int, ...], rng: Random, index: int) -> Array:
+    match index % 6:
+        case 1:
+            made = rng.integers(-3, 4, shape) / 2
+        case 2:
+            made = rng.choice((0.0, 1.0, -1.0), shape)
+        case 3:
+            made = np.full(shape, rng.uniform(-2, 2))
+        case 4:
+            made = np.exp(rng.uniform(-6, 1.3, shape)) * rng.choice((-1, 1), shape)
+        case 5:
+            made = rng.uniform(0.1, 4, shape)
+        case _:
+            made = rng.standard_normal(shape)
+    return np.asarray(made)
+
+
+def moderate(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """Floats of magnitude up to 4, so that exp and its like stay far from overflow even when nested."""
+    return drawn(instance, sizes, rng, index, _moderate)
+
+
+def _mixed(shape: tuple[int, ...], rng: Random, index: int, reach: float) -> Array:
+    sign = rng.choice((-1.0, 1.0), shape)
+    match index % 5:
+        case 1:  # a common offset with a small spread: what cancels in differences and variances
+            made = 10.0 ** rng.uniform(0, reach * 0.75) * (1 + 10.0 ** rng.uniform(-4, -1) * rng.standard_normal(shape))
+        case 2:  # one magnitude per tensor
+            made = 10.0 ** rng.uniform(-reach, reach) * rng.uniform(0.1, 1, shape) * sign
+        case 3:
+            made = rng.standard_normal(shape)
+        case 4:
+            made = 10.0 ** rng.uniform(-reach, reach, shape)
+        case _:
+            made = 10.0 ** rng.uniform(-reach, reach, shape) * sign
+    return np.clip(made, -(10.0**reach), 10.0**reach)
+
+
+# Stated domain of the accuracy law: magnitudes from 10**-reach to 10**reach.
+REACH = {"float32": 6.0, "float64": 6.0, "bfloat16": 6.0, "float16": 1.0}
+
+
+def mixed(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """Floats over the stated domain of the accuracy law, with cancellations within a tensor and between two."""
+    dtype = next((p.dtype for p in instance.params if is_float(p.dtype)), "float32")
+    reach = REACH.get(dtype, 1.0)
+    values = drawn(instance, sizes, rng, index, lambda s, r, i: _mixed(s, r, i, reach))
+    if index % 2:
+        _nearly_equal([values[str(p.attr("name"))] for p in instance.params if is_float(p.dtype)], rng)
+    return values
+
+
+def _nearly_equal(arrays: Iterable[Array], rng: Random) -> None:
+    """Make arrays of one shape nearly equal or opposite, in place, so that their sums and differences cancel."""
+    first: dict[tuple[int, ...], Array] = {}
+    for a in arrays:
+        base = first.setdefault(a.shape, a)
+        if base is not a and rng.random() < 0.7:
+            sign, spread = rng.choice((-1, 1)), 10.0 ** rng.uniform(-4, -1)
+            a[...] = sign * base.astype(np.float64) * (1 + spread * rng.standard_normal(a.shape))
+
+
+def _special(shape: tuple[int, ...], rng: Random, index: int) -> Array:
+    values = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.1, 3.0, 1e-45, -1e-45, 1e-39, 3e38, -3e38, 1e30)
+    made = np.where(rng.random(shape) < (0.0, 0.3, 0.7)[index % 3], rng.choice(values, shape), rng.standard_normal(shape))
+    return np.asarray(made * (1.0 if index % 2 else 0.1))
+
+
+def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
+    """Floats with NaN, infinities, both zeros, denormals and huge ones among them."""
+    with np.errstate(over="ignore"):
+        return drawn(instance, sizes, rng, index, _special)

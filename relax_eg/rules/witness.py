@@ -1,0 +1,207 @@
+"""Counterexamples: found by a judge, made small, told in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from relax_eg.rules.format import expression_text
+from relax_eg.rules.judge import Array, Case, Failure, Judge
+from relax_eg.rules.rule import Instance
+from relax_eg.rules.samples import Draw, admits, size_variables
+
+_SHOWN = 24  # elements of an array that are written out
+_TRIES = 8  # random values tried at each smaller size
+_STEPS = 120  # evaluations spent on simpler values
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Sizes and values of the pattern variables at which the two sides of an instance differ.
+
+    `left` and `right` are the results that differ (number `output`), None where a side cannot be formed; `what` and
+    `hint` say in words what is wrong and what may help. `holds()` evaluates both sides again and tells whether they
+    still differ.
+    """
+
+    instance: Instance
+    sizes: Mapping[str, int]
+    values: Mapping[str, Array]
+    left: Array | None
+    right: Array | None
+    what: str
+    hint: str
+    output: int
+    judge: Judge
+
+    def holds(self) -> bool:
+        return self.judge(Case(self.instance, self.sizes, self.values)) is not None
+
+    def __str__(self) -> str:
+        sides = (", ".join(map(expression_text, side)) for side in (self.instance.left, self.instance.right))
+        left, right = sides
+        sizes = ", ".join(f"{n}={v}" for n, v in self.sizes.items())
+        values = "  ".join(f"{n} = {value_text(v)}" for n, v in self.values.items())
+        at = f"at {sizes}:  {values}" if sizes else f"at {values}"
+        lines = [f"  left   {left}      right   {right}", f"  {at}"]
+        which = f"result {self.output}: " if len(self.instance.left) > 1 else ""
+        why = f"   -- {self.what}" if self.what else ""
+        if self.left is not None and self.right is not None:
+            lines.append(f"  {which}left = {value_text(self.left)}, right = {value_text(self.right)}{why}")
+        else:
+            lines.append(f"  {which}{self.what}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def value_text(value: Array) -> str:
+    """An array as nested lists, or its shape and range where it is long."""
+    a = np.asarray(value)
+    if a.size > _SHOWN:
+        return f"{a.dtype.name if a.dtype != object else 'array'}{list(a.shape)} of {_number(a.flat[0])}, ..."
+    return _nested(a) + ("" if a.size or a.ndim < 2 else f" of shape {a.shape}")
+
+
+def _nested(a: Array) -> str:
+    if a.ndim == 0:
+        return _number(a[()])
+    return f"[{', '.join(_nested(np.asarray(x)) for x in a)}]"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, Fraction):
+        return str(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.item()
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return str(value)
+
+
+def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -> Counterexample:
+    """A counterexample as small as a short search makes it, from a failing case."""
+    case, failure = _smaller_sizes(case, failure, judge, draw, seed)
+    case, failure = _simpler_values(case, failure, judge)
+    hint = failure.hint or _hint(case, failure) or _needs_size(case, judge, draw, seed)
+    return Counterexample(
+        case.instance, dict(case.sizes), dict(case.values), failure.left, failure.right, failure.what, hint, failure.output, judge
+    )
+
+
+def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -> tuple[Case, Failure]:
+    names = size_variables(case.instance)
+    progress = True
+    while progress:
+        progress = False
+        for name in names:
+            for size in range(case.sizes[name]):
+                # Size 0 is no simpler than 1 where the failure is not about emptiness: nothing would be left to see.
+                if size == 0 and 0 not in case.sizes.values():
+                    continue
+                sizes = {**case.sizes, name: size}
+                found = _at(case.instance, sizes, judge, draw, seed) if admits(case.instance, sizes) else None
+                if found is not None:
+                    case, failure, progress = *found, True
+                    break
+    return case, failure
+
+
+def _at(
+    instance: Instance, sizes: Mapping[str, int], judge: Judge, draw: Draw, seed: int, tries: int = _TRIES
+) -> tuple[Case, Failure] | None:
+    """A failure at these sizes, if random values show one."""
+    for index in range(tries):
+        case = Case(instance, sizes, draw(instance, sizes, np.random.default_rng((seed, index)), index))
+        failure = judge(case)
+        if failure is not None:
+            return case, failure
+    return None
+
+
+def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, Failure]:
+    left = _STEPS
+    for name in case.values:
+        for simpler in _simplifications(lambda name=name: case.values[name]):
+            if left == 0:
+                return case, failure
+            left -= 1
+            candidate = replace(case, values={**case.values, name: simpler})
+            found = judge(candidate)
+            if found is not None and _same_kind(found, failure):
+                case, failure = candidate, found
+    return case, failure
+
+
+def _same_kind(a: Failure, b: Failure) -> bool:
+    # A difference of values must not turn into one of definedness: that would explain less.
+    return (a.what == "") == (b.what == "") and a.hint == b.hint
+
+
+def _simplifications(current: Callable[[], Array]) -> Iterator[Array]:
+    """Simpler arrays than the current one: all one value, then element by element."""
+    start = current()
+    if start.size == 0:
+        return
+    for value in (0, 1):
+        yield np.full_like(start, value)
+    for i in range(min(start.size, 16)):
+        for value in (0, 1, -1, 2):
+            now = current()
+            if _plain(now.flat[i]) <= abs(value):
+                break
+            try:
+                simpler = now.copy()
+                simpler.flat[i] = value
+            except OverflowError:  # -1 in an unsigned type
+                continue
+            yield simpler
+    now = current()
+    if now.dtype.kind == "f" and np.isfinite(now).all():
+        for digits in (1, 2):
+            yield np.vectorize(lambda x: float(f"{x:.{digits}g}"), otypes=[now.dtype])(now)  # noqa: B023
+
+
+def _plain(value: Any) -> float:
+    """How far from simple a number is: 0, then 1 and 2, then anything else."""
+    if isinstance(value, (np.bool_, bool)):
+        return 0.0
+    size = abs(float(value))
+    return size if size in (0.0, 1.0, 2.0) else 3.0
+
+
+def _hint(case: Case, failure: Failure) -> str:
+    """What the two results have to do with each other, where it is evident."""
+    if failure.left is None or failure.right is None or failure.left.shape != failure.right.shape:
+        return ""
+    try:
+        a, b = (np.asarray(v).astype(np.float64) for v in (failure.left, failure.right))
+    except (TypeError, ValueError):
+        return ""
+    if a.size == 0 or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return ""
+    if a.ndim == 2 and a.shape[0] == a.shape[1] > 1 and np.allclose(a, b.T):
+        return "the right side is the transpose of the left; is a .T missing?"
+    if np.any(a) and np.any(b) and not np.any((a == 0) != (b == 0)):
+        ratios = b[a != 0] / a[a != 0]
+        if np.allclose(ratios, -1):
+            return "the sides differ in sign"
+        if a.size > 1 and np.allclose(ratios, ratios[0]):
+            return f"the right side is {ratios[0]:.6g} times the left"
+    return ""
+
+
+def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
+    """Whether the rule only lacks a condition that excludes empty axes."""
+    empty = [n for n, v in case.sizes.items() if v == 0]
+    if not empty:
+        return ""
+    for full in range(1, 4):
+        sizes = {n: v or full for n, v in case.sizes.items()}
+        if not admits(case.instance, sizes) or _at(case.instance, sizes, judge, draw, seed) is not None:
+            return ""
+    return f"it holds where no axis is empty: when={' and '.join(f'"{n} >= 1"' for n in empty)}"

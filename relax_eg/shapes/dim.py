@@ -1,0 +1,344 @@
+"""`Dim`: a symbolic integer in canonical form, the size of an axis.
+
+A `Dim` is a polynomial with integer coefficients over variables and four kinds of atom: floor division, ceiling
+division, max and min. Equal canonical forms are one object (weak hash-consing), so `==` is identity and hashing is
+free. There is no atom for the remainder: `x % c` is `x - c*(x//c)`, which makes every identity between quotient and
+remainder a matter of cancelling; the printer and the bounds recover it (`division.split_remainders`).
+
+What holds of the canonical form:
+- ring laws exactly: two polynomials over the same atoms are equal iff they are the same object;
+- simplifications of atoms are sound and cheap, not complete: `equal` in a `Scope` and the prover decide the rest;
+- the value is kept wherever both forms are defined. Cancelling may drop a division (`n//m - n//m` is 0), but no
+  rule assumes that a symbolic divisor is not zero: `(n*m)//m` stays.
+"""
+
+from __future__ import annotations
+
+import keyword
+import threading
+import unicodedata
+from collections.abc import Mapping
+from functools import lru_cache
+from numbers import Integral
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+from relax_eg.errors import BoundsError, ShapeError, SpecError
+from relax_eg.shapes.expression import fold_expression
+
+# Results of arithmetic that are kept, per operator. Bounded: a compiler run touches a few thousand distinct sizes.
+MEMO = 1 << 14
+
+Monomial: TypeAlias = "tuple[Atom, ...]"
+Terms: TypeAlias = "tuple[tuple[Monomial, int], ...]"
+
+_lock = threading.RLock()  # reentrant: the collector may run code that makes a Dim while it is held
+
+
+class Atom:
+    """A variable (`op` is "var", `name` its name) or a division, max or min of `args`; interned, compared by identity.
+
+    `op` is one of "var", "floordiv", "ceildiv", "max", "min".
+    """
+
+    __slots__ = ("__weakref__", "args", "key", "name", "op")
+
+    op: str
+    name: str
+    args: tuple[Dim, ...]
+    key: tuple[Any, ...]
+
+    def evaluate(self, env: Mapping[str, Any]) -> Any:
+        """The value of the atom where variables have the values `env`."""
+        if self.op == "var":
+            try:
+                return env[self.name]
+            except KeyError:
+                given = ", ".join(sorted(env)) or "none"
+                raise BoundsError(f"no value for the variable `{self.name}`; given: {given}") from None
+        first, *others = (arg.evaluate(env) for arg in self.args)
+        if self.op in ("max", "min"):
+            for other in others:
+                first = division.extreme_value(self.op, first, other)
+            return first
+        try:
+            return first // others[0] if self.op == "floordiv" else -(-first // others[0])
+        except ZeroDivisionError:
+            names = sorted(self.args[1].variables)
+            sizes = " at " + ", ".join(f"{name} = {env[name]}" for name in names)
+            raise BoundsError(f"`{self}` divides by zero{sizes}") from None
+
+    def __str__(self) -> str:
+        return str(product((self,)))
+
+    def __repr__(self) -> str:
+        return f"Atom({str(self)!r})"
+
+
+class Dim:
+    """An immutable canonical symbolic integer: `const` plus the sum of coefficient times monomial in `terms`.
+
+    A monomial is a sorted tuple of atoms, repeated for powers; `terms` are sorted, highest degree first, with no zero
+    coefficient. Built by `Dim.of`, `Dim.var` and arithmetic only. `d == 4` compares with ints; `<` and `bool` are
+    not defined: ask a `Scope`.
+    """
+
+    __slots__ = ("__weakref__", "_hash", "_key", "_text", "_variables", "const", "is_const", "terms")
+
+    terms: Terms
+    const: int
+    is_const: bool
+    _hash: int
+    _key: tuple[Any, ...] | None
+    _text: str | None
+    _variables: frozenset[str] | None
+
+    def __new__(cls) -> Dim:
+        raise SpecError("a Dim is made by Dim.of(value), Dim.var(name) or arithmetic, not by Dim()")
+
+    @staticmethod
+    def of(value: int | str | Dim) -> Dim:
+        """The Dim of an integer, of expression text such as `"2*n + 1"`, or of a Dim (itself)."""
+        if type(value) is Dim:
+            return value
+        if isinstance(value, str):
+            return _read(value)
+        dim = _coerce(value)
+        if dim is None:
+            kind = type(value).__name__
+            raise SpecError(f"cannot make a size of {value!r} ({kind}); accepted: an int, a Dim, text like '2*n + 1'")
+        return dim
+
+    @staticmethod
+    def var(name: str) -> Dim:
+        """The variable `name`."""
+        name = unicodedata.normalize("NFKC", name)  # as Python reads it, so that printed text reads back
+        if not name.isidentifier() or keyword.iskeyword(name) or name == "_":
+            raise SpecError(f"`{name}` cannot name a variable; accepted: an identifier, no Python keyword, not `_`")
+        return product((atom_of("var", name, ()),))
+
+    @property
+    def value(self) -> int:
+        """The integer this is; ShapeError when it has variables."""
+        if self.terms:
+            names = ", ".join(sorted(self.variables)) or "none"
+            raise ShapeError(f"the size {self} is not a constant (variables: {names}); use .evaluate or .substitute")
+        return self.const
+
+    def __int__(self) -> int:
+        return self.value
+
+    @property
+    def variables(self) -> frozenset[str]:
+        found = self._variables
+        if found is None:
+            names: set[str] = set()
+            for monomial, _ in self.terms:
+                for atom in monomial:
+                    names.update((atom.name,) if atom.op == "var" else ())
+                    names.update(*(arg.variables for arg in atom.args))
+            found = frozenset(names)
+            object.__setattr__(self, "_variables", found)
+        return found
+
+    def evaluate(self, env: Mapping[str, Any]) -> Any:
+        """The value where variables have the values `env`: ints, Dims, or objects with `+ * // %` such as JAX's
+        symbolic dimensions (max and min are taken by their `.max`, `.rmax`, `.min`, `.rmin`).
+
+        A missing variable, and a divisor that comes out zero, are a BoundsError.
+        """
+        total: Any = self.const
+        for monomial, coefficient in self.terms:
+            summand: Any = coefficient
+            for atom in monomial:
+                summand = summand * atom.evaluate(env)
+            total = total + summand
+        return total
+
+    def substitute(self, env: Mapping[str, Dim | int]) -> Dim:
+        """All variables in `env` replaced at once; the others stay."""
+        mine = {name: Dim.of(env[name]) if name in env else Dim.var(name) for name in self.variables}
+        return Dim.of(self.evaluate(mine))
+
+    def sort_key(self) -> tuple[Any, ...]:
+        """A key that orders Dims totally, the same in every run: constants by value, then by shape of the terms."""
+        key = self._key
+        if key is None:
+            terms = tuple((*_monomial_key(monomial), coefficient) for monomial, coefficient in self.terms)
+            key = (len(terms), terms, self.const)
+            object.__setattr__(self, "_key", key)
+        return key
+
+    def __add__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return _add(self, dim) if dim is not None else NotImplemented
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return make(tuple((monomial, -coefficient) for monomial, coefficient in self.terms), -self.const)
+
+    def __sub__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return _add(self, -dim) if dim is not None else NotImplemented
+
+    def __rsub__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return _add(dim, -self) if dim is not None else NotImplemented
+
+    def __mul__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return _multiply(self, dim) if dim is not None else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return division.floordiv(self, dim) if dim is not None else NotImplemented
+
+    def __rfloordiv__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return division.floordiv(dim, self) if dim is not None else NotImplemented
+
+    def __mod__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return division.mod(self, dim) if dim is not None else NotImplemented
+
+    def __rmod__(self, other: Dim | int) -> Dim:
+        dim = _coerce(other)
+        return division.mod(dim, self) if dim is not None else NotImplemented
+
+    def __pow__(self, exponent: int) -> Dim:
+        if exponent < 0:
+            raise SpecError(f"({self})**{exponent} is not an integer; accepted: a power >= 0")
+        power = constant(1)
+        for _ in range(exponent):
+            power = _multiply(power, self)
+        return power
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is Dim:
+            return False  # equal forms are one object
+        if type(other) is int or isinstance(other, Integral):
+            return not self.terms and self.const == int(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __bool__(self) -> bool:
+        raise ShapeError(f"the size {self} has no truth value; compare it: d == 0")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Dim is immutable: cannot set {name}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dim.of, (str(self),)  # so that copies are the same object
+
+    def __str__(self) -> str:
+        text = self._text
+        if text is None:
+            from relax_eg.shapes.text import dim_text  # the printer is written in terms of Dims
+
+            text = dim_text(self)
+            object.__setattr__(self, "_text", text)
+        return text
+
+    def __repr__(self) -> str:
+        return f"Dim({str(self)!r})"
+
+
+_dims: WeakValueDictionary[tuple[Terms, int], Dim] = WeakValueDictionary()
+_atoms: WeakValueDictionary[tuple[str, str, tuple[Dim, ...]], Atom] = WeakValueDictionary()
+
+
+def make(terms: Terms, const: int) -> Dim:
+    """The one Dim with these sorted terms."""
+    key = (terms, const)
+    dim = _dims.get(key)
+    if dim is not None:
+        return dim
+    fresh: Dim = object.__new__(Dim)
+    put = object.__setattr__
+    put(fresh, "terms", terms)
+    put(fresh, "const", const)
+    put(fresh, "_hash", hash(key) if terms else hash(const))  # a constant hashes as the int it equals
+    put(fresh, "is_const", not terms)
+    for lazy in ("_key", "_text", "_variables"):
+        put(fresh, lazy, None)
+    with _lock:
+        return _dims.setdefault(key, fresh)
+
+
+@lru_cache(MEMO)
+def constant(value: int) -> Dim:
+    return make((), value)
+
+
+def atom_of(op: str, name: str, args: tuple[Dim, ...]) -> Atom:
+    key = (op, name, args)
+    atom = _atoms.get(key)
+    if atom is not None:
+        return atom
+    fresh = Atom()
+    fresh.op, fresh.name, fresh.args = op, name, args
+    fresh.key = (op != "var", op, name, tuple(arg.sort_key() for arg in args))  # variables first
+    with _lock:
+        return _atoms.setdefault(key, fresh)
+
+
+def product(monomial: Monomial, coefficient: int = 1) -> Dim:
+    return make(((monomial, coefficient),), 0) if monomial else constant(coefficient)
+
+
+def _monomial_key(monomial: Monomial) -> tuple[Any, ...]:
+    return -len(monomial), tuple(atom.key for atom in monomial)
+
+
+def from_sum(coefficients: dict[Monomial, int], const: int) -> Dim:
+    kept = [(monomial, c) for monomial, c in coefficients.items() if c]
+    if len(kept) > 1:
+        kept.sort(key=lambda term: _monomial_key(term[0]))
+    return make(tuple(kept), const)
+
+
+def _coerce(value: object) -> Dim | None:
+    if type(value) is Dim:
+        return value
+    if type(value) is int:
+        return constant(value)
+    if isinstance(value, Integral) and value is not True and value is not False:
+        return constant(int(value))
+    return None
+
+
+@lru_cache(MEMO)
+def _add(a: Dim, b: Dim) -> Dim:
+    if not b.terms:
+        return make(a.terms, a.const + b.const)
+    total = dict(a.terms)
+    for monomial, coefficient in b.terms:
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return from_sum(total, a.const + b.const)
+
+
+@lru_cache(MEMO)
+def _multiply(a: Dim, b: Dim) -> Dim:
+    total: dict[Monomial, int] = {}
+    for m, c in (*a.terms, ((), a.const)):
+        for n, d in (*b.terms, ((), b.const)):
+            monomial = tuple(sorted(m + n, key=lambda atom: atom.key)) if m and n else m or n
+            total[monomial] = total.get(monomial, 0) + c * d
+    const = total.pop((), 0)
+    return from_sum(total, const)
+
+
+@lru_cache(MEMO)
+def _read(text: str) -> Dim:
+    return fold_expression(text, Dim.of, Dim.var, division.FUNCTIONS)
+
+
+# Division is written in terms of Dims, so it comes after them; its functions are looked up when called.
+from relax_eg.shapes import division  # noqa: E402

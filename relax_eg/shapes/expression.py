@@ -1,0 +1,147 @@
+"""Reading arithmetic: the text of a dimension expression, folded over whatever values the caller supplies.
+
+Knows nothing of `Dim`, so that `Dim.of` can use it. Every refusal shows the source line with a caret under the
+offending place and says what would be accepted.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from relax_eg.errors import SpecError
+
+# A power is expanded into a polynomial; beyond this a slip of the finger would cost minutes.
+MAX_POWER = 16
+
+ACCEPTED = "integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b)"
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda a, b: a // b,  # operator.floordiv has no full type
+    ast.Mod: operator.mod,
+}
+
+
+class Arithmetic(Protocol):
+    """What a value must support to be built by `fold_expression`."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+    def __sub__(self, other: Self, /) -> Self: ...
+    def __mul__(self, other: Self, /) -> Self: ...
+    def __floordiv__(self, other: Self, /) -> Self: ...
+    def __mod__(self, other: Self, /) -> Self: ...
+    def __pow__(self, exponent: int, /) -> Self: ...
+    def __neg__(self) -> Self: ...
+
+
+T = TypeVar("T", bound=Arithmetic)
+
+
+def refusal(source: str, position: int, problem: str, accepted: str) -> SpecError:
+    """The error for a `source` that cannot be read at `position`: the problem, the line, a caret, what would do."""
+    position = max(0, min(position, len(source)))
+    start = source.rfind("\n", 0, position) + 1
+    end = source.find("\n", position)
+    line = source[start : end if end >= 0 else len(source)]
+    indent = "".join("\t" if c == "\t" else " " for c in source[start:position])
+    return SpecError(f"{problem}\n  {line}\n  {indent}^\n  accepted: {accepted}")
+
+
+def fold_expression(
+    text: str,
+    constant: Callable[[int], T],
+    variable: Callable[[str], T],
+    functions: Mapping[str, Callable[..., T]],
+    *,
+    source: str | None = None,
+    start: int = 0,
+) -> T:
+    """The value of `text`. `source` and `start` say where `text` stands in what the user wrote, for the caret."""
+    reader = _Reader(text, text if source is None else source, start, constant, variable, functions)
+    return reader.read()
+
+
+@dataclass(frozen=True)
+class _Reader(Generic[T]):
+    """One reading of one expression: a whitelist of Python's syntax nodes, each folded to a value."""
+
+    text: str
+    source: str
+    start: int
+    constant: Callable[[int], T]
+    variable: Callable[[str], T]
+    functions: Mapping[str, Callable[..., T]]
+
+    def read(self) -> T:
+        lead = len(self.text) - len(self.text.lstrip())
+        body = self.text.strip()
+        if not body:
+            raise self._refuse(0, "a dimension expression is missing")
+        if "#" in body:
+            raise self._refuse(lead + body.index("#"), "cannot read `#` in a dimension expression")
+        try:
+            return self._fold(ast.parse(body, mode="eval").body, body, lead)
+        except SyntaxError as error:
+            offset = self._position(body, error.lineno or 1, (error.offset or 1) - 1)
+            raise self._refuse(lead + offset, f"cannot read the dimension expression `{body}`") from None
+        except SpecError:
+            raise
+        except (ValueError, RecursionError, MemoryError):
+            raise self._refuse(lead, "cannot read the dimension expression: too long, too deep or not text") from None
+
+    def _fold(self, node: ast.expr, body: str, lead: int) -> T:
+        here = lead + self._position(body, node.lineno, self._characters(body, node))
+        match node:
+            case ast.Constant(value=int() as value) if not isinstance(value, bool):
+                return self.constant(value)
+            case ast.Name(id=name):
+                return self._guarded(here, lambda: self.variable(name))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self._fold(operand, body, lead)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self._fold(operand, body, lead)
+            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)):
+                if isinstance(power, bool) or power > MAX_POWER:
+                    raise self._refuse(here, f"the power {power} is not an integer from 0 to {MAX_POWER}")
+                return self._fold(left, body, lead) ** power
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                a, b = self._fold(left, body, lead), self._fold(right, body, lead)
+                return self._guarded(here, lambda: _OPERATORS[type(op)](a, b))
+            case ast.BinOp(op=ast.Div()):
+                raise self._refuse(here, "`/` is not defined on sizes; use `//` (floor) or ceildiv(a, b)")
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in self.functions:
+                values = [self._fold(arg, body, lead) for arg in args]
+                if len(values) < 2 or (name == "ceildiv" and len(values) != 2):
+                    raise self._refuse(here, f"`{name}` takes two arguments, got {len(values)}")
+                return self._guarded(here, lambda: self.functions[name](*values))
+            case ast.Tuple():
+                raise self._refuse(here, "dims are separated by spaces, not by commas")
+            case _:
+                raise self._refuse(here, f"cannot read `{ast.unparse(node)}` in a dimension expression")
+
+    def _guarded(self, here: int, build: Callable[[], T]) -> T:
+        """What `build` returns; its refusal (a division by zero, a reserved name) is shown at its place."""
+        try:
+            return build()
+        except SpecError as error:
+            raise self._refuse(here, str(error)) from None
+
+    def _refuse(self, offset: int, problem: str) -> SpecError:
+        return refusal(self.source, self.start + offset, problem, ACCEPTED)
+
+    @staticmethod
+    def _characters(body: str, node: ast.expr) -> int:
+        """The column of `node` in characters; `ast` counts UTF-8 bytes."""
+        line = body.splitlines()[node.lineno - 1]
+        return len(line.encode()[: node.col_offset].decode(errors="ignore"))
+
+    @staticmethod
+    def _position(body: str, lineno: int, column: int) -> int:
+        lines = body.splitlines(keepends=True)
+        return sum(len(line) for line in lines[: lineno - 1]) + column

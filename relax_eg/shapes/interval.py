@@ -1,0 +1,132 @@
+"""Interval arithmetic over sizes: bounds of a `Dim` from bounds of its variables.
+
+An end of None is infinite. Each operation encloses all values its operands may take where it is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from relax_eg.shapes.dim import Atom, Dim, Monomial
+from relax_eg.shapes.division import Remainder, split_remainders
+
+Interval: TypeAlias = "tuple[int | None, int | None]"
+ANY: Interval = (None, None)
+
+
+def interval_of(dim: Dim, bounds: Callable[[str], Interval]) -> Interval:
+    """An interval that holds the value of `dim` for all variables within their `bounds`."""
+    if dim.is_const:
+        return dim.const, dim.const
+    # Remainders first: `n - 4*(n//4)` is at most 3, which its summands one by one do not show.
+    rest, remainders = split_remainders(dim)
+    total: Interval = (rest.const, rest.const)
+    for monomial, coefficient in rest.terms:
+        total = _add(total, _multiply((coefficient, coefficient), _monomial(monomial, bounds)))
+    for remainder in remainders:
+        factor = interval_of(remainder.factor, bounds)
+        total = _add(total, _multiply(factor, _remainder(remainder, bounds)))
+    return total
+
+
+def _monomial(monomial: Monomial, bounds: Callable[[str], Interval]) -> Interval:
+    total: Interval = (1, 1)
+    for atom in monomial:
+        total = _multiply(total, _atom(atom, bounds))
+    return total
+
+
+def _atom(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
+    if atom.op == "var":
+        return bounds(atom.name)
+    first, *others = (interval_of(arg, bounds) for arg in atom.args)
+    if atom.op == "floordiv":
+        return _floordiv(first, others[0])
+    if atom.op == "ceildiv":
+        return _negate(_floordiv(_negate(first), others[0]))
+    for other in others:
+        first = _max(first, other) if atom.op == "max" else _negate(_max(_negate(first), _negate(other)))
+    return first
+
+
+def _remainder(remainder: Remainder, bounds: Callable[[str], Interval]) -> Interval:
+    """`x % y` lies in 0..y-1 for y > 0; where x already does, it is x."""
+    low, high = interval_of(remainder.dividend, bounds)
+    least, greatest = interval_of(remainder.modulus, bounds)
+    if least is None or least < 0:
+        return ANY
+    if low is not None and low >= 0 and high is not None and high < least:
+        return low, high
+    top = None if greatest is None else greatest - 1
+    if low is not None and low >= 0 and high is not None:
+        top = high if top is None else min(top, high)
+    return 0, top
+
+
+def _add(a: Interval, b: Interval) -> Interval:
+    low = None if a[0] is None or b[0] is None else a[0] + b[0]
+    high = None if a[1] is None or b[1] is None else a[1] + b[1]
+    return low, high
+
+
+def _negate(a: Interval) -> Interval:
+    return None if a[1] is None else -a[1], None if a[0] is None else -a[0]
+
+
+def _max(a: Interval, b: Interval) -> Interval:
+    lows = [low for low in (a[0], b[0]) if low is not None]
+    high = None if a[1] is None or b[1] is None else max(a[1], b[1])
+    return max(lows, default=None), high
+
+
+def _multiply(a: Interval, b: Interval) -> Interval:
+    if a == (0, 0) or b == (0, 0):
+        return 0, 0
+    if None not in (*a, *b):
+        corners = [x * y for x in a for y in b if x is not None and y is not None]
+        return min(corners), max(corners)
+    if _is_negative(a):
+        return _negate(_multiply(_negate(a), b))
+    if _is_negative(b):
+        return _negate(_multiply(a, _negate(b)))
+    # An infinite end is left, and nothing is known of a factor whose sign is not.
+    if a[0] is None or a[0] < 0:
+        a, b = b, a
+    if a[0] is None or a[0] < 0:
+        return ANY
+    least, most = _scaled_low(a, b), _scaled_low(a, _negate(b))
+    return least, None if most is None else -most
+
+
+def _scaled_low(a: Interval, b: Interval) -> int | None:
+    """The least `x*y` for x in `a`, which is >= 0, and y in `b`."""
+    low, high = a
+    if b[0] is None or low is None:
+        return None
+    if b[0] >= 0:
+        return low * b[0]
+    return None if high is None else high * b[0]
+
+
+def _is_negative(a: Interval) -> bool:
+    return a[1] is not None and a[1] <= 0
+
+
+def _floordiv(a: Interval, b: Interval) -> Interval:
+    """`x//y`; the y that are zero do not count, as nothing is defined there."""
+    if b[1] is not None and b[1] <= 0:
+        return _floordiv(_negate(a), _negate(b))
+    if b[0] is None or b[0] < 0:
+        return ANY
+    least, greatest = max(b[0], 1), b[1]
+    low = None if a[0] is None else _quotient(a[0], greatest if a[0] >= 0 else least)
+    high = None if a[1] is None else _quotient(a[1], least if a[1] >= 0 else greatest)
+    return low, high
+
+
+def _quotient(x: int, y: int | None) -> int:
+    """`x//y`; y of None is as large as one likes."""
+    if y is None:
+        return 0 if x >= 0 else -1
+    return x // y

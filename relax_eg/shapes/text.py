@@ -1,0 +1,64 @@
+"""Printing a `Dim` as text that `Dim.of` reads back to the equal Dim."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from relax_eg.shapes.dim import Atom, Dim, Monomial
+from relax_eg.shapes.division import Remainder, split_remainders
+
+
+def dim_text(dim: Dim) -> str:
+    """`2*n + 1`, `n//2`, `n%4`, `max(m, n)`: highest degree first, starting with a positive term if there is one."""
+    rest, remainders = split_remainders(dim)
+    const = rest.const
+    terms = [(c, _factors(monomial)) for monomial, c in rest.terms]
+    for remainder in remainders:
+        const, remainder = _padding(const, remainder)
+        factor, dividend, modulus = remainder
+        monomial, c = factor.terms[0] if factor.terms else ((), factor.const)
+        terms.append((c, [*_factors(monomial), f"({_operand(dividend)}%{_operand(modulus)})"]))
+    if const or not terms:
+        terms.append((const, []))
+    first = next((i for i, (c, _) in enumerate(terms) if c > 0), 0)
+    terms.insert(0, terms.pop(first))
+    lead, *others = terms
+    text = _term(abs(lead[0]), lead[1], bare=lead[0] > 0)
+    text = text if lead[0] >= 0 else "-" + text
+    return text + "".join(f" {'-' if c < 0 else '+'} {_term(abs(c), factors, bare=True)}" for c, factors in others)
+
+
+def _padding(const: int, remainder: Remainder) -> tuple[int, Remainder]:
+    """`3 - (n + 3)%4` -> `(-n)%4`, what is missing to the next multiple; anything else stays."""
+    factor, dividend, modulus = remainder
+    if factor.terms or modulus.terms or factor.const > 0 or const != -factor.const * (modulus.const - 1):
+        return const, remainder
+    return 0, Remainder(-factor, modulus - 1 - dividend, modulus)
+
+
+def _term(size: int, factors: list[str], *, bare: bool) -> str:
+    """A product; a lone division needs no parentheses where it stands `bare` in a sum."""
+    if size != 1 or not factors:
+        return "*".join([str(size), *factors])
+    if bare and len(factors) == 1 and factors[0].startswith("(") and factors[0].endswith(")"):
+        return factors[0][1:-1]
+    return "*".join(factors)
+
+
+def _factors(monomial: Monomial) -> list[str]:
+    """One text per distinct atom, powers as `n**2`, divisions in parentheses."""
+    powers = [(atom, len(list(group))) for atom, group in groupby(monomial)]
+    return [_atom_text(atom) + (f"**{power}" if power > 1 else "") for atom, power in powers]
+
+
+def _atom_text(atom: Atom) -> str:
+    if atom.op == "var":
+        return atom.name
+    if atom.op == "floordiv":
+        return f"({_operand(atom.args[0])}//{_operand(atom.args[1])})"
+    return f"{atom.op}({', '.join(str(arg) for arg in atom.args)})"
+
+
+def _operand(dim: Dim) -> str:
+    text = str(dim)
+    return text if text.isidentifier() or text.isdecimal() else f"({text})"

@@ -1,0 +1,432 @@
+"""The reference semantics of tensor programs: vectorised evaluation on numpy arrays, typed or exact.
+
+Every loop variable of a stage gets an axis; a term's value is an array with all of these axes, of extent 1 where the
+term does not depend on the variable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from relax_eg.errors import BoundsError, ShapeError
+from relax_eg.shapes import Dim
+from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
+from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, widen
+from relax_eg.tir.program import Stage, TensorProgram
+from relax_eg.tir.text import index_text
+
+_COMBINE = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "bitwise_or", "all": "bitwise_and"}
+_UFUNC = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "any": np.logical_or, "all": np.logical_and,
+}  # fmt: skip
+
+
+def evaluate(
+    program: TensorProgram,
+    arrays: Sequence[Any],
+    sizes: Mapping[str, int],
+    *,
+    domain: Literal["numpy", "exact"] = "numpy",
+    ordered: bool = False,
+) -> list[Array]:
+    """The program's outputs on `arrays`, where its size variables have the values `sizes`.
+
+    `domain="numpy"`: arrays of the buffers' dtypes, computed as XLA does (NaN propagates, integers wrap). Sums are in
+    the dtype of what is summed, but low-precision floats are summed in float32 and rounded once.
+    `ordered=True`: reductions are left folds in the dtype itself, starting at the first element, the last axis of
+    `over` running fastest: the result depends on the equations alone.
+
+    `domain="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see `exact.py`);
+    integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object arrays.
+
+    A read out of range that no `select` guards is a BoundsError that names buffer, index and extent.
+    """
+    if len(arrays) != len(program.inputs):
+        raise ShapeError(f"{program.name} takes {len(program.inputs)} arrays, got {len(arrays)}")
+    run = _Run(program, sizes, domain == "exact", ordered)
+    for buffer, given in zip(program.inputs, arrays, strict=True):
+        array = np.asarray(given)
+        shape = run.shape(buffer.shape)
+        if array.shape != shape:
+            at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            raise ShapeError(f"{program.name}: {buffer} is {shape} at {at or 'these sizes'}; got {array.shape}")
+        if run.exact:
+            array = _exactly(array)
+        elif array.dtype != np.dtype(buffer.dtype):
+            raise ShapeError(f"{program.name}: {buffer} got an array of {array.dtype}")
+        run.data[buffer.name] = array
+    for stage in program.stages:
+        run.data[stage.output.name] = run.stage(stage)
+    return [run.data[name] for name in program.outputs]
+
+
+@dataclass(eq=False)
+class _Frame:
+    """Where a term is evaluated: the axis and extent of each loop variable bound there, and which points count.
+
+    `rank`: axes of every value. `used`: how many of them are bound. `active`: the points whose value is wanted, None
+    for all. `memo`: values computed already in this frame.
+    """
+
+    loops: dict[str, tuple[int, int]]
+    rank: int
+    used: int
+    active: Array | None = None
+    memo: dict[Scalar, Array] = field(default_factory=dict[Scalar, Array])
+
+    @cached_property
+    def empty(self) -> bool:
+        """Whether there is no point at all."""
+        return any(extent == 0 for _, extent in self.loops.values())
+
+    @cached_property
+    def values(self) -> dict[str, Array]:
+        """The values of the loop variables, each along its own axis."""
+        return {
+            name: np.arange(extent).reshape([extent if at == axis else 1 for at in range(self.rank)])
+            for name, (axis, extent) in self.loops.items()
+        }
+
+    def where(self, mask: Array) -> _Frame:
+        """This frame at the points in `mask` only."""
+        active = mask if self.active is None else self.active & mask
+        return _Frame(self.loops, self.rank, self.used, active)
+
+    def inside(self, names: Sequence[str], extents: Sequence[int]) -> _Frame:
+        """This frame with more loop variables bound, on the next axes."""
+        bound = {name: (self.used + n, extent) for n, (name, extent) in enumerate(zip(names, extents, strict=True))}
+        return _Frame(self.loops | bound, self.rank, self.used + len(bound), self.active)
+
+
+class _Run:
+    """One evaluation of a program."""
+
+    def __init__(self, program: TensorProgram, sizes: Mapping[str, int], exact: bool, ordered: bool) -> None:
+        self.program = program
+        self.sizes = sizes
+        self.exact = exact
+        self.ordered = ordered
+        self.data: dict[str, Array] = {}
+
+    def shape(self, dims: Sequence[Dim]) -> tuple[int, ...]:
+        extents = tuple(int(dim.evaluate(self.sizes)) for dim in dims)
+        for dim, extent in zip(dims, extents, strict=True):
+            if extent < 0:
+                raise BoundsError(f"{self.program.name}: the size {dim} is {extent} at {dict(self.sizes)}")
+        return extents
+
+    def stage(self, stage: Stage) -> Array:
+        extents = self.shape(stage.output.shape)
+        names = [str(loop_of(index)) for index in stage.indices]
+        rank = len(extents) + _depth(stage.value)
+        frame = _Frame({}, rank, 0).inside(names, extents)
+        value = self.term(stage.value, frame)
+        full = np.broadcast_to(value, (*extents, *(1,) * (rank - len(extents))))
+        return np.array(full.reshape(extents))
+
+    def term(self, expr: Scalar, frame: _Frame) -> Array:
+        found = frame.memo.get(expr)
+        if found is None:
+            found = frame.memo[expr] = self._term(expr, frame)
+        return found
+
+    def _term(self, expr: Scalar, frame: _Frame) -> Array:
+        match expr:
+            case Const():
+                return self._number(expr.value, expr.dtype, frame)
+            case Index():
+                value = self._dim(expr.dim, frame)
+                return _exactly(value) if self.exact else value.astype(np.dtype(expr.dtype))
+            case Read():
+                return self._read(expr, frame)
+            case Apply():
+                return self._call(expr.fn, [self.term(arg, frame) for arg in expr.args], expr.args[0].dtype, expr.dtype)
+            case Cast():
+                arg = self.term(expr.arg, frame)
+                if self.exact:
+                    return _exact_cast(expr.arg.dtype, expr.dtype)(arg)
+                return _cast(arg, expr.dtype)
+            case Select():
+                return self._select(expr, frame)
+            case Reduce():
+                return self._reduce(expr, frame)
+            case _:
+                raise TypeError(f"not a scalar expression: {type(expr).__name__}")
+
+    def _number(self, value: Any, dtype: str, frame: _Frame) -> Array:
+        if self.exact:
+            return np.full((1,) * frame.rank, to_exact(value), object)
+        with np.errstate(over="ignore"):
+            return np.full((1,) * frame.rank, value).astype(np.dtype(dtype))
+
+    def _dim(self, dim: Dim, frame: _Frame) -> Array:
+        """The value of `dim` at every point."""
+        if frame.empty:
+            return np.zeros((1,) * frame.rank, np.int64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.asarray(_dim_values(dim, {**self.sizes, **frame.values}))
+        return value if value.ndim == frame.rank else value.reshape((1,) * frame.rank)
+
+    def _call(self, fn: str, args: Sequence[Array], argument: str, dtype: str) -> Array:
+        """The function `fn`, whose first argument is of dtype `argument`, with a result of dtype `dtype`."""
+        if self.exact:
+            return np.asarray(_exact_ufunc(fn, argument, dtype)(*args), dtype=object)
+        return FUNCTIONS[fn](args, dtype)
+
+    def _read(self, expr: Read, frame: _Frame) -> Array:
+        data = self.data[expr.buffer]
+        if not expr.indices:
+            return data.reshape((1,) * frame.rank)
+        at = [frame.loops.get(loop_of(index) or "") for index in expr.indices]
+        bare = [place for place in at if place is not None]
+        if len(set(bare)) == len(at) and tuple(extent for _, extent in bare) == data.shape:
+            order = sorted(range(len(bare)), key=lambda axis: bare[axis][0])
+            shape = [1] * frame.rank
+            for axis, extent in bare:
+                shape[axis] = extent
+            return data.transpose(order).reshape(shape)
+        return self._gather(expr, data, frame)
+
+    def _gather(self, expr: Read, data: Array, frame: _Frame) -> Array:
+        indices: list[Array] = []
+        undefined: Array | None = None
+        for axis, index in enumerate(expr.indices):
+            value = self._dim(index, frame) if isinstance(index, Dim) else self.term(index, frame)
+            if value.dtype == object:
+                unknown = value == UNDEFINED
+                undefined = unknown if undefined is None else undefined | unknown
+                value = np.where(unknown, 0, value)
+            value, extent = value.astype(np.int64), data.shape[axis]
+            outside = (value < 0) | (value >= extent)
+            if frame.active is not None:
+                outside = outside & frame.active
+            if outside.any() and not frame.empty:
+                wrong = np.broadcast_to(value, outside.shape)[outside][0]
+                text = index_text(index) if isinstance(index, Dim) else str(index)
+                raise BoundsError(
+                    f"{self.program.name}: {expr} reads {expr.buffer} at {text} = {wrong} on axis {axis}, "
+                    f"whose extent is {extent}"
+                )
+            indices.append(np.clip(value, 0, max(extent - 1, 0)))
+        if not data.size:  # all points are inactive: any value will do
+            return np.zeros(np.broadcast_shapes(*(index.shape for index in indices)), data.dtype)
+        value = data[tuple(indices)]
+        return value if undefined is None else np.where(undefined, UNDEFINED, value)  # type: ignore[call-overload]
+
+    def _select(self, expr: Select, frame: _Frame) -> Array:
+        cond = self.term(expr.cond, frame)
+        mask = (cond == True).astype(bool) if self.exact else cond  # noqa: E712 (elementwise)
+        if mask.all():
+            return self.term(expr.then, frame)
+        other_mask = (cond == False).astype(bool) if self.exact else ~mask  # noqa: E712
+        if other_mask.all():
+            return self.term(expr.other, frame)
+        then = self.term(expr.then, frame.where(mask))
+        other = self.term(expr.other, frame.where(other_mask))
+        value = np.where(mask, then, other)
+        if self.exact:
+            value = np.where(mask | other_mask, value, UNDEFINED)  # type: ignore[call-overload]
+        return value
+
+    def _reduce(self, expr: Reduce, frame: _Frame) -> Array:
+        extents = self.shape([extent for _, extent in expr.over])
+        inner = frame.inside([str(loop_of(var)) for var, _ in expr.over], extents)
+        first, last = frame.used, inner.used
+        widened = kind(expr.dtype) == "f" and np.dtype(expr.dtype).itemsize < 4
+        if not (self.exact or self.ordered):
+            if expr.kind == "sum" and 0 not in extents:
+                value = self._sum_of_products(expr.body, inner, first)
+                if value is not None:
+                    return value.astype(np.dtype(expr.dtype))
+        body = self.term(expr.body, inner)
+        shape = (*body.shape[:first], math.prod(extents), *(1,) * (frame.rank - first - 1))
+        body = np.broadcast_to(body, (*body.shape[:first], *extents, *body.shape[last:])).reshape(shape)
+        if not math.prod(extents):
+            return np.full((*shape[:first], 1, *shape[first + 1 :]), self._identity(expr))
+        if expr.kind in ("argmax", "argmin"):
+            return self._position(expr.kind, body, first)
+        if self.exact or self.ordered:
+            steps = np.moveaxis(body, first, 0)
+            value = steps[0]
+            for step in steps[1:]:
+                value = self._call(_COMBINE[expr.kind], (value, step), expr.dtype, expr.dtype)
+            return np.expand_dims(value, first)
+        with np.errstate(all="ignore"):
+            wide = body.astype(np.float32) if widened else widen(body)
+            value = _UFUNC[expr.kind].reduce(wide, axis=first, keepdims=True, dtype=wide.dtype)
+        return np.asarray(value).astype(np.dtype(expr.dtype))
+
+    def _sum_of_products(self, body: Scalar, inner: _Frame, first: int) -> Array | None:
+        """The sum over axes from `first` of a product, contracted without forming the product; None if it is none."""
+        factors = _factors(body)
+        if len(factors) < 2:
+            return None
+        values = [widen(self.term(factor, inner)) for factor in factors]
+        if values[0].dtype == np.float16:
+            values = [value.astype(np.float32) for value in values]
+        shape = np.broadcast_shapes(*(value.shape for value in values))
+        scale = math.prod(extent for axis, extent in inner.loops.values() if axis >= first and shape[axis] == 1)
+        operands: list[Any] = []
+        for value in values:
+            kept = [axis for axis in range(inner.rank) if value.shape[axis] != 1]
+            operands += [value.reshape([value.shape[axis] for axis in kept]), kept]
+        kept = [axis for axis in range(first) if shape[axis] != 1]
+        with np.errstate(all="ignore"):
+            total = np.asarray(np.einsum(*operands, kept, optimize=True))
+            total = total if scale == 1 else total * values[0].dtype.type(scale)
+        return total.reshape([shape[axis] if axis < first else 1 for axis in range(inner.rank)])
+
+    def _identity(self, expr: Reduce) -> Any:
+        """The value of a reduction over nothing."""
+        if expr.kind in ("argmax", "argmin"):
+            raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
+        if expr.kind in ("any", "all"):
+            return self._scalar(expr.kind == "all", "bool")
+        if expr.kind in ("sum", "prod"):
+            return self._scalar(int(expr.kind == "prod"), expr.dtype)
+        letter = kind(expr.dtype)
+        if letter == "f":
+            extreme: Any = -math.inf if expr.kind == "max" else math.inf
+            limits = ml_dtypes.finfo(np.dtype(expr.dtype))
+            if not self.exact and not np.isinf(np.asarray(extreme).astype(limits.dtype).astype(np.float64)):
+                extreme = limits.min if expr.kind == "max" else limits.max  # some 8-bit floats have no infinity
+        elif letter == "b":
+            extreme = expr.kind == "min"
+        else:
+            limits = ml_dtypes.iinfo(np.dtype(expr.dtype))
+            extreme = int(limits.min if expr.kind == "max" else limits.max)
+        return self._scalar(extreme, expr.dtype)
+
+    def _scalar(self, value: Any, dtype: str) -> Any:
+        return np.asarray(value).astype(np.dtype(dtype))[()] if not self.exact else np.array(value, object)
+
+    def _position(self, which: str, body: Array, axis: int) -> Array:
+        if not self.exact:
+            find = np.argmax if which == "argmax" else np.argmin
+            return np.asarray(find(widen(body), axis=axis, keepdims=True), np.int64)
+        steps = np.moveaxis(body, axis, 0)
+        best, at = steps[0], np.zeros(steps.shape[1:], object)
+        better = _exact_ufunc("greater" if which == "argmax" else "less", "float32", "bool")
+        for n, step in enumerate(steps[1:], 1):
+            wins = better(step, best)
+            unknown = wins == UNDEFINED
+            at = np.where(unknown, UNDEFINED, np.where(wins == True, n, at))  # type: ignore[call-overload] # noqa: E712
+            best = np.where(unknown, UNDEFINED, np.where(wins == True, step, best))  # type: ignore[call-overload] # noqa: E712
+        return np.expand_dims(at, axis)
+
+
+def _depth(expr: Scalar) -> int:
+    """How many loop variables reductions bind at once inside `expr`."""
+    seen: dict[Scalar, int] = {}
+
+    def depth(at: Scalar) -> int:
+        if at not in seen:
+            inner = max((depth(child) for child in at.children), default=0)
+            seen[at] = inner + (len(at.over) if isinstance(at, Reduce) else 0)
+        return seen[at]
+
+    return depth(expr)
+
+
+def _factors(expr: Scalar) -> list[Scalar]:
+    """The factors of a product, in order."""
+    if isinstance(expr, Apply) and expr.fn == "multiply":
+        return [factor for arg in expr.args for factor in _factors(arg)]
+    return [expr]
+
+
+def _dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
+    """The value of `dim` where variables are arrays: `Dim.evaluate` cannot take max and min of those."""
+    total: Any = dim.const
+    for monomial, coefficient in dim.terms:
+        product: Any = coefficient
+        for atom in monomial:
+            if atom.op == "var":
+                product = product * atom.evaluate(env)
+                continue
+            first, *others = (np.asarray(_dim_values(arg, env)) for arg in atom.args)
+            for other in others:
+                match atom.op:
+                    case "max":
+                        first = np.maximum(first, other)
+                    case "min":
+                        first = np.minimum(first, other)
+                    case "floordiv":
+                        first = first // other
+                    case _:
+                        first = -(-first // other)
+            product = product * first
+        total = total + product
+    return total
+
+
+def _cast(x: Array, dtype: str) -> Array:
+    """`x` converted as XLA does; from float to integer it saturates, and NaN is 0."""
+    to = np.dtype(dtype)
+    if x.dtype == to:
+        return x
+    source, target = kind(x.dtype.name), kind(dtype)
+    with np.errstate(all="ignore"):
+        if source == "c" and target != "c":
+            x = x.real
+        if target == "b":
+            return widen(x) != 0
+        if source not in "fc" or target not in "iu":
+            return x.astype(to)
+        x, limits = widen(x), ml_dtypes.iinfo(to)
+        low, high = int(limits.min), int(limits.max)
+        below, above = x <= float(low), x >= float(high)
+        inside = np.where(below | above | np.isnan(x), 0, x).astype(np.int64 if high < 2**63 else np.uint64)
+        return np.where(below, low, np.where(above, high, inside)).astype(to)
+
+
+def _exactly(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(to_exact, 1, 1)(x), dtype=object)
+
+
+def _wrapped(value: Any, dtype: str) -> Any:
+    """An exact value as dtype `dtype` holds it: integers wrap, anything else is kept."""
+    if kind(dtype) not in "iu" or value is UNDEFINED or isinstance(value, float):
+        return value
+    limits = ml_dtypes.iinfo(np.dtype(dtype))
+    return (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
+
+
+@lru_cache(256)
+def _exact_ufunc(fn: str, argument: str, dtype: str) -> Any:
+    function = exact_function(FUNCTIONS[fn], argument)
+
+    def call(*args: Any) -> Any:
+        return UNDEFINED if any(arg is UNDEFINED for arg in args) else _wrapped(function(*args), dtype)
+
+    return np.frompyfunc(call, FUNCTIONS[fn].arity, 1)
+
+
+@lru_cache(256)
+def _exact_cast(source: str, target: str) -> Any:
+    letters = kind(source) + kind(target)
+
+    def call(x: Any) -> Any:
+        if x is UNDEFINED:
+            return x
+        if letters[1] == "b":
+            return x != 0
+        if letters[0] == "c" and letters[1] != "c":
+            x = uninterpreted("real", x)
+        if letters[1] in "iu":
+            if letters[0] in "iub":
+                return _wrapped(int(x), target)
+            limits = ml_dtypes.iinfo(np.dtype(target))
+            low, high = int(limits.min), int(limits.max)
+            return low if x <= low else high if x >= high else math.trunc(x)
+        return int(x) if letters[0] == "b" else x
+
+    return np.frompyfunc(call, 1, 1)

@@ -1,0 +1,495 @@
+"""Scalar expressions, the right-hand sides of index equations.
+
+An *index* is a `Dim` over loop variables and sizes, or a `Scalar` of integer dtype (data-dependent). A loop variable
+is a `Dim` variable made by `loop`; its name ends in a mark that no size's name has, so the two never clash.
+
+Expressions are immutable and hashable; `==` is structural equality (`equal` builds the comparison). Dtypes must agree:
+nothing is promoted. A Python number or a `Dim` beside a Scalar takes the Scalar's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+from typing import cast as typed
+
+import ml_dtypes
+import numpy as np
+
+from relax_eg.errors import ShapeError
+from relax_eg.shapes import Dim
+from relax_eg.tir.functions import FUNCTIONS, kind
+
+_LOOP_MARK = "\u00b7"  # a middle dot: valid in a Dim's variable name, in no size anyone writes
+INDEX_DTYPE = "int64"
+
+ReduceKind: TypeAlias = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
+IndexValue: TypeAlias = "Dim | Scalar"
+Number: TypeAlias = bool | int | float | complex
+ScalarLike: TypeAlias = "Scalar | Dim | bool | int | float | complex"
+Axis: TypeAlias = tuple[Dim, Dim]  # a loop variable and its extent
+
+
+def loop(name: str) -> Dim:
+    """The loop variable `name`."""
+    return Dim.var(name + _LOOP_MARK)
+
+
+def loops(names: str) -> tuple[Dim, ...]:
+    """Loop variables from a string of names: `i, j = loops("i j")`."""
+    return tuple(map(loop, names.split()))
+
+
+def axes(rank: int, prefix: str = "i") -> tuple[Dim, ...]:
+    """`rank` loop variables `i0`, `i1`, ..."""
+    return tuple(loop(f"{prefix}{n}") for n in range(rank))
+
+
+def is_loop(name: str) -> bool:
+    """Whether the Dim variable `name` is a loop variable."""
+    return name.endswith(_LOOP_MARK)
+
+
+def loop_names(dim: Dim) -> frozenset[str]:
+    """The loop variables in `dim`."""
+    return frozenset(filter(is_loop, dim.variables))
+
+
+def loop_of(dim: IndexValue) -> str | None:
+    """The name of the loop variable that `dim` is, or None."""
+    if isinstance(dim, Dim) and len(dim.variables) == 1:
+        (name,) = dim.variables
+        return name if is_loop(name) and dim == Dim.var(name) else None
+    return None
+
+
+class Scalar:
+    """Base of scalar expressions. `dtype` is a dtype's name; `free` the loop variables it does not bind itself."""
+
+    dtype: str
+
+    @property
+    def children(self) -> tuple[Scalar, ...]:
+        """Direct subexpressions, those in indices included."""
+        return ()
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        return frozenset[str]().union(*(child.free for child in self.children))
+
+    @cached_property
+    def hashed(self) -> int:
+        """The structural hash, computed once: composed expressions share subterms."""
+        return hash((type(self).__name__, *(getattr(self, name) for name in self.__dataclass_fields__)))  # type: ignore[attr-defined]
+
+    def __add__(self, other: ScalarLike) -> Scalar:
+        return apply("add", self, other)
+
+    def __radd__(self, other: ScalarLike) -> Scalar:
+        return apply("add", other, self)
+
+    def __sub__(self, other: ScalarLike) -> Scalar:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: ScalarLike) -> Scalar:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: ScalarLike) -> Scalar:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: ScalarLike) -> Scalar:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: ScalarLike) -> Scalar:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: ScalarLike) -> Scalar:
+        return apply("divide", other, self)
+
+    def __floordiv__(self, other: ScalarLike) -> Scalar:
+        return apply("floor_divide", self, other)
+
+    def __mod__(self, other: ScalarLike) -> Scalar:
+        return apply("floor_mod", self, other)
+
+    def __pow__(self, other: ScalarLike) -> Scalar:
+        return integer_pow(self, other) if isinstance(other, int) else apply("power", self, other)
+
+    def __neg__(self) -> Scalar:
+        return apply("negative", self)
+
+    def __abs__(self) -> Scalar:
+        return apply("abs", self)
+
+    def __lt__(self, other: ScalarLike) -> Scalar:
+        return apply("less", self, other)
+
+    def __le__(self, other: ScalarLike) -> Scalar:
+        return apply("less_equal", self, other)
+
+    def __gt__(self, other: ScalarLike) -> Scalar:
+        return apply("greater", self, other)
+
+    def __ge__(self, other: ScalarLike) -> Scalar:
+        return apply("greater_equal", self, other)
+
+    def __and__(self, other: ScalarLike) -> Scalar:
+        return apply("bitwise_and", self, other)
+
+    def __or__(self, other: ScalarLike) -> Scalar:
+        return apply("bitwise_or", self, other)
+
+    def __xor__(self, other: ScalarLike) -> Scalar:
+        return apply("bitwise_xor", self, other)
+
+    def __invert__(self) -> Scalar:
+        return apply("bitwise_not", self)
+
+    def __lshift__(self, other: ScalarLike) -> Scalar:
+        return apply("shift_left", self, other)
+
+    def __rshift__(self, other: ScalarLike) -> Scalar:
+        """The logical shift of unsigned integers, the arithmetic one of signed."""
+        return apply("shift_right_logical" if kind(self.dtype) == "u" else "shift_right_arithmetic", self, other)
+
+    def __bool__(self) -> bool:
+        raise ShapeError(f"{self} has no truth value while equations are built; use select, & and |")
+
+    def __str__(self) -> str:
+        from relax_eg.tir.text import scalar_text
+
+        return scalar_text(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Const(Scalar):
+    """A constant, kept as `dtype` holds it. Equality tells 0.0 from -0.0 and one dtype from another."""
+
+    value: Number
+    dtype: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _rounded(self.value, self.dtype))
+
+    @cached_property
+    def key(self) -> tuple[str, str]:
+        return self.dtype, repr(self.value)  # repr tells the sign of zero, NaN and infinities
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True, repr=False)
+class Index(Scalar):
+    """The value of an index or of a size, as a number of dtype `dtype`."""
+
+    dim: Dim
+    dtype: str = INDEX_DTYPE
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        return loop_names(self.dim)
+
+
+@dataclass(frozen=True, repr=False)
+class Read(Scalar):
+    """The element of `buffer` at `indices`."""
+
+    buffer: str
+    indices: tuple[IndexValue, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        for index in self.indices:
+            if isinstance(index, Scalar) and kind(index.dtype) not in "iu":
+                raise ShapeError(f"{self.buffer} is indexed by {index}, of dtype {index.dtype}; an integer is needed")
+
+    @property
+    def children(self) -> tuple[Scalar, ...]:
+        return tuple(index for index in self.indices if isinstance(index, Scalar))
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        return frozenset[str]().union(*(loop_names(i) if isinstance(i, Dim) else i.free for i in self.indices))
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+@dataclass(frozen=True, repr=False)
+class Apply(Scalar):
+    """A function of the table `FUNCTIONS` applied; made by `apply`, which also turns numbers into constants."""
+
+    fn: str
+    args: tuple[Scalar, ...]
+    dtype: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.fn not in FUNCTIONS:
+            raise ShapeError(f"no scalar function `{self.fn}`; there are: {', '.join(FUNCTIONS)}")
+        _set_dtype(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
+
+    @property
+    def children(self) -> tuple[Scalar, ...]:
+        return self.args
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+@dataclass(frozen=True, repr=False)
+class Cast(Scalar):
+    """`arg` as dtype `dtype`: floats to integers truncate and saturate, NaN to 0; integers wrap; to bool is `!= 0`."""
+
+    arg: Scalar
+    dtype: str
+
+    @property
+    def children(self) -> tuple[Scalar, ...]:
+        return (self.arg,)
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+@dataclass(frozen=True, repr=False)
+class Select(Scalar):
+    """`then` where `cond`, else `other`. Lazy: what is not selected is not read, so it may be out of range."""
+
+    cond: Scalar
+    then: Scalar
+    other: Scalar
+    dtype: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.cond.dtype != "bool":
+            raise ShapeError(f"select on {self.cond}, of dtype {self.cond.dtype}; a bool is needed")
+        if self.then.dtype != self.other.dtype:
+            raise ShapeError(f"select between {self.then.dtype} and {self.other.dtype}; cast one side")
+        _set_dtype(self, self.then.dtype)
+
+    @property
+    def children(self) -> tuple[Scalar, ...]:
+        return (self.cond, self.then, self.other)
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+@dataclass(frozen=True, repr=False)
+class Reduce(Scalar):
+    """`body` reduced over all values of the loop variables in `over`, the last one running fastest.
+
+    Over nothing it is the identity: 0, 1, the least or greatest value of the dtype (infinite for floats), False, True.
+    argmax and argmin are int64 positions along one axis, the first among equals; NaN wins, as in numpy; over
+    nothing they have no value.
+    """
+
+    kind: ReduceKind
+    over: tuple[Axis, ...]
+    body: Scalar
+    dtype: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        dtype, letter = self.body.dtype, kind(self.body.dtype)
+        if not self.over or (self.kind.startswith("arg") and len(self.over) != 1):
+            wanted = "one" if self.kind.startswith("arg") else "one or more"
+            raise ShapeError(f"{self.kind} over {len(self.over)} axes; accepted: {wanted}")
+        accepted = {"any": "b", "all": "b", "sum": "iufc", "prod": "iufc"}.get(self.kind, "biuf")
+        if letter not in accepted:
+            raise ShapeError(f"{self.kind} of {self.body}: dtype {dtype} is not accepted")
+        names = [loop_of(var) for var, _ in self.over]
+        if None in names or len(set(names)) < len(names):
+            over = ", ".join(str(var) for var, _ in self.over)
+            raise ShapeError(f"{self.kind} over {over}: distinct loop variables are needed")
+        _set_dtype(self, INDEX_DTYPE if self.kind.startswith("arg") else dtype)
+
+    @property
+    def children(self) -> tuple[Scalar, ...]:
+        return (self.body,)
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        return self.body.free - self.bound
+
+    @property
+    def bound(self) -> frozenset[str]:
+        """The loop variables it binds."""
+        return frozenset[str]().union(*(var.variables for var, _ in self.over))
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+def walk(expr: Scalar) -> Iterator[Scalar]:
+    """Every distinct subexpression of `expr` once, those in indices included; parents come before children."""
+    seen = {expr}
+    todo = [expr]
+    while todo:
+        at = todo.pop()
+        yield at
+        for child in reversed(at.children):
+            if child not in seen:
+                seen.add(child)
+                todo.append(child)
+
+
+def scalar(value: ScalarLike, dtype: str) -> Scalar:
+    """`value` as a Scalar: a Python number becomes a `Const`, a `Dim` an `Index` of dtype `dtype`."""
+    if isinstance(value, Scalar):
+        return value
+    return Index(value, dtype) if isinstance(value, Dim) else Const(value, dtype)
+
+
+def const(value: Number, dtype: str) -> Const:
+    return Const(value, dtype)
+
+
+def index(dim: Dim | int, dtype: str = INDEX_DTYPE) -> Index:
+    return Index(Dim.of(dim), dtype)
+
+
+def apply(fn: str, *args: ScalarLike) -> Scalar:
+    """The function `fn` of `FUNCTIONS`. Numbers and Dims take the dtype of the first Scalar, else int64."""
+    dtype = next((arg.dtype for arg in args if isinstance(arg, Scalar)), INDEX_DTYPE)
+    return Apply(fn, tuple(scalar(arg, dtype) for arg in args))
+
+
+def cast(arg: Scalar, dtype: str) -> Scalar:
+    """`arg` as dtype `dtype`; itself where it already is."""
+    return arg if arg.dtype == dtype else Cast(arg, dtype)
+
+
+def select(cond: Scalar, then: ScalarLike, other: ScalarLike) -> Scalar:
+    """`then` where `cond`, else `other`; one of the two must be a Scalar."""
+    dtype = next((arg.dtype for arg in (then, other) if isinstance(arg, Scalar)), None)
+    if dtype is None:
+        raise ShapeError("select between two numbers: give one of them a dtype with const(value, dtype)")
+    return Select(cond, scalar(then, dtype), scalar(other, dtype))
+
+
+def integer_pow(x: Scalar, exponent: int) -> Scalar:
+    """`x` to a constant integer power, by repeated multiplication."""
+    return Apply("integer_pow", (x, Const(exponent, "int32")))
+
+
+def equal(a: ScalarLike, b: ScalarLike) -> Scalar:
+    return apply("equal", a, b)
+
+
+def not_equal(a: ScalarLike, b: ScalarLike) -> Scalar:
+    return apply("not_equal", a, b)
+
+
+def less(a: ScalarLike, b: ScalarLike) -> Scalar:
+    return apply("less", a, b)
+
+
+def less_equal(a: ScalarLike, b: ScalarLike) -> Scalar:
+    return apply("less_equal", a, b)
+
+
+def within(low: ScalarLike, x: ScalarLike, high: ScalarLike) -> Scalar:
+    """`low <= x < high`, the usual guard of a read."""
+    return less_equal(low, x) & less(x, high)
+
+
+def maximum(a: ScalarLike, b: ScalarLike) -> Scalar:
+    return apply("maximum", a, b)
+
+
+def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
+    return apply("minimum", a, b)
+
+
+def exp(x: Scalar) -> Scalar:
+    return apply("exp", x)
+
+
+def log(x: Scalar) -> Scalar:
+    return apply("log", x)
+
+
+def sqrt(x: Scalar) -> Scalar:
+    return apply("sqrt", x)
+
+
+def rsqrt(x: Scalar) -> Scalar:
+    return apply("rsqrt", x)
+
+
+def tanh(x: Scalar) -> Scalar:
+    return apply("tanh", x)
+
+
+def sigmoid(x: Scalar) -> Scalar:
+    return apply("sigmoid", x)
+
+
+Over: TypeAlias = "tuple[Dim, Dim | int | str] | Sequence[tuple[Dim, Dim | int | str]]"
+
+
+def reduce(kind: ReduceKind, body: Scalar, over: Over) -> Scalar:
+    """`body` reduced over `(variable, extent)` or a sequence of such pairs; over an empty sequence it is `body`."""
+    if len(over) == 2 and isinstance(over[0], Dim):
+        over = [typed("tuple[Dim, Dim | int | str]", over)]
+    pairs = typed("Sequence[tuple[Dim, Dim | int | str]]", over)
+    return Reduce(kind, tuple((var, Dim.of(extent)) for var, extent in pairs), body) if pairs else body
+
+
+def sum_(body: Scalar, over: Over) -> Scalar:
+    return reduce("sum", body, over)
+
+
+def prod_(body: Scalar, over: Over) -> Scalar:
+    return reduce("prod", body, over)
+
+
+def max_(body: Scalar, over: Over) -> Scalar:
+    return reduce("max", body, over)
+
+
+def min_(body: Scalar, over: Over) -> Scalar:
+    return reduce("min", body, over)
+
+
+def any_(body: Scalar, over: Over) -> Scalar:
+    return reduce("any", body, over)
+
+
+def all_(body: Scalar, over: Over) -> Scalar:
+    return reduce("all", body, over)
+
+
+def argmax(body: Scalar, over: Over, dtype: str = INDEX_DTYPE) -> Scalar:
+    return cast(reduce("argmax", body, over), dtype)
+
+
+def argmin(body: Scalar, over: Over, dtype: str = INDEX_DTYPE) -> Scalar:
+    return cast(reduce("argmin", body, over), dtype)
+
+
+def _set_dtype(expr: Scalar, dtype: str) -> None:
+    object.__setattr__(expr, "dtype", dtype)
+
+
+def _rounded(value: Any, dtype: str) -> Number:
+    """`value` as dtype `dtype` holds it, as the Python number of that kind."""
+    letter = kind(dtype)
+    if letter == "b":
+        return bool(value)
+    if letter in "iu":
+        if value != int(value):
+            raise ShapeError(f"the constant {value} is not an integer, as dtype {dtype} needs")
+        limits = ml_dtypes.iinfo(np.dtype(dtype))
+        if not int(limits.min) <= value <= int(limits.max):
+            raise ShapeError(f"the constant {value} does not fit {dtype}")
+        return int(value)
+    with np.errstate(over="ignore"):
+        held = np.asarray(value).astype(np.dtype(dtype))
+    return complex(held) if letter == "c" else float(held)

@@ -1,0 +1,240 @@
+"""Tensor programs: buffers, and stages that define every element of a buffer by one index equation.
+
+    A, B = Buffer("A", (m, k), "float32"), Buffer("B", (k, n), "float32")
+    i, j, r = loops("i j r")
+    Y = stage(Buffer("Y", (m, n), "float32"), (i, j), sum_(A[i, r] * B[r, j], over=(r, k)))
+    matmul = program("matmul", (A, B), Y)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from relax_eg.errors import ShapeError
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import (
+    Const,
+    Index,
+    IndexValue,
+    Read,
+    Reduce,
+    Scalar,
+    ScalarLike,
+    Select,
+    axes,
+    is_loop,
+    loop,
+    loop_names,
+    loop_of,
+    scalar,
+    walk,
+)
+from relax_eg.tir.functions import kind
+from relax_eg.tir.text import constant_text, index_text, scalar_text
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A named array; `buffer[i, j]` reads it. Indices are Dims, ints, or Scalars of integer dtype."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(map(Dim.of, self.shape)))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, indices: IndexValue | int | tuple[IndexValue | int, ...]) -> Read:
+        at = indices if isinstance(indices, tuple) else (indices,)
+        if len(at) != self.rank:
+            raise ShapeError(f"{self} is read with {len(at)} indices; {self.rank} are needed")
+        return Read(self.name, tuple(i if isinstance(i, Scalar) else Dim.of(i) for i in at), self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name}: ({', '.join(map(str, self.shape))}) {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One index equation: `output[indices] = value` for all values of the loop variables `indices`.
+
+    The domain is the output's shape, so every element is written exactly once.
+    """
+
+    output: Buffer
+    indices: tuple[Dim, ...]
+    value: Scalar
+
+    def __getitem__(self, indices: IndexValue | int | tuple[IndexValue | int, ...]) -> Read:
+        """A read of what the stage writes, for a later stage."""
+        return self.output[indices]
+
+    def __str__(self) -> str:
+        # A constant alone takes the dtype of the buffer it is stored in.
+        value = constant_text(self.value) if isinstance(self.value, Const) else scalar_text(self.value)
+        return f"{self.output.name}[{', '.join(map(index_text, self.indices)) or '()'}] = {value}"
+
+
+@dataclass(frozen=True)
+class TensorProgram:
+    """Stages in order, from `inputs` to the buffers named in `outputs`; other stages write locals."""
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def buffers(self) -> dict[str, Buffer]:
+        """All buffers by name: inputs, then what stages write."""
+        return {buffer.name: buffer for buffer in (*self.inputs, *(stage.output for stage in self.stages))}
+
+    @cached_property
+    def sizes(self) -> frozenset[str]:
+        """The size variables it mentions."""
+        names: set[str] = set()
+        for buffer in self.buffers.values():
+            names.update(*(size.variables for size in buffer.shape))
+        for made in self.stages:
+            for term in walk(made.value):
+                names.update(*(dim.variables for dim in dims_of(term)))
+        return frozenset(name for name in names if not is_loop(name))
+
+    def validate(self) -> TensorProgram:
+        """Itself, if it is well-formed; ShapeError otherwise."""
+        written: dict[str, Buffer] = {}
+        later = {made.output.name for made in self.stages}
+        for buffer in self.inputs:
+            self._declare(buffer, written)
+        for made in self.stages:
+            _check_stage(self.name, made, written, later)
+            self._declare(made.output, written)
+        for name in self.outputs:
+            if name not in later:
+                raise ShapeError(f"{self.name}: the output {name} is written by no stage")
+        if not self.outputs or len(set(self.outputs)) < len(self.outputs):
+            outputs = ", ".join(self.outputs)
+            raise ShapeError(f"{self.name}: outputs are ({outputs}); distinct ones, at least one, are needed")
+        return self
+
+    def _declare(self, buffer: Buffer, written: dict[str, Buffer]) -> None:
+        if buffer.name in written:
+            raise ShapeError(f"{self.name}: two buffers are named {buffer.name}")
+        for size in buffer.shape:
+            if loop_names(size):
+                raise ShapeError(f"{self.name}: the shape of {buffer} depends on a loop variable")
+        kind(buffer.dtype)  # raises where there is no such dtype
+        written[buffer.name] = buffer
+
+    def __str__(self) -> str:
+        inputs = ", ".join(map(str, self.inputs))
+        outputs = ", ".join(str(self.buffers[name]) for name in self.outputs)
+        lines = [f"{self.name}({inputs}) -> {outputs}"]
+        for made in self.stages:
+            if made.output.name not in self.outputs:
+                lines.append(f"    {made.output}")
+            lines.append(f"    {made}")
+        return "\n".join(lines)
+
+
+def stage(output: Buffer, indices: Sequence[Dim] | Dim, value: ScalarLike) -> Stage:
+    """The equation `output[indices] = value`; a number takes the output's dtype."""
+    at = (indices,) if isinstance(indices, Dim) else tuple(indices)
+    return Stage(output, at, scalar(value, output.dtype))
+
+
+def compute(
+    name: str, shape: Iterable[Dim | int], value: Callable[..., ScalarLike], dtype: str | None = None
+) -> Stage:
+    """The stage that writes `name[i, j, ...] = value(i, j, ...)`: loop variables are named as the parameters of
+    `value`, or `i0`, `i1`, ... where it takes `*i`. The dtype is the value's; a number or a Dim needs `dtype`.
+    """
+    sizes = tuple(map(Dim.of, shape))
+    parameters = inspect.signature(value).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        indices = axes(len(sizes), next(p.name for p in parameters))
+    else:
+        indices = tuple(loop(p.name) for p in parameters if p.default is p.empty)
+    result = value(*indices)
+    if not isinstance(result, Scalar) and dtype is None:
+        raise ShapeError(f"{name}: the value is the number {result}; give its dtype")
+    term = scalar(result, dtype or "")
+    return Stage(Buffer(name, sizes, dtype or term.dtype), indices, term)
+
+
+def program(name: str, inputs: Iterable[Buffer], *stages: Stage, outputs: Sequence[str] | None = None) -> TensorProgram:
+    """The validated program. Without `outputs`, they are what stages write and no stage reads."""
+    if outputs is None:
+        read = {term.buffer for made in stages for term in walk(made.value) if isinstance(term, Read)}
+        outputs = [made.output.name for made in stages if made.output.name not in read]
+    return TensorProgram(name, tuple(inputs), stages, tuple(outputs)).validate()
+
+
+def dims_of(term: Scalar) -> tuple[Dim, ...]:
+    """The Dims that stand in `term` itself: indices of a read, extents of a reduction, the value of an `Index`."""
+    if isinstance(term, Index):
+        return (term.dim,)
+    if isinstance(term, Read):
+        return tuple(index for index in term.indices if isinstance(index, Dim))
+    return tuple(extent for _, extent in term.over) if isinstance(term, Reduce) else ()
+
+
+
+
+def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: set[str]) -> None:
+    """Raise ShapeError unless the equation is well-formed over the buffers `written` so far."""
+    where = f"{program}: in {made}"
+    names = [loop_of(index) for index in made.indices]
+    if len(names) != made.output.rank:
+        raise ShapeError(f"{where}: {len(names)} indices write {made.output}; {made.output.rank} are needed")
+    if None in names or len(set(names)) < len(names):
+        raise ShapeError(f"{where}: the indices written must be distinct loop variables")
+    if made.value.dtype != made.output.dtype:
+        raise ShapeError(f"{where}: the value is {made.value.dtype}, the buffer {made.output.dtype}; cast it")
+    _check_term(where, made.value, frozenset(filter(None, names)), written, later, set())
+
+
+def _check_term(
+    where: str,
+    term: Scalar,
+    bound: frozenset[str],
+    written: dict[str, Buffer],
+    later: set[str],
+    seen: set[tuple[Scalar, frozenset[str]]],
+) -> None:
+    """Check `term` where the loop variables `bound` are; `seen` are the terms checked already, and where."""
+    if (term, bound) in seen:
+        return
+    seen.add((term, bound))
+    if isinstance(term, Reduce):
+        for var, extent in term.over:
+            name = index_text(var)
+            if loop_of(var) in bound:
+                raise ShapeError(f"{where}: {term.kind} binds {name}, which is bound already; take another name")
+            if loop_names(extent):
+                raise ShapeError(f"{where}: the extent {index_text(extent)} of {name} depends on a loop variable")
+        bound = bound | term.bound
+    for dim in dims_of(term):
+        for name in loop_names(dim) - bound:
+            raise ShapeError(f"{where}: the loop variable {index_text(Dim.var(name))} is not bound")
+    if isinstance(term, Read):
+        buffer = written.get(term.buffer)
+        if buffer is None:
+            known = ", ".join(written) or "none"
+            why = "is written later" if term.buffer in later else "is unknown"
+            raise ShapeError(f"{where}: the buffer {term.buffer} {why}; known here: {known}")
+        if len(term.indices) != buffer.rank:
+            raise ShapeError(f"{where}: {len(term.indices)} indices read {buffer}; {buffer.rank} are needed")
+        if term.dtype != buffer.dtype:
+            raise ShapeError(f"{where}: {term} is read as {term.dtype}; {buffer.name} is {buffer.dtype}")
+    if isinstance(term, Select) and term.cond.dtype != "bool":
+        raise ShapeError(f"{where}: select on {term.cond}, of dtype {term.cond.dtype}; a bool is needed")
+    for child in term.children:
+        _check_term(where, child, bound, written, later, seen)

@@ -1,0 +1,177 @@
+"""The borders between the rooms of the package, read off its import statements.
+
+The table says which rooms a room may import, and `OUTSIDE` where the heavy dependencies may appear. A new room needs a
+line in the table, in the same commit.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "relax_eg"
+NAME = PACKAGE.name
+
+# A room, and the rooms of ours it may import; "extract.graph" is that one module. All may import errors.
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "shapes": set(),
+    "tir": {"shapes"},
+    "ir": {"shapes", "tir"},
+    "ops": {"ir", "tir", "shapes"},
+    "rules": {"ops", "ir", "tir", "shapes"},
+    "egraph": {"rules", "ops", "ir", "tir", "shapes", "extract.graph"},
+    "extract": {"ir", "ops", "tir", "shapes"},
+    "backend": {"ir", "ops", "tir", "shapes", "extract.plan"},
+    "frontends": {"ir", "ops", "tir", "shapes"},
+}
+CONDUCTORS = {"driver", "cli", "__init__", "__main__"}  # may import everything
+
+# A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
+OUTSIDE: dict[str, set[str]] = {
+    "egglog": {"egraph"},
+    "z3": {"shapes", "rules.verify*"},
+    "jax": {"backend", "frontends", "driver"},
+    "jaxlib": {"backend", "frontends", "driver"},
+}
+# The same, inside functions only: the operators' lowerings need jax, but reading the operator table must not.
+LAZILY: dict[str, set[str]] = {"jax": {"ops"}}
+
+LONGEST_FILE = 500
+
+
+@dataclass(frozen=True)
+class Import:
+    """`from target import name` (name empty for `import target`), at a line; lazy: not run when the file is imported."""
+
+    target: str
+    name: str
+    line: int
+    lazy: bool
+
+
+def imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
+    """Every import statement of a module, relative ones resolved."""
+    pending: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while pending:
+        node, lazy = pending.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, "", node.lineno, lazy)
+        elif isinstance(node, ast.ImportFrom):
+            target = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                base = parts[: len(parts) - node.level + is_package]
+                target = ".".join([*base, *([target] if target else [])])
+            for alias in node.names:
+                yield Import(target, alias.name, node.lineno, lazy)
+        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        body, rest = (node.body, node.orelse) if _for_types_only(node) else ([], None)
+        if rest is None:
+            pending.extend((child, inside) for child in ast.iter_child_nodes(node))
+        else:
+            pending.extend((child, True) for child in body)
+            pending.extend((child, inside) for child in rest)
+
+
+def complaints(module: str, found: list[Import]) -> list[str]:
+    """What in the imports of `module` (a dotted name, package first) crosses a border."""
+    here = module.removeprefix(NAME).removeprefix(".") or "__init__"
+    room = here.split(".")[0]
+    out: list[str] = []
+    if room not in ROOMS and room not in CONDUCTORS:
+        out.append(f"{module}: `{room}` is no room of the table")
+    for imp in found:
+        top = imp.target.split(".")[0]
+        where = f"{module}:{imp.line} imports {imp.target}{'.' if imp.name else ''}{imp.name}"
+        if top == NAME and room in ROOMS and not _own_allowed(room, imp):
+            out.append(f"{where}; `{room}` may import {', '.join(sorted(ROOMS[room])) or 'no other room'}")
+        if top in OUTSIDE and not _outside_allowed(top, here, imp.lazy):
+            out.append(f"{where}; only {', '.join(sorted(OUTSIDE[top]))} may")
+    return out
+
+
+def _for_types_only(node: ast.AST) -> bool:
+    if not isinstance(node, ast.If):
+        return False
+    return ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
+
+
+def _own_allowed(room: str, imp: Import) -> bool:
+    # `from relax_eg.extract import graph` and `from relax_eg.extract.graph import X` both reach extract.graph.
+    reached = f"{imp.target}.{imp.name}".removeprefix(NAME).strip(".")
+    return any(_is_or_is_in(reached, allowed) for allowed in {room, "errors", *ROOMS[room]})
+
+
+def _outside_allowed(dependency: str, here: str, lazy: bool) -> bool:
+    allowed = OUTSIDE[dependency] | (LAZILY.get(dependency, set()) if lazy else set())
+    return any(here.startswith(a[:-1]) if a.endswith("*") else _is_or_is_in(here, a) for a in allowed)
+
+
+def _is_or_is_in(name: str, where: str) -> bool:
+    return name == where or name.startswith(f"{where}.")
+
+
+def _module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _check(module: str, source: str, is_package: bool = False) -> list[str]:
+    return complaints(module, list(imports(ast.parse(source), module, is_package)))
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=_module_name)
+def test_imports_stay_within_the_borders(path: Path) -> None:
+    assert _check(_module_name(path), path.read_text(), path.name == "__init__.py") == []
+
+
+def test_files_are_short_enough_to_read() -> None:
+    files = [p for folder in (NAME, "tests", "examples", "benchmarks") for p in sorted((ROOT / folder).rglob("*.py"))]
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in files}
+    assert {name: n for name, n in lengths.items() if n >= LONGEST_FILE} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("relax_eg.ir.printer", "from relax_eg.shapes import Dim\nfrom .module import Module\nfrom .. import errors"),
+        ("relax_eg.tir.compose", "from relax_eg.shapes.dim import Dim\nimport numpy as np"),
+        ("relax_eg.egraph.encode", "import egglog\nfrom relax_eg.extract.graph import Graph"),
+        ("relax_eg.egraph.encode", "from relax_eg.extract import graph"),
+        ("relax_eg.ops.math", "def lower(x):\n    import jax.numpy as jnp\n    return jnp.exp(x)"),
+        ("relax_eg.ops.math", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax"),
+        ("relax_eg.rules.verify_ring", "import z3"),
+        ("relax_eg.driver", "import jax\nfrom relax_eg import egraph, frontends"),
+        ("relax_eg", "from .driver import optimize"),
+    ],
+)
+def test_allowed(module: str, source: str) -> None:
+    assert _check(module, source, is_package=module == NAME) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("relax_eg.shapes.dim", "from relax_eg.ir import Module"),
+        ("relax_eg.ir.printer", "from ..ops import OPS"),
+        ("relax_eg.ir.printer", "from relax_eg import trace"),
+        ("relax_eg.ir.printer", "def late():\n    from relax_eg.egraph import encode"),
+        ("relax_eg.egraph.encode", "from relax_eg.extract.select import greedy"),
+        ("relax_eg.egraph.encode", "from relax_eg.extract import graphs"),
+        ("relax_eg.ops.math", "import jax.numpy as jnp"),
+        ("relax_eg.ops.math", "import egglog"),
+        ("relax_eg.tir.evaluate", "def late():\n    import jax"),
+        ("relax_eg.rules.rule", "from z3 import Solver"),
+        ("relax_eg.driver", "from egglog.bindings import EGraph"),
+        ("relax_eg.attic.stuff", ""),
+    ],
+)
+def test_refused(module: str, source: str) -> None:
+    assert len(_check(module, source)) == 1
