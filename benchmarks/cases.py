@@ -198,10 +198,7 @@ CASES = [
         },
     ),
     Case("A@B + A@C", two_products, ("n n", "n n", "n n"), {"A@(B+C)": Form(lambda a, b, c: a @ (b + c))}),
-    *(
-        Case(f"x@(W+A@B), batch {b}", lora, ("b n", "n n", "n 16", "16 n"), _lora_forms(), {"b": b})
-        for b in (8, 4096)
-    ),
+    *(Case(f"x@(W+A@B), batch {b}", lora, ("b n", "n n", "n 16", "16 n"), _lora_forms(), {"b": b}) for b in (8, 4096)),
     *(
         Case(f"x@(W+A@B) bound, batch {b}", lora_bound, (_LORA_WEIGHTS, "b n"), _lora_bound_forms(), {"b": b}, True)
         for b in (8, 4096)

@@ -1,4 +1,4 @@
-"""Three small programs where algebra decides: each is natural to write, and does far more work than its result needs."""
+"""Three small programs where algebra decides: natural to write, and far more work than the result needs."""
 
 from __future__ import annotations
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 from rich.console import Console
-from rich.status import Status
 
 import relax_eg as rx
 from benchmarks.timing import duration, geometric_mean, machine, measure
@@ -49,8 +47,9 @@ def sentence_encoder() -> tuple[dict[str, Any], int]:
         sentences = minilm.sentences()
     chosen = {b: middle_batch(tokenizer, sentences, b) for b in (1, 8, 64)}
     sizes = [{"b": b, "s": ids.shape[1]} for b, (ids, _) in chosen.items()]
-    with step(f"optimizing encode(params, ids, mask) for every batch b and length s, best at {at_text(sizes)}"):
-        best = rx.optimize(minilm.encode, params, "b s @ int32", "b s @ int32", weights=("params",), at=sizes)
+    with step("optimizing encode(params, ids, mask) for any batch and length") as progress:
+        specs = (params, "b s @ int32", "b s @ int32")
+        best = rx.optimize(minilm.encode, *specs, weights=("params",), at=sizes, progress=progress)
     with step("preparing the weights, once"):
         ready = best.prepare(params)
     written = jax.jit(minilm.encode)
@@ -81,7 +80,7 @@ def sentence_encoder() -> tuple[dict[str, Any], int]:
     if wrong:
         console.print("[red]the optimized program computes something else: this is a bug, please report it[/]")
     report = {
-        "report": as_json(best.report, OUT / "minilm.json"),
+        "report": json.loads(best.report.to_json(OUT / "minilm.json")),
         "measured": measured,
         "check": {"sentences": len(sentences), "wrong": wrong, "worst_cosine": float(np.min(cosines))},
     }
@@ -99,10 +98,10 @@ def compare_batch(written: Any, ready: Any, params: Any, ids: np.ndarray, mask: 
 
 
 def small_program(program: Program) -> dict[str, Any]:
-    """Optimizes one of the small programs, checks it, measures it, and prints three lines on it."""
+    """Optimizes one of the small programs, checks and measures it, and prints a few lines on it."""
     console.print(f"\n{program.title}: {program.fn.__doc__}")
-    with step(f"optimizing at {at_text([program.at])}"):
-        best = rx.optimize(program.fn, *program.specs, at=program.at)
+    with step(f"optimizing at {at_text([program.at])}") as progress:
+        best = rx.optimize(program.fn, *program.specs, at=program.at, progress=progress)
     args = program.arguments()
     written = jax.jit(program.fn)
     error = relative_error(written(*args), best(*args))
@@ -111,11 +110,11 @@ def small_program(program: Program) -> dict[str, Any]:
     timings = measure({WRITTEN: lambda: written(*args), CHOSEN: lambda: best(*args)})
     ratio = timings.speedup(CHOSEN, over=WRITTEN)
     before, after = timings.median(WRITTEN), timings.median(CHOSEN)
-    console.print(f"  {best.report.summary()}")
+    report = json.loads(best.report.to_json(OUT / f"{program.fn.__name__}.json"))
+    console.print(f"  {report_line(report)}")
     console.print(f"  measured, paired: {duration(before)} -> {duration(after)}   {ratio}")
     if ratio.value < WORTHWHILE:
         console.print(f"  [yellow]below the {WORTHWHILE} that was hoped for[/]")
-    report = as_json(best.report, OUT / f"{program.fn.__name__}.json")
     return {"title": program.title, "report": report, "written": before, "chosen": after, "speedup": asdict(ratio)}
 
 
@@ -135,10 +134,14 @@ def relative_error(expected: jax.Array, got: jax.Array) -> float:
     return float(np.max(np.abs(expected - np.asarray(got))) / np.max(np.abs(expected)))
 
 
-def as_json(report: Any, path: Path) -> Any:
-    """The report as plain data; it stays at `path` too, for `relax-eg compare`."""
-    report.to_json(path)
-    return json.loads(path.read_text())
+def report_line(report: dict[str, Any]) -> str:
+    """What a report comes to: flops and predicted time, before and after, and the rules that did it."""
+    before, after = report["before"]["total"], report["after"]["total"]
+    rules = ", ".join(f"{name} x{count}" for name, count in report["rules"].items()) or "none"
+    return (
+        f"flops {before['flops']:.3g} -> {after['flops']:.3g}, predicted {duration(before['seconds'])} -> "
+        f"{duration(after['seconds'])}; rules: {rules}"
+    )
 
 
 def at_text(sizes: list[dict[str, int]]) -> str:
@@ -149,32 +152,15 @@ def shorten(sentence: str, width: int = 90) -> str:
     return sentence if len(sentence) <= width else sentence[: width - 4].rsplit(" ", 1)[0] + " ..."
 
 
-class LiveLine(logging.Handler):
-    """Shows the newest message of relax_eg behind the step it belongs to, in place."""
-
-    def __init__(self, status: Status, title: str) -> None:
-        super().__init__(logging.INFO)
-        self.status, self.title = status, title
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.status.update(f"{self.title}: {record.getMessage()}")
-
-
 @contextmanager
-def step(title: str) -> Iterator[None]:
-    """Says what is going on while it goes on, and afterwards how long it took."""
-    log = logging.getLogger("relax_eg")
+def step(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Says what is going on while it goes on, and afterwards how long it took.
+
+    Gives a callback for `rx.optimize(progress=...)`, which shows how far the search is behind the title, in place.
+    """
     start = time.perf_counter()
     with console.status(title) as status:
-        live = LiveLine(status, title)
-        level = log.level
-        log.addHandler(live)
-        log.setLevel(logging.INFO)
-        try:
-            yield
-        finally:
-            log.removeHandler(live)
-            log.setLevel(level)
+        yield lambda phase, nodes, matches: status.update(f"{title}: {phase}, {nodes} nodes, {matches} rule matches")
     console.print(f"{title} ... {duration(time.perf_counter() - start)}")
 
 

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -47,7 +48,7 @@ LONGEST_FILE = 500
 
 @dataclass(frozen=True)
 class Import:
-    """`from target import name` (name empty for `import target`), at a line; lazy: not run when the file is imported."""
+    """`from target import name` (no name: `import target`) at a line; `lazy` if importing the file does not run it."""
 
     target: str
     name: str
@@ -72,12 +73,8 @@ def imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]
             for alias in node.names:
                 yield Import(target, alias.name, node.lineno, lazy)
         inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        body, rest = (node.body, node.orelse) if _for_types_only(node) else ([], None)
-        if rest is None:
-            pending.extend((child, inside) for child in ast.iter_child_nodes(node))
-        else:
-            pending.extend((child, True) for child in body)
-            pending.extend((child, inside) for child in rest)
+        types_only = node.body if _checks_types_only(node) else []
+        pending.extend((child, inside or child in types_only) for child in ast.iter_child_nodes(node))
 
 
 def complaints(module: str, found: list[Import]) -> list[str]:
@@ -97,10 +94,8 @@ def complaints(module: str, found: list[Import]) -> list[str]:
     return out
 
 
-def _for_types_only(node: ast.AST) -> bool:
-    if not isinstance(node, ast.If):
-        return False
-    return ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
+def _checks_types_only(node: ast.AST) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
 
 
 def _own_allowed(room: str, imp: Import) -> bool:

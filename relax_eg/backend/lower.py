@@ -36,7 +36,7 @@ def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> A
 
     The size variables are bound from the arrays' shapes once; ShapeError where they contradict the signature.
     """
-    return _run(module, function, arrays, bind_sizes(function, [a.shape for a in arrays]))
+    return run_at(module, function, arrays, bind_sizes(function, [a.shape for a in arrays]))
 
 
 def bind_sizes(function: Function, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
@@ -61,7 +61,8 @@ def _dims(a: Annotation) -> tuple[Dim, ...]:
     return (a.shape or ()) if isinstance(a, Tensor) else ()
 
 
-def _run(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes) -> Any:
+def run_at(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes) -> Any:
+    """As `run_function`, with the size variables given."""
     env: dict[Expr, Any] = dict(zip(function.params, arrays, strict=True))
     for block in function.blocks:
         for b in block.bindings:

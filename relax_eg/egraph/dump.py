@@ -74,7 +74,7 @@ def dump(egraph: EGraph) -> Dump:
     for r in tables["Leaf"]:
         if r.output in annotations:
             e = egraph.words.leaf_list[egraph.engine.integer(r.inputs[0])]
-            graph.candidates[number(r.output)].append(Candidate(e.op, Site(e.op, (), {}), (), len(payloads)))
+            graph.candidates[number(r.output)].append(Candidate(e.op, Site(e.op, (), dict(e.attrs)), (), len(payloads)))
             payloads.append(e)
     where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]] = {}
     for symbol, o in egraph.words.by_symbol.items():

@@ -57,7 +57,8 @@ def gather(e: Equation) -> Expr | None:
     numbers = e["dimension_numbers"]
     if numbers.operand_batching_dims or e["mode"].name not in ("PROMISE_IN_BOUNDS", "CLIP", "FILL_OR_DROP"):
         return None
-    return _as_slice(e, numbers) or _as_take(e, numbers)
+    found = _as_slice(e, numbers)
+    return _as_take(e, numbers) if found is None else found
 
 
 def _as_take(e: Equation, numbers: Any) -> Expr | None:
@@ -214,7 +215,7 @@ def _affine(e: Expr, sizes: Sizes, depth: int = _DEPTH) -> Affine | None:
     if e.op in ("add", "subtract", "multiply"):
         a, b = (_aligned(x, rank, sizes, depth - 1) for x in e.args)
         return None if a is None or b is None else _arithmetic(e.op, a, b)
-    if e.op not in ("astype", "negative", "broadcast_to", "expand_dims", "squeeze", "reshape", "permute_dims"):
+    if e.op not in ("astype", "negative", "broadcast_to", "expand_dims", "squeeze", "reshape", "permute_dims", "flip"):
         return None
     x = _affine(e.args[0], sizes, depth - 1)
     if x is None:
@@ -231,6 +232,10 @@ def _affine(e: Expr, sizes: Sizes, depth: int = _DEPTH) -> Affine | None:
             return Affine(x.const, tuple(steps))
         case "squeeze":
             return Affine(x.const, tuple(s for i, s in enumerate(x.steps) if i not in e.attr("axes")))
+        case "flip":
+            turned = [(s, e.shape[i] - 1) if i in e.attr("axes") else (ZERO, ZERO) for i, s in enumerate(x.steps)]
+            last = sum((s * n for s, n in turned), x.const)
+            return Affine(last, tuple(-s if i in e.attr("axes") else s for i, s in enumerate(x.steps)))
         case "permute_dims":
             return Affine(x.const, tuple(x.steps[a] for a in e.attr("axes")))
         case "reshape":

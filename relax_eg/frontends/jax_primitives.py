@@ -25,8 +25,8 @@ from relax_eg.frontends.jax_equation import (
 )
 from relax_eg.frontends.jax_indexing import dynamic_slice, gather
 from relax_eg.frontends.symbolic import to_dim
-from relax_eg.ir.annotations import is_integer
-from relax_eg.ir.expr import Expr, const
+from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
@@ -36,6 +36,7 @@ _SAME: dict[str, str] = {
     "neg": "negative",
     "logistic": "sigmoid",
     "is_finite": "isfinite",
+    "add_any": "add",
     "sub": "subtract",
     "mul": "multiply",
     "div": "divide",
@@ -100,6 +101,12 @@ def _shift_right(signed: bool) -> Rule:
         return call("right_shift", e.args) if e.dtype.startswith("int") == signed and is_integer(e.dtype) else None
 
     return rule
+
+
+def _convert(e: Equation) -> Expr:
+    if e.x.op == CONSTANT and e.x.ndim == 0 and is_float(e.dtype) and not is_complex(e.x.dtype):
+        return const(constant_value(e.x), e.dtype)  # rounds to nearest even, as XLA does
+    return astype(e.x, e.dtype)
 
 
 def _select_n(e: Equation) -> Expr | None:
@@ -233,7 +240,7 @@ RULES |= {
     "shift_right_arithmetic": _shift_right(signed=True),
     "shift_right_logical": _shift_right(signed=False),
     "select_n": _select_n,
-    "convert_element_type": lambda e: astype(e.x, e.dtype),
+    "convert_element_type": _convert,
     "argmax": _arg_reduction("argmax"),
     "argmin": _arg_reduction("argmin"),
     "cumsum": _cumsum,

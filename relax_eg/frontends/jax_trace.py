@@ -1,4 +1,4 @@
-"""`trace`: a JAX function becomes a module."""
+"""A JAX function becomes a module."""
 
 from __future__ import annotations
 
@@ -62,14 +62,6 @@ class Traced:
         return any(not block.dataflow for block in self.module.main.blocks)
 
 
-def trace(fn: Callable[..., Any], /, *specs: Any, name: str | None = None, **kwspecs: Any) -> Traced:
-    """The module of `fn` for arguments that fit `specs` and `kwspecs`, one spec for each argument.
-
-    TraceError, with the user's line, where JAX cannot trace the function; SpecError for a spec that cannot be read.
-    """
-    return trace_function(fn, specs, kwspecs, name=name)
-
-
 def trace_function(
     fn: Callable[..., Any],
     specs: tuple[Any, ...] = (),
@@ -78,7 +70,11 @@ def trace_function(
     name: str | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> Traced:
-    """As `trace`. `bounds` of sizes (inclusive) let the function compare sizes in Python where they decide."""
+    """The module of `fn` for arguments that fit `specs` and `kwspecs`, with what a caller needs to run it.
+
+    `bounds` of sizes (inclusive) let the function compare sizes in Python where they decide. TraceError, with the
+    user's line, where JAX cannot trace the function; SpecError for a spec that cannot be read.
+    """
     label = name or _name_of(fn)
     sizes = Sizes(bounds)
     arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes)

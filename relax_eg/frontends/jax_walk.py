@@ -13,15 +13,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.jax_equation import Equation
 from relax_eg.frontends.jax_primitives import RULES
+from relax_eg.frontends.jax_sized import Sized, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import Expr, call_dps_library, const, postorder, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, postorder, tuple_get, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ops.record import call
 
@@ -51,7 +53,7 @@ DTYPE_PARAMETERS = ("dtype", "new_dtype", "index_dtype", "preferred_element_type
 
 def annotation_of(aval: Any) -> Annotation:
     """The annotation of a JAX abstract value; what is no array (tokens, references) is an Object."""
-    if not isinstance(aval, jax.core.ShapedArray):
+    if not isinstance(aval, ShapedArray):
         return Object()
     return Tensor(tuple(map(to_dim, aval.shape)), str(aval.dtype))
 
@@ -59,7 +61,7 @@ def annotation_of(aval: Any) -> Annotation:
 def constant(value: Any) -> Expr:
     """A constant of a jaxpr. PRNG keys, which have no bits of their own in the IR, are wrapped from their data."""
     aval = jax.typeof(value)
-    if not isinstance(aval, jax.core.ShapedArray):
+    if not isinstance(aval, ShapedArray):
         raise TraceError(
             f"the function closes over a {aval}\n  accepted: arrays, numbers and functions in closures; "
             "pass references as arguments or make them inside"
@@ -101,7 +103,9 @@ class Walk:
             line = caller or line_of(eqn)
             results = self._inlined(eqn, operands, caller, line)
             if results is None:
-                results = self._operators(eqn, operands) or self._opaque(eqn, operands)
+                results = self._operators(eqn, operands)
+                if results is None:
+                    results = self._opaque(eqn, operands, line)
                 if line is not None:
                     self._note(results, operands, line)
             env.update(zip(eqn.outvars, results, strict=True))
@@ -136,18 +140,20 @@ class Walk:
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
 
-    def _opaque(self, eqn: Any, operands: list[Expr]) -> list[Expr]:
+    def _opaque(self, eqn: Any, operands: list[Expr], line: str | None) -> list[Expr]:
         primitive = eqn.primitive
         out = [annotation_of(v.aval) for v in eqn.outvars]
         annotation = Tuple(tuple(out)) if primitive.multiple_results else out[0]
         attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
-        if getattr(primitives, f"{primitive.name}_p", None) is not primitive:
+        if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:
             attrs.append(("primitive", Foreign(primitive)))  # cannot be found again by its name
         pure = not eqn.effects
         value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
         if not pure:
             name = self.fresh("ev")
             self.steps.append((var(name, annotation), value))
+            if line is not None:
+                self.sources.setdefault(value, line)
             value = self.steps[-1][0]
         return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
 
@@ -163,10 +169,8 @@ class Walk:
     def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
         """Give `line` as the source of what was built for one equation; the first equation to build a node keeps it."""
         known = set(operands)
-        if self.steps and not known.issuperset(results):
-            self.sources.setdefault(self.steps[-1][1], line)
         for e in postorder(results, stop=lambda e: e in known or e in self.sources):
-            if e not in known and e.args:
+            if e not in known and e.op not in (VAR, CONSTANT):
                 self.sources.setdefault(e, line)
 
 
@@ -215,4 +219,4 @@ def _plain(value: Any) -> Any:
         return to_dim(value)
     if type(value) is tuple:
         return tuple(map(_plain, value))
-    return Foreign(value)
+    return Foreign(Sized(value) if has_sizes(value) else value)

@@ -22,7 +22,9 @@ def line_of(eqn: Any) -> str | None:
         found = re.match(r"(.+?):(\d+)(?::\d+)? \(", source_info_util.summarize(eqn.source_info))
     except Exception:  # sources are a service to the reader, never a reason to fail
         return None
-    return f"{os.path.basename(found[1])}:{found[2]}" if found else None
+    if found is None or found[1].startswith(_OURS):  # the function itself is one of JAX's
+        return None
+    return f"{os.path.basename(found[1])}:{found[2]}"
 
 
 def is_jax_function(jaxpr: Any) -> bool:

@@ -155,7 +155,10 @@ def _leaf(path: str, argument: str, name: str, spec: Any, sizes: Sizes) -> Leaf:
             raise SpecError(f"argument `{path}`: {why}\n  accepted: {ACCEPTED}") from None
         weak = bool(getattr(aval, "weak_type", False))
     jax_dtype = _supported(path, jax_dtype)
-    dims = tuple(sizes.to_jax(d) for d in shape)
+    try:
+        dims = tuple(sizes.to_jax(d) for d in shape)
+    except SpecError as error:
+        raise SpecError(f"argument `{path}`: {error}") from None
     return Leaf(
         path,
         argument,

@@ -76,9 +76,8 @@ class Sizes:
     def _variable(self, name: str) -> Any:
         found = self._variables.get(name)
         if found is None:
-            try:
-                (found,) = export.symbolic_shape(name, scope=self.scope)
-            except ValueError as error:
-                raise SpecError(f"JAX cannot use `{name}` as the name of a size: {str(error).splitlines()[0]}") from None
+            if name in _FUNCTIONS:
+                raise SpecError(f"`{name}` is a function of sizes in JAX and cannot name one\n  accepted: another name")
+            (found,) = export.symbolic_shape(name, scope=self.scope)
             self._variables[name] = found
         return found

@@ -63,7 +63,7 @@ def _accepted(error: Exception) -> str:
         return "jnp.where with three arguments: the size of the result must not depend on values"
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return _BRANCH
-    if type(error).__name__ == "InconclusiveDimensionOperation":
+    if type(error).__name__ == "InconclusiveDimensionOperation" or "shape polymorphism" in str(error):
         return _SIZE
     if re.search(r"not a valid JAX type|abstract array|non-array|must be arrays", str(error)):
         return _ARRAYS

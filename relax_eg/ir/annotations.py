@@ -91,7 +91,7 @@ class Tensor(Annotation):
         if isinstance(shape, str):
             spec = parse_spec(shape)
             if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
-                raise SpecError(f"Tensor({shape!r}, {dtype!r}): two dtypes, {spec.dtype} in the spec and {dtype} beside it")
+                raise SpecError(f"Tensor({shape!r}, {dtype!r}): the spec says {spec.dtype}, beside it stands {dtype}")
             dtype = dtype or spec.dtype or "float32"
         sizes, rank = _sizes(shape, ndim, "Tensor")
         object.__setattr__(self, "shape", sizes)

@@ -136,6 +136,8 @@ class Expr:
         return _built("greater_equal", self, other)
 
     def __getitem__(self, key: Any) -> Expr:
+        if isinstance(self.annotation, Tuple) and isinstance(key, int):
+            return tuple_get(self, key)
         return _built("getitem", self, key)
 
     def __iter__(self) -> Iterator[Expr]:
@@ -203,7 +205,9 @@ def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annota
 def _key(value: Any) -> Any:
     # 1, True and 1.0 are equal in Python and so are 0.0 and -0.0; as attributes they are different.
     if isinstance(value, tuple):
-        return (tuple, *(_key(v) for v in value))  # type: ignore[reportUnknownVariableType]
+        return (type(value), *(_key(v) for v in value))  # type: ignore[reportUnknownVariableType]
+    if isinstance(value, np.generic):
+        return (type(value), value.dtype.name, value.tobytes())
     if isinstance(value, float):
         return (float, value.hex() if math.isfinite(value) else repr(value))
     return (type(value), value)
@@ -220,7 +224,7 @@ class ConstantData:
     __slots__ = ("array", "key")
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        array = np.array(array, order="C", copy=True)
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
         array.setflags(write=False)
         self.array = array
         self.key = (array.dtype.name, array.shape, array.tobytes())
@@ -270,6 +274,8 @@ def tuple_get(e: Expr, index: int) -> Expr:
     """Field `index` of a tuple value; a field of a tuple just built is that field itself."""
     if e.op == TUPLE:
         return e.args[index]
+    if isinstance(e.annotation, Tuple) and not 0 <= index < len(e.annotation.fields):
+        raise IndexError(f"field {index} of a tuple of {len(e.annotation.fields)}")
     annotation = e.annotation.fields[index] if isinstance(e.annotation, Tuple) else Object()
     return node(TUPLE_GET, (e,), (("index", index),), annotation)
 

@@ -71,7 +71,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """Named functions, in order. `str(module)` prints Relax text, which `relax_eg.parse` reads back to an equal module."""
+    """Named functions, in order. `str(module)` prints Relax text, which `relax_eg.parse` reads back equal."""
 
     functions: tuple[Function, ...]
 
@@ -106,9 +106,7 @@ def pure_function(name: str, params: Iterable[Expr], outputs: Iterable[Expr], re
     unless `result` (an expression over variables `gv`, `gv1`, ... of the outputs) is given."""
     from relax_eg.ir.expr import tuple_, var
 
-    bindings = tuple(
-        Binding(var(f"gv{i or ''}", e.annotation), e) for i, e in enumerate(outputs)
-    )
+    bindings = tuple(Binding(var(f"gv{i or ''}", e.annotation), e) for i, e in enumerate(outputs))
     if result is None:
         result = bindings[0].var if len(bindings) == 1 else tuple_(b.var for b in bindings)
     return Function(name, tuple(params), (Block(bindings),), result)

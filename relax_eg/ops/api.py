@@ -6,7 +6,6 @@ dtype; an array keeps its own. Nothing else is converted: mixed dtypes are an er
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +15,10 @@ import numpy as np
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import is_complex, is_float, is_integer
 from relax_eg.ir.expr import Expr, const, install
+from relax_eg.ops.indexing import subscript
 from relax_eg.ops.record import call
-from relax_eg.ops.sizes import ONE, ZERO, Dims, product
-from relax_eg.shapes import Dim, ceildiv, dim_min
+from relax_eg.ops.sizes import ONE, ZERO, Dims, product, quotient
+from relax_eg.shapes import Dim, ceildiv
 
 Operand = Expr | Dim | float | complex | np.ndarray[Any, Any] | Sequence[Any]
 Size = int | str | Dim
@@ -46,7 +46,7 @@ def _number(op: str, value: Any, dtype: str | None) -> Expr:
         raise OperatorError(f"{op}: {value!r} is not an operand; expressions, numbers, sizes and arrays are")
     value = value.item() if isinstance(value, np.generic) else value
     if dtype is not None and not _fits(value, dtype):
-        raise OperatorError(f"{op}: the number {value!r} is not a {dtype}, the dtype of the other operand; astype converts")
+        raise OperatorError(f"{op}: {value!r} is not a {dtype}, which the other operand is; astype converts")
     return const(value, dtype)
 
 
@@ -79,7 +79,7 @@ def normal_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
 
 
 def _dims(shape: Size | Sequence[Size]) -> Dims:
-    return tuple(Dim.of(d) for d in (shape if isinstance(shape, (list, tuple)) else (shape,)))
+    return (Dim.of(shape),) if isinstance(shape, (int, str, Dim)) else tuple(map(Dim.of, shape))
 
 
 # --- elementwise ---
@@ -217,7 +217,7 @@ def trace(x: Operand) -> Expr:
     """The sum of a matrix's diagonal."""
     (value,) = operands("trace", x)
     rows, columns = _matrix("trace", value)
-    return sum(where(_diagonal(rows, columns, 0), value, 0))
+    return sum(where(_diagonal(rows, columns, 0), value, zeros((rows, columns), value.dtype)))
 
 
 # --- movement ---
@@ -251,7 +251,7 @@ def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
     if len(wild) > 1:
         raise OperatorError(f"reshape: {len(wild)} sizes are -1; one may be")
     if wild:
-        # Sizes on both sides cancel before dividing: (n*m)//m is not n where m is 0.
+        # What stands on both sides cancels before dividing: (n*m)//m is not n where m is 0.
         left, by = list(value.shape), ONE
         for d in given:
             if d in left:
@@ -260,7 +260,8 @@ def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
                 by = by * d
         if by is ZERO:
             raise OperatorError(f"reshape: -1 beside a size of 0 in {given} could be anything")
-        given = tuple(product(left) // by if d == -1 else d for d in given)
+        rest = quotient(product(left), by)
+        given = tuple(rest if d == -1 else d for d in given)
     return call("reshape", (value,), {"shape": given})
 
 
@@ -307,7 +308,7 @@ def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
     if isinstance(parts, int):
         each = size // parts
         if each * parts != size:
-            raise OperatorError(f"split: axis {normal} of size {size} cannot be shown to divide into {parts} equal parts")
+            raise OperatorError(f"split: size {size} of axis {normal} cannot be shown to divide into {parts} parts")
         sections = (each,) * parts
     else:
         cuts = [ZERO, *map(Dim.of, parts), size]
@@ -315,9 +316,7 @@ def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
     return call("split", (value,), {"sections": sections, "axis": normal})
 
 
-def strided_slice(
-    x: Operand, begin: Sequence[Size], end: Sequence[Size], strides: Sequence[int] | None = None
-) -> Expr:
+def strided_slice(x: Operand, begin: Sequence[Size], end: Sequence[Size], strides: Sequence[int] | None = None) -> Expr:
     """`x[b:e:s, ...]`, one entry for each axis; nothing is clamped."""
     (value,) = operands("strided_slice", x)
     steps = (1,) * value.ndim if strides is None else tuple(strides)
@@ -328,80 +327,7 @@ def getitem(x: Operand, key: Any) -> Expr:
     """`x[key]`: integers, sizes, slices, None and `...`. Ends beyond a known size are clamped as in Python; where the
     size is symbolic the slice must fit. A step of -1 takes a whole axis backwards; `take` gathers."""
     (value,) = operands("getitem", x)
-    keys = list(key) if isinstance(key, tuple) else [key]  # type: ignore[reportUnknownArgumentType]
-    used = len([k for k in keys if k is not None and k is not Ellipsis])
-    if used > value.ndim:
-        raise OperatorError(f"getitem: {used} indices for rank {value.ndim}")
-    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
-    if len(dots) > 1:
-        raise OperatorError("getitem: `...` stands in a subscript once")
-    at = dots[0] if dots else len(keys)
-    keys[at : at + 1] = [slice(None)] * (value.ndim - used)
-    begin: list[Dim] = []
-    end: list[Dim] = []
-    strides: list[int] = []
-    flipped: list[int] = []
-    dropped: list[int] = []
-    added: list[int] = []
-    for k in keys:
-        axis = len(begin)
-        if k is None:
-            added.append(axis + len(added) - len(dropped))
-            continue
-        size = value.shape[axis]
-        if isinstance(k, slice):
-            low, high, step = _bounds(k, size)
-            if k.step == -1:
-                flipped.append(axis)
-        elif isinstance(k, (int, np.integer, Dim)) and not isinstance(k, bool):
-            low = Dim.of(k)
-            if low.is_const and low.value < 0:
-                low = size + low
-            high, step = low + 1, 1
-            dropped.append(axis)
-        else:
-            raise OperatorError(f"getitem: {k!r} is not an index; integers, sizes, slices, None and ... are; `take` gathers")
-        begin.append(low)
-        end.append(high)
-        strides.append(step)
-    if flipped:
-        value = call("flip", (value,), {"axes": tuple(flipped)})
-    if tuple(end) != value.shape or builtin_any(b is not ZERO for b in begin) or set(strides) - {1}:
-        value = call("strided_slice", (value,), {"begin": begin, "end": end, "strides": tuple(strides)})
-    if dropped:
-        value = call("squeeze", (value,), {"axes": tuple(dropped)})
-    return call("expand_dims", (value,), {"axes": tuple(added)}) if added else value
-
-
-def builtin_any(flags: Any) -> bool:
-    return True in set(flags)
-
-
-def _bounds(key: slice, size: Dim) -> tuple[Dim, Dim, int]:
-    """Begin, end and step of a slice of an axis."""
-    step = 1 if key.step is None else key.step
-    if not isinstance(step, int) or step == 0 or step < -1 or (step == -1 and (key.start, key.stop) != (None, None)):
-        raise OperatorError(f"getitem: step {step}; integers >= 1 are accepted, and -1 in [::-1]")
-    low = ZERO if key.start is None else _end(key.start, size)
-    high = size if key.stop is None else _end(key.stop, size)
-    # An empty slice such as x[3:1] has no elements, as in Python.
-    gap = high - low
-    return low, (low if gap.is_const and gap.value < 0 else high), builtin_abs(step)
-
-
-def builtin_abs(x: int) -> int:
-    return x if x >= 0 else -x
-
-
-def _end(index: Any, size: Dim) -> Dim:
-    if not isinstance(index, (int, np.integer, Dim, str)) or isinstance(index, bool):
-        raise OperatorError(f"getitem: {index!r} is not a slice end; integers and sizes are")
-    at = Dim.of(index)
-    if at.is_const and at.value < 0:
-        at = size + at
-    if at.is_const and size.is_const:
-        at = Dim.of(at.value if 0 <= at.value <= size.value else 0 if at.value < 0 else size.value)
-    return at
+    return subscript(value, key)
 
 
 def pad(
@@ -510,7 +436,9 @@ def diag(v: Operand) -> Expr:
     (value,) = operands("diag", v)
     if value.ndim != 1:
         raise OperatorError(f"diag: rank {value.ndim}; a vector is needed")
-    return where(_diagonal(value.shape[0], value.shape[0], 0), expand_dims(value, 1), 0)
+    square_ = (value.shape[0], value.shape[0])
+    spread = broadcast_to(expand_dims(value, 1), square_)
+    return where(_diagonal(*square_, 0), spread, zeros(square_, value.dtype))
 
 
 def one_hot(indices: Operand, depth: Size, dtype: str = "float32") -> Expr:
@@ -549,3 +477,10 @@ def rms_norm(x: Operand, weight: Operand, axes: Axes = -1, epsilon: float = 1e-6
 def dim_value(dim: Size, dtype: str = "int32") -> Expr:
     """A size as a scalar tensor."""
     return call("dim_value", (), {"dim": (Dim.of(dim),), "dtype": dtype})
+
+
+for _builder in (
+    add, subtract, multiply, divide, power, matmul, negative, less, less_equal, greater, greater_equal, getitem,
+    permute_dims, sum, reshape, astype,
+):  # fmt: skip
+    install(_builder.__name__, _builder)

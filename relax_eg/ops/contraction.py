@@ -72,6 +72,6 @@ register(
         _lower,
         _equations,
         (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
-        doc="numpy.matmul: leading axes are batches, which broadcast; vectors are rows on the left, columns on the right",
+        doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
     )
 )

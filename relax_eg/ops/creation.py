@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, itemsize
+from relax_eg.ir.expr import np_dtype
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import need_axis, need_kind
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, Index, TensorProgram, cast, compute, equal, kind, program
+from relax_eg.tir import Buffer, Index, TensorProgram, cast, compute, equal, program
+from relax_eg.tir.functions import kind
 
 
 def _dtype(site: Site, kinds: str) -> str:
@@ -51,9 +55,7 @@ def _iota_deduce(site: Site) -> Annotation:
 
 
 def _iota_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    return program(
-        "iota", (), compute("out", site["shape"], lambda *i: Index(i[site["axis"]], site["dtype"]))
-    )
+    return program("iota", (), compute("out", site["shape"], lambda *i: Index(i[site["axis"]], site["dtype"])))
 
 
 def _iota(*, shape: tuple[int, ...], axis: int, dtype: str) -> Any:
@@ -100,9 +102,11 @@ def _dim_value_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgr
 
 
 def _dim_value(*, dim: tuple[int], dtype: str) -> Any:
-    from jax import lax
+    import jax.numpy as jnp
 
-    return lax.full((), dim[0], dtype)
+    if isinstance(dim[0], int):
+        return jnp.asarray(np.asarray(dim[0]).astype(np_dtype(dtype)))
+    return jnp.asarray(dim[0]).astype(dtype)  # symbolic, while JAX exports
 
 
 register(

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
-from relax_eg.tir import FUNCTIONS, Buffer, Read, Scalar, TensorProgram, apply, cast, compute, integer_pow, program, select
+from relax_eg.tir import (
+    FUNCTIONS,
+    Buffer,
+    Read,
+    Scalar,
+    TensorProgram,
+    apply,
+    cast,
+    compute,
+    integer_pow,
+    program,
+    select,
+)
 
 # operator: (scalar function, lax primitive, kinds of dtype lax takes; see tir.Function)
 _UNARY: dict[str, tuple[str, str, str]] = {
@@ -92,7 +102,7 @@ def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     """JAX arrays brought to their common shape."""
     from jax import lax
 
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    shape = lax.broadcast_shapes(*(a.shape for a in arrays))
     return tuple(
         a if a.shape == shape else lax.broadcast_in_dim(a, shape, tuple(range(len(shape) - a.ndim, len(shape))))
         for a in arrays
@@ -307,7 +317,8 @@ register(
 
 def _where_deduce(site: Site) -> Annotation:
     need_kind(site, "b", 0)
-    dtype = need_same_dtype(site, (1, 2))
+    need_same_dtype(site, (1, 2))
+    dtype = need_kind(site, "biufc", 1)
     return Tensor(broadcast(site, [site.shape(i) for i in range(3)]), dtype)
 
 

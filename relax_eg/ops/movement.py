@@ -14,7 +14,6 @@ from relax_eg.ops.sizes import (
     ZERO,
     Dims,
     dilated,
-    like,
     need_at_most,
     need_axes,
     need_axis,
@@ -45,34 +44,38 @@ from relax_eg.tir import (
     within,
 )
 
-MOVED = "biufc"  # kinds of dtype: all but PRNG keys, which have no index equations
+
+def _moved(site: Site) -> str:
+    """The dtype of operand 0: any but a PRNG key's, which has no index equations."""
+    return need_kind(site, "biufc")
+
 
 def _permute_dims(site: Site) -> Annotation:
     shape = site.shape()
     axes = need_length(site, "axes", len(shape), "the operand")
     if sorted(axes) != list(range(len(shape))):
         raise site.error(f"axes must name each of 0 to {len(shape) - 1} once")
-    return Tensor(tuple(shape[a] for a in axes), site.dtype())
+    return Tensor(tuple(shape[a] for a in axes), _moved(site))
 
 
 def _reshape(site: Site) -> Annotation:
     shape: Dims = site["shape"]
     need_equal(site, product(site.shape()), product(shape), "the number of elements changes")
-    return Tensor(shape, site.dtype())
+    return Tensor(shape, _moved(site))
 
 
 def _expand_dims(site: Site) -> Annotation:
     shape = iter(site.shape())
     rank = len(site.shape()) + len(site["axes"])
     axes = need_axes(site, rank)
-    return Tensor(tuple(ONE if i in axes else next(shape) for i in range(rank)), site.dtype())
+    return Tensor(tuple(ONE if i in axes else next(shape) for i in range(rank)), _moved(site))
 
 
 def _squeeze(site: Site) -> Annotation:
     shape = site.shape()
     for axis in (axes := need_axes(site, len(shape))):
         need_equal(site, shape[axis], ONE, f"axis {axis} cannot be squeezed")
-    return Tensor(reduced(shape, axes, False), site.dtype())
+    return Tensor(reduced(shape, axes, False), _moved(site))
 
 
 def _broadcast_to(site: Site) -> Annotation:
@@ -82,13 +85,13 @@ def _broadcast_to(site: Site) -> Annotation:
     for i, d in enumerate(reversed(have)):
         if d is not ONE:
             need_equal(site, d, want[-1 - i], f"axis {-1 - i} does not broadcast")
-    return Tensor(want, site.dtype())
+    return Tensor(want, _moved(site))
 
 
 def _concat(site: Site) -> Annotation:
     if not site.operands:
         raise site.error("at least one operand is needed")
-    dtype = need_same_dtype(site, range(len(site.operands)))
+    need_same_dtype(site, range(len(site.operands)))
     first = site.shape(0)
     axis = need_axis(site, site["axis"], len(first))
     total = first[axis]
@@ -100,7 +103,7 @@ def _concat(site: Site) -> Annotation:
             if a != axis:
                 need_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
         total = total + shape[axis]
-    return Tensor((*first[:axis], total, *first[axis + 1 :]), dtype)
+    return Tensor((*first[:axis], total, *first[axis + 1 :]), _moved(site))
 
 
 def _split(site: Site) -> Annotation:
@@ -112,7 +115,7 @@ def _split(site: Site) -> Annotation:
         need_at_most(site, ZERO, s, "a section")
         total = total + s
     need_equal(site, total, shape[axis], f"the sections do not make up axis {axis}")
-    return Tuple(tuple(Tensor((*shape[:axis], s, *shape[axis + 1 :]), site.dtype()) for s in sections))
+    return Tuple(tuple(Tensor((*shape[:axis], s, *shape[axis + 1 :]), _moved(site)) for s in sections))
 
 
 def _strided_slice(site: Site) -> Annotation:
@@ -126,12 +129,12 @@ def _strided_slice(site: Site) -> Annotation:
         need_at_most(site, low, high, f"begin and end on axis {axis}")
         need_at_most(site, high, size, f"end and size of axis {axis}")
         sizes.append(ceildiv(high - low, stride))
-    return Tensor(tuple(sizes), site.dtype())
+    return Tensor(tuple(sizes), _moved(site))
 
 
 def _pad(site: Site) -> Annotation:
     shape = site.shape()
-    dtype = need_same_dtype(site, (0, 1))
+    need_same_dtype(site, (0, 1))
     if site.shape(1) != ():
         raise site.error("the padding value, operand 1, must be a scalar")
     low, high, interior = (need_length(site, name, len(shape), "the operand") for name in ("low", "high", "interior"))
@@ -141,29 +144,29 @@ def _pad(site: Site) -> Annotation:
             raise site.error(f"interior {between} on axis {axis}; integers >= 0 are accepted")
         sizes.append(before + dilated(size, between) + after)
         need_at_most(site, ZERO, sizes[-1], f"the padded size of axis {axis}")
-    return Tensor(tuple(sizes), dtype)
+    return Tensor(tuple(sizes), _moved(site))
 
 
 def _take(site: Site) -> Annotation:
     shape, indices = site.shape(0), site.shape(1)
     axis = need_axis(site, site["axis"], len(shape))
-    need_kind(site, "int", 1)
+    need_kind(site, "iu", 1)
     if site["mode"] not in ("clip", "fill", "promise"):
         raise site.error(f"mode {site['mode']!r}; accepted: clip, fill, promise")
     if shape[axis] is ZERO and ZERO not in indices:
         raise site.error(f"axis {axis} has no elements to take")
-    return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), site.dtype(0))
+    return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), _moved(site))
 
 
 def _flip(site: Site) -> Annotation:
     need_axes(site, len(site.shape()))
-    return like(site)
+    return Tensor(site.shape(), _moved(site))
 
 
 def _triangle(site: Site) -> Annotation:
     if len(site.shape()) < 2:
         raise site.error(f"rank {len(site.shape())} has no last two axes; rank 2 or more is needed")
-    return like(site)
+    return Tensor(site.shape(), _moved(site))
 
 
 # --- equations ---
@@ -186,6 +189,10 @@ def _permuted(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
     return [i[axes.index(a)] for a in range(len(shape))]
 
 
+def _regrouped(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
+    return regroup(i, site["shape"], shape)
+
+
 def _expanded(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
     return [v for a, v in enumerate(i) if a not in site["axes"]]
 
@@ -205,9 +212,7 @@ def _flipped(site: Site, i: tuple[Dim, ...], shape: Dims) -> Sequence[Dim]:
 
 def _broadcast_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     shape: Dims = site["shape"]
-    return program(
-        "broadcast_to", buffers, compute("out", shape, lambda *i: read_aligned(buffers[0], i, shape))
-    )
+    return program("broadcast_to", buffers, compute("out", shape, lambda *i: read_aligned(buffers[0], i, shape)))
 
 
 def _concat_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
@@ -255,9 +260,9 @@ def _pad_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
             p = v - before
             at.append(p // (between + 1))
             guards: list[Scalar] = []
-            if before is not ZERO:
+            if not (before.is_const and before.value <= 0):
                 guards.append(less_equal(Index(ZERO), Index(p)))
-            if after is not ZERO:
+            if not (after.is_const and after.value <= 0):
                 guards.append(less(Index(p), Index(dilated(n, between))))
             if between:
                 guards.append(equal(Index(p % (between + 1)), 0))
@@ -410,8 +415,8 @@ _K = (Attribute("k", default=0),)
 for _operator in (
     Operator("permute_dims", _X, _permute_dims, _transpose, _indexed(_permute_dims, _permuted), _AXES,
              doc="axes reordered: axis i of the result is axes[i] of the operand"),
-    Operator("reshape", _X, _reshape, _jax_reshape, _indexed(_reshape, lambda site, i, shape: regroup(i, site["shape"], shape)),
-             _SHAPE, doc="the same elements in order in another shape"),
+    Operator("reshape", _X, _reshape, _jax_reshape, _indexed(_reshape, _regrouped), _SHAPE,
+             doc="the same elements in order in another shape"),
     Operator("expand_dims", _X, _expand_dims, _jax_expand_dims, _indexed(_expand_dims, _expanded), _AXES,
              doc="axes of size 1 put in; axes count in the result"),
     Operator("squeeze", _X, _squeeze, _jax_squeeze, _indexed(_squeeze, _squeezed), _AXES,

@@ -90,7 +90,7 @@ register(
     Operator("silu", ("x",), _unary_deduce, "jax.nn.silu", _pointwise(lambda x: x * sigmoid(x)), doc="x * sigmoid(x)")
 )
 register(
-    Operator("gelu", ("x",), _unary_deduce, _gelu, _pointwise(_gelu_equation), doc="x times the normal distribution's cdf")
+    Operator("gelu", ("x",), _unary_deduce, _gelu, _pointwise(_gelu_equation), doc="x * cdf of the normal distribution")
 )
 register(
     Operator(

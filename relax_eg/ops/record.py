@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal
 
 from relax_eg.errors import OperatorError
@@ -96,7 +96,8 @@ class Operator:
     `deduce`: the result's annotation from the operands' (all fully known tensors) and the attributes; raises
     OperatorError. `equations`: index equations over buffers named after the operands. `lower`: the JAX lowering,
     called with the attributes (sizes resolved) as keywords after the arrays, or the dotted name of a JAX function
-    that takes the arrays alone. `reference` and `cost` stand in for missing equations. `family`: the file it is in.
+    that takes the arrays alone. `reference` and `cost` stand in for missing equations; a `cost` beside equations is for
+    an operator that is done with less work than they say (a scan).
     """
 
     name: str
@@ -128,7 +129,7 @@ class Operator:
         return fixed + tuple(f"{self.parameters[-1][1:]}{i}" for i in range(n - len(fixed)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _resolve(dotted: str) -> Lower:
     module, _, name = dotted.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -161,7 +162,8 @@ def attributes_of(operator: Operator, given: Mapping[str, Any]) -> dict[str, Any
     known = {a.name for a in operator.attributes}
     for name in given:
         if name not in known:
-            raise OperatorError(f"{operator.name} has no attribute `{name}`; it has: {', '.join(sorted(known)) or 'none'}")
+            names = ", ".join(sorted(known)) or "none"
+            raise OperatorError(f"{operator.name} has no attribute `{name}`; it has: {names}")
     filled: dict[str, Any] = {}
     for a in operator.attributes:
         value = given.get(a.name, a.default)
@@ -216,12 +218,12 @@ def pattern_kind(site: Site) -> PatternKind:
 
 def counts(site: Site) -> Counts:
     """Flops and bytes moved by one use of an operator, as expressions in the sizes."""
-    program = program_of(site)
-    if program is not None:
-        return count(program)
     cost = get(site.op).cost
-    assert cost is not None  # Operator.__post_init__ saw to it
-    return cost(site)
+    if cost is not None:
+        return cost(site)
+    program = program_of(site)
+    assert program is not None  # Operator.__post_init__ saw to it
+    return count(program)
 
 
 def bytes_of(annotation: Annotation) -> Dim:

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 from relax_eg.ir.annotations import Annotation, Tensor, is_integer, itemsize
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
-from relax_eg.ops.sizes import ONE, ZERO, like, need_axes, need_axis, need_kind, product, reduced
+from relax_eg.ops.sizes import ZERO, like, need_axes, need_axis, need_kind, product, reduced
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
-    Axis,
     Buffer,
     Counts,
     Index,
@@ -26,6 +25,7 @@ from relax_eg.tir import (
     select,
     sum_,
 )
+from relax_eg.tir.expr import Axis
 
 _AXES = (Attribute("axes"), Attribute("keepdims", default=False))
 
@@ -215,7 +215,8 @@ def _cumsum_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 def _cumsum_cost(site: Site) -> Counts:
     # The equations say what it means, n*n/2 additions; a scan does it in one pass.
     elements = product(site.shape())
-    return _counts(elements, elements * itemsize(site.dtype()))
+    moved = elements * itemsize(site.dtype())
+    return Counts(flops=elements, bytes_read=moved, bytes_written=moved)
 
 
 def _cumsum(x: Any, *, axis: int, reverse: bool) -> Any:

@@ -9,7 +9,8 @@ from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops.record import Site
 from relax_eg.shapes import Dim, dim_max
-from relax_eg.tir import kind
+from relax_eg.shapes.dim import product as monomial
+from relax_eg.tir.functions import kind
 
 Dims = tuple[Dim, ...]
 
@@ -60,7 +61,7 @@ def need_equal(site: Site, a: Dim, b: Dim, what: str) -> None:
 
 
 def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
-    """Refuse sizes that are never `a <= b`. Where it depends on the size variables it is the operator's precondition."""
+    """Refuse sizes that are never `a <= b`. Where the size variables decide, it is the operator's precondition."""
     difference = b - a
     if difference.is_const and difference.value < 0:
         raise site.error(f"{what}: {a} is more than {b}")
@@ -118,6 +119,21 @@ def product(dims: Iterable[Dim]) -> Dim:
     total = ONE
     for d in dims:
         total = total * d
+    return total
+
+
+def quotient(a: Dim, b: Dim) -> Dim:
+    """`a // b`; where `b` is one term and divides every term of `a`, without a division."""
+    terms = [*a.terms, *([((), a.const)] if a.const else [])]
+    (by, scale), *more = [*b.terms, *([((), b.const)] if b.const else [])]
+    total = ZERO
+    for atoms, coefficient in terms:
+        left = list(atoms)
+        if more or coefficient % scale or any(left.count(atom) < by.count(atom) for atom in by):
+            return a // b
+        for atom in by:
+            left.remove(atom)
+        total = total + monomial(tuple(left), coefficient // scale)
     return total
 
 

@@ -2,4 +2,21 @@
 
 from relax_eg.rules.rule import NUMERICS, Condition, InOrder, Instance, Numerics, Rule, RuleSet
 
-__all__ = ["NUMERICS", "Condition", "InOrder", "Instance", "Numerics", "Rule", "RuleSet"]
+# isort: split
+from relax_eg.rules.book import algebra, contraction, default, elementwise, movement, reduction
+
+__all__ = [
+    "NUMERICS",
+    "Condition",
+    "InOrder",
+    "Instance",
+    "Numerics",
+    "Rule",
+    "RuleSet",
+    "algebra",
+    "contraction",
+    "default",
+    "elementwise",
+    "movement",
+    "reduction",
+]

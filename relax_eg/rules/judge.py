@@ -1,7 +1,7 @@
 """Comparing the two sides of a rule instance at one point: each judge is a different sense of "equal".
 
-A judge gives None where the sides agree, or where the left side itself does not exist (there is then nothing to
-rewrite), else a `Failure`.
+A judge gives None where the sides agree, else a `Failure`; it raises `Absent` where the left side itself does not
+exist, so that there is nothing to rewrite.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import BoundsError
 from relax_eg.ir.annotations import FLOATS, Tensor, is_float, is_integer
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, const, constant_value, np_dtype, postorder, rebuild
 from relax_eg.ir.expr import tuple_, tuple_get, var
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import call, program_of, site_of
 from relax_eg.rules.rule import Instance
+from relax_eg.rules.samples import needs
 from relax_eg.tir.expr import Apply, walk
 from relax_eg.tir.functions import FUNCTIONS, TRANSCENDENTAL
 
@@ -68,6 +69,14 @@ class Prepared:
         """The results, then every intermediate tensor."""
         inner = [e for e in postorder((*self.left, *self.right)) if isinstance(e.annotation, Tensor)]
         return (*self.left, *self.right, *inner)
+
+    @cached_property
+    def params(self) -> dict[str, Expr]:
+        return {str(e.attr("name")): e for e in postorder((*self.left, *self.right)) if e.op == VAR}
+
+    @cached_property
+    def promises(self) -> list[Expr]:
+        return [e for e in postorder(self.left) if e.op == "take" and e.attr("mode") == "promise"]
 
     @cached_property
     def every(self) -> Expr:
@@ -135,28 +144,59 @@ def has_integer_results(instance: Instance) -> bool:
     return any(is_integer(e.dtype) for e in instance.left)
 
 
-def _evaluate(root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array]:
-    with np.errstate(all="ignore"):
-        return list(evaluate_expr(root, case.values, case.sizes, domain=domain, ordered=ordered))
+class Absent(Exception):
+    """The left side does not exist at these sizes and values: there is nothing to compare."""
 
 
-def _sides(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array] | Failure | None:
-    """Values of `root`, which holds both sides. None where the left side does not exist at these sizes."""
+def failing(judge: Judge, case: Case) -> Failure | None:
+    """What `judge` says, or None where there is nothing to judge."""
     try:
-        return _evaluate(root, case, domain, ordered)
-    except (RelaxEgError, IndexError) as e:
+        return judge(case)
+    except Absent:
+        return None
+
+
+def _evaluate(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array]:
+    env = {e: np.asarray(case.values[name]) for name, e in p.params.items()}
+    with np.errstate(all="ignore"):
+        return list(evaluate_expr(root, env, case.sizes, domain=domain, ordered=ordered))
+
+
+def _sides(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array] | Failure:
+    """Values of `root`, which holds both sides."""
+    _keep_promises(p, case)
+    unmet = needs(p.right).unmet(case.sizes)
+    if unmet:
+        return Failure(f"the right side cannot be formed there: {unmet}")
+    try:
+        return _evaluate(p, root, case, domain, ordered)
+    except BoundsError as e:
         try:
-            _evaluate(p.only_left, case, domain, ordered)
-        except (RelaxEgError, IndexError):
-            return None
+            _evaluate(p, p.only_left, case, domain, ordered)
+        except BoundsError:
+            raise Absent from None
         return Failure(f"the right side cannot be formed there: {e}")
+
+
+def _keep_promises(p: Prepared, case: Case) -> None:
+    """Raise Absent where an index of `take(..., mode="promise")` is out of range, even if nothing is read."""
+    for e in p.promises:
+        (indices,) = _evaluate(p, tuple_((e.args[1],)), case)
+        extent = e.args[0].shape[e.attr("axis")].evaluate(case.sizes)
+        if np.any((indices < 0) | (indices >= extent)):
+            raise Absent
+
+
+def _widened_case(case: Case) -> Case:
+    values = {n: v.astype(np.float64) if v.dtype.kind in "fV" else v for n, v in case.values.items()}
+    return Case(case.instance, case.sizes, values)
 
 
 def exactly(case: Case) -> Failure | None:
     """Equal as rational numbers, and undefined at the same places."""
     p = prepared(case.instance)
     found = _sides(p, p.both, case, "exact")
-    if found is None or isinstance(found, Failure):
+    if isinstance(found, Failure):
         return found
     n = len(p.left)
     for i in range(n):
@@ -171,8 +211,8 @@ def exactly(case: Case) -> Failure | None:
 def over_the_reals(case: Case) -> Failure | None:
     """Equal in float64 up to its rounding, and finite at the same places. Integers and bools: equal."""
     p = widened(case.instance)
-    found = _sides(p, p.every, case)
-    if found is None or isinstance(found, Failure):
+    found = _sides(p, p.every, _widened_case(case))
+    if isinstance(found, Failure):
         return found
     n = len(p.left)
     scale = max((_magnitude(v) for v in found), default=0.0)
@@ -216,7 +256,7 @@ def same_bits(case: Case) -> Failure | None:
     """The same bits, reductions as folds in order; all NaNs are one."""
     p = prepared(case.instance)
     found = _sides(p, p.both, case, ordered=True)
-    if found is None or isinstance(found, Failure):
+    if isinstance(found, Failure):
         return found
     n = len(p.left)
     for i in range(n):
@@ -239,7 +279,7 @@ def accurate(case: Case) -> Failure | None:
     its inputs. Float64 stands for exact."""
     p = prepared(case.instance)
     found = _sides(p, p.both, case)
-    if found is None or isinstance(found, Failure):
+    if isinstance(found, Failure):
         return found
     n = len(p.left)
     wide = widened(case.instance)
@@ -249,15 +289,16 @@ def accurate(case: Case) -> Failure | None:
         if left.dtype.kind == "c" or right.size == 0 or np.array_equal(left, right, equal_nan=left.dtype.kind == "f"):
             continue
         if truths is None:
-            truths = _evaluate(wide.only_left, case)
+            truths = _evaluate(wide, wide.only_left, _widened_case(case))
         truth = np.asarray(truths[i]).astype(np.float64)
         narrow = left.astype(np.float64), right.astype(np.float64)
         judged = np.isfinite(narrow[0]) & np.isfinite(truth)
         if np.any(judged & ~np.isfinite(narrow[1])):
             what = f"the left side is finite in {left.dtype.name}, the right side is not"
             return Failure(what, left, right, i, _NOT_ACCURATE)
-        error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
-        allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.where(judged, np.abs(narrow[1] - truth), 0.0)
+            allowed = np.where(judged, np.maximum(np.abs(narrow[0] - truth), _half_ulp(left, truth)), np.inf)
         # Most results need no perturbation to be judged; a doubtful one is judged by many.
         for count in (_PERTURBATIONS, 8 * _PERTURBATIONS):
             if not np.any(error > _LAW * allowed):
@@ -285,7 +326,7 @@ def _half_ulp(left: Array, truth: Array) -> Array:
 
 def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -> Array:
     """The largest change of the exact left side seen under `count` half-ulp perturbations of its inputs."""
-    rng = np.random.default_rng(count)
+    rng = np.random.default_rng(count)  # the same perturbations every time: a case has one verdict
     largest = np.zeros(truth.shape)
     dtypes = {str(p.attr("name")): p.dtype for p in case.instance.params}
     half = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -294,8 +335,9 @@ def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -
         for name, v in case.values.items():
             if dtypes[name] in half:
                 v = v.astype(np.float64) * (1 + half[dtypes[name]] * rng.choice((-1.0, 1.0), v.shape))
-            values[name] = np.asarray(v)
-        moved = np.asarray(_evaluate(wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(np.float64)
-        change = np.abs(moved - truth)
+            values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
+        moved = np.asarray(_evaluate(wide, wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            change = np.abs(moved - truth)
         largest = np.maximum(largest, np.where(np.isfinite(change), change, 0.0))
     return largest

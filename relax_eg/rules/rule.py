@@ -85,10 +85,11 @@ class Instance:
 class Rule:
     """A rewrite rule; make one with `RuleSet.rule`.
 
-    `sizes`: size variables that attributes of the left side bind (slice bounds, say), `*t` for any number of them; the
-    function gets each as a keyword, a `Dim` or a tuple of `Dim`s. `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each `operator.attribute`
-    whose values in the program it ranges over. `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a
-    fixpoint, "algebra" for a few rounds, "merge" once.
+    `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each `operator.attribute`
+    whose values in the program it ranges over. `sizes`: size variables that attributes of the left side bind (slice
+    bounds, say), `*t` for any number of them; the function gets each as a keyword, a `Dim` or a tuple of `Dim`s.
+    `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a fixpoint, "algebra" for a few rounds, "merge"
+    once.
     """
 
     name: str
@@ -129,7 +130,7 @@ class Rule:
     def _build(self, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         params = self._params(ranks, dtype)
         try:
-            made = self._call(params, attributes)
+            made = self._call(params, ranks, attributes)
         except (OperatorError, IndexError) as e:
             if not ranks and not attributes:
                 raise self.error(f"a side cannot be formed: {e}") from None
@@ -145,8 +146,9 @@ class Rule:
 
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
         """Why the sides cannot be formed at these ranks and attribute values; empty where they can or are declined."""
+        blocks = dict(zip(self.stars, ranks, strict=True))
         try:
-            self._call(self._params(dict(zip(self.stars, ranks, strict=True)), dtype), attributes)
+            self._call(self._params(blocks, dtype), blocks, attributes)
         except (OperatorError, IndexError) as e:
             return str(e)
         return ""
@@ -154,10 +156,11 @@ class Rule:
     def _params(self, ranks: Mapping[str, int], dtype: str) -> tuple[Expr, ...]:
         return tuple(var(n, _pattern(n, s, ranks, dtype)) for n, s in self.signature.items())
 
-    def _call(self, params: Sequence[Expr], attributes: Mapping[str, Any]) -> Any:
+    def _call(self, params: Sequence[Expr], ranks: Mapping[str, int], attributes: Mapping[str, Any]) -> Any:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
+        sizes = {n.lstrip("*"): _block(n[1:], ranks) if n.startswith("*") else Dim.var(n) for n in self.sizes}
         try:
-            return self.function(*params, **attributes)
+            return self.function(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
@@ -223,11 +226,16 @@ def _attribute_sizes(e: Expr) -> Iterator[Dim]:
             yield from (d for d in value if isinstance(d, Dim))  # type: ignore[reportUnknownVariableType]
 
 
+def _block(name: str, ranks: Mapping[str, int]) -> tuple[Dim, ...]:
+    """The sizes that the block `*name` stands for."""
+    return tuple(Dim.var(f"{name}__{i}") for i in range(ranks[name]))
+
+
 def _pattern(name: str, spec: Spec, ranks: Mapping[str, int], dtype: str) -> Tensor:
     dims: list[Dim] = []
     for i, d in enumerate(spec.dims):
         if isinstance(d, Star):
-            dims.extend(Dim.var(f"{d.name}__{j}") for j in range(ranks[d.name]))
+            dims.extend(_block(d.name, ranks))
         else:
             dims.append(Dim.var(f"{name}__{i}") if d is None else d)
     return Tensor(dims, spec.dtype or dtype)
@@ -238,11 +246,12 @@ def _check_parameters(rule: Rule) -> None:
     parameters = inspect.signature(rule.function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    wanted = [*rule.signature, *rule.attributes]
+    further = [*(n.lstrip("*") for n in rule.sizes), *rule.attributes]
+    wanted = [*rule.signature, *further]
     named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
     if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
-        raise rule.error(f"its function takes ({', '.join(named)}); shapes= and attrs= declare ({', '.join(wanted)})")
+        raise rule.error(f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})")
 
 
 def parse_guards(texts: Iterable[str], rule: Rule) -> tuple[Guard, ...]:
@@ -314,13 +323,15 @@ class RuleSet:
                 raise RuleError(f"{where} rule `{rule_name}`: {e}") from None
             text = doc or inspect.getdoc(function) or ""
             common = (function, signature, dict(attrs or {}), numerics, phase, conditions)
-            made = [Rule(rule_name, *common, frozenset(tags), text, where)]
+            more = tuple(sizes.split())
+            made = [Rule(rule_name, *common, frozenset(tags), text, where, sizes=more)]
             _check_parameters(made[0])
             if both:
-                made.append(Rule(rule_name + "_reversed", *common, frozenset(tags), text, where, reverse=True))
+                reversed_name = rule_name + "_reversed"
+                made.append(Rule(reversed_name, *common, frozenset(tags), text, where, reverse=True, sizes=more))
             for r in made:
-                if rule_name in self._rules:
-                    raise r.error(f"a rule of this name is already in the set (at {self._rules[rule_name].where})")
+                if r.name in self._rules:
+                    raise r.error(f"a rule of this name is already in the set (at {self._rules[r.name].where})")
                 if check:
                     from relax_eg.rules.check import require_tested
 

@@ -6,15 +6,18 @@ Everything is drawn from the generator that is passed in, so one seed gives one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import is_float, is_integer
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.annotations import Tensor, is_float, is_integer
+from relax_eg.ir.expr import Expr, np_dtype, postorder
+from relax_eg.ops.sizes import product
 from relax_eg.rules.rule import Condition, Guard, Instance
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, dim_min
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -24,28 +27,76 @@ Draw = Callable[[Instance, Sizes, Random, int], dict[str, Array]]
 
 # No sample holds a tensor of more elements than this: the sizes that matter are small.
 _MOST_ELEMENTS = 4096
-_LARGEST_SIZE = 5000
+LARGEST_SIZE = 5000
 
 
 def size_variables(instance: Instance) -> list[str]:
-    """Size variables of the pattern, in order of appearance."""
+    """Size variables of the left side, in order of appearance."""
     found: dict[str, None] = {}
-    for p in instance.params:
-        for d in p.shape:
-            found.update(dict.fromkeys(sorted(d.variables)))
+    for d in (*(d for p in instance.params for d in p.shape), *_attribute_sizes(instance.left_nodes)):
+        found.update(dict.fromkeys(sorted(d.variables)))
     return list(found)
 
 
+def _attribute_sizes(nodes: Iterable[Expr]) -> Iterator[Dim]:
+    for e in nodes:
+        for _, value in e.attrs:
+            yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the sizes must satisfy for expressions to exist: these are >= 0, and those are 0."""
+
+    nonnegative: tuple[Dim, ...]
+    zero: tuple[Dim, ...]
+
+    def unmet(self, sizes: Sizes) -> str:
+        """The first requirement that does not hold, in words; empty where all do."""
+        for d in self.nonnegative:
+            if d.evaluate(sizes) < 0:
+                return f"{d} is {d.evaluate(sizes)}, which cannot be a size or index"
+        for d in self.zero:
+            if d.evaluate(sizes) != 0:
+                return f"sizes disagree: {d} is not 0"
+        return ""
+
+
+@lru_cache(1 << 12)
+def needs(results: tuple[Expr, ...]) -> Needs:
+    """Preconditions of the operators under `results`, as far as they depend on sizes."""
+    nonnegative: dict[Dim, None] = {}
+    zero: dict[Dim, None] = {}
+    for e in postorder(results):
+        if isinstance(e.annotation, Tensor):
+            nonnegative.update(dict.fromkeys(e.shape))
+        if e.op == "strided_slice":
+            for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
+                nonnegative.update(dict.fromkeys((begin, end - begin, size - end)))
+        elif e.op == "split":
+            nonnegative.update(dict.fromkeys(e.attr("sections")))
+        elif e.op == "reshape":
+            zero[product(e.shape) - product(e.args[0].shape)] = None
+        elif e.op == "take" and e.attr("mode") != "fill":
+            # Only an empty axis has no element that a clipped index could mean.
+            zero[product(e.args[1].shape) * (1 - dim_min(e.args[0].shape[e.attr("axis")], 1))] = None
+        elif e.op == "broadcast_to":
+            for size, given in zip(reversed(e.shape), reversed(e.args[0].shape), strict=False):
+                zero[(given - 1) * (given - size)] = None
+    # A size variable is never negative.
+    open_ = (d for d in nonnegative if not (d.is_const and d.value >= 0) and not any(d == Dim.var(v) for v in d.variables))
+    return Needs(tuple(open_), tuple(d for d in zero if d != 0))
+
+
 def admits(instance: Instance, sizes: Sizes) -> bool:
-    """Whether the pattern exists at these sizes: every axis is >= 0 and every condition holds."""
+    """Whether the left side exists at these sizes, is small enough to test, and every condition holds."""
     for p in instance.params:
         total = 1
         for d in p.shape:
-            size = d.evaluate(sizes)
-            total *= size
-            if size < 0 or total > _MOST_ELEMENTS:
-                return False
-    return all(holds(g, sizes) for g in instance.guards)
+            total *= d.evaluate(sizes)
+        if total > _MOST_ELEMENTS:
+            return False
+    return not needs(instance.left).unmet(sizes) and all(holds(g, sizes) for g in instance.guards)
 
 
 def holds(guard: Guard, sizes: Sizes) -> bool:
@@ -96,7 +147,7 @@ def _wishes(names: Sequence[str], rng: Random, least: int) -> Iterator[dict[str,
 
 def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, least: int) -> dict[str, int] | None:
     """A binding with the wished sizes, or without where conditions forbid them."""
-    special = sorted(c for c in _constants(instance) if least <= c <= _LARGEST_SIZE)
+    special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
     for attempt in range(400):
         binding = {n: int(rng.choice((0, 1, 2, 2, 3, 3, 4, 5))) for n in names}
         if special and attempt % 2:
@@ -148,7 +199,7 @@ def drawn(
         elif is_integer(p.dtype):
             values[name] = integers(p.dtype, shape, rng, index)
         else:
-            made = floats(shape, rng, index)
+            made = np.asarray(floats(shape, rng, index))  # numpy makes scalars of arrays without axes
             values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
     return values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.rules.format import expression_text
-from relax_eg.rules.judge import Array, Case, Failure, Judge
+from relax_eg.rules.judge import Array, Case, Failure, Judge, failing
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, admits, size_variables
 
@@ -39,7 +39,7 @@ class Counterexample:
     judge: Judge
 
     def holds(self) -> bool:
-        return self.judge(Case(self.instance, self.sizes, self.values)) is not None
+        return failing(self.judge, Case(self.instance, self.sizes, self.values)) is not None
 
     def __str__(self) -> str:
         sides = (", ".join(map(expression_text, side)) for side in (self.instance.left, self.instance.right))
@@ -87,7 +87,7 @@ def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -
     """A counterexample as small as a short search makes it, from a failing case."""
     case, failure = _smaller_sizes(case, failure, judge, draw, seed)
     case, failure = _simpler_values(case, failure, judge)
-    hint = failure.hint or _hint(case, failure) or _needs_size(case, judge, draw, seed)
+    hint = failure.hint or _needs_size(case, judge, draw, seed) or _relation(case, judge, draw, seed)
     return Counterexample(
         case.instance, dict(case.sizes), dict(case.values), failure.left, failure.right, failure.what, hint, failure.output, judge
     )
@@ -117,7 +117,7 @@ def _at(
     """A failure at these sizes, if random values show one."""
     for index in range(tries):
         case = Case(instance, sizes, draw(instance, sizes, np.random.default_rng((seed, index)), index))
-        failure = judge(case)
+        failure = failing(judge, case)
         if failure is not None:
             return case, failure
     return None
@@ -131,7 +131,7 @@ def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, F
                 return case, failure
             left -= 1
             candidate = replace(case, values={**case.values, name: simpler})
-            found = judge(candidate)
+            found = failing(judge, candidate)
             if found is not None and _same_kind(found, failure):
                 case, failure = candidate, found
     return case, failure
@@ -157,7 +157,7 @@ def _simplifications(current: Callable[[], Array]) -> Iterator[Array]:
             try:
                 simpler = now.copy()
                 simpler.flat[i] = value
-            except OverflowError:  # -1 in an unsigned type
+            except (OverflowError, ValueError):  # -1 in an unsigned type
                 continue
             yield simpler
     now = current()
@@ -174,25 +174,27 @@ def _plain(value: Any) -> float:
     return size if size in (0.0, 1.0, 2.0) else 3.0
 
 
-def _hint(case: Case, failure: Failure) -> str:
-    """What the two results have to do with each other, where it is evident."""
-    if failure.left is None or failure.right is None or failure.left.shape != failure.right.shape:
-        return ""
-    try:
-        a, b = (np.asarray(v).astype(np.float64) for v in (failure.left, failure.right))
-    except (TypeError, ValueError):
-        return ""
-    if a.size == 0 or not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return ""
-    if a.ndim == 2 and a.shape[0] == a.shape[1] > 1 and np.allclose(a, b.T):
+def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
+    """What the two results have to do with each other, where it is evident from a few larger cases."""
+    sizes = {n: max(v, 3) for n, v in case.sizes.items()}
+    pairs: list[tuple[Array, Array]] = []
+    for index in range(4):
+        found = _at(case.instance, sizes, judge, draw, seed + index, 2) if admits(case.instance, sizes) else None
+        if found is None or found[1].left is None or found[1].right is None or found[1].left.shape != found[1].right.shape:
+            return ""
+        try:
+            pairs.append((found[1].left.astype(np.float64), found[1].right.astype(np.float64)))
+        except TypeError:  # UNDEFINED
+            return ""
+    if all(a.ndim == 2 and a.shape[0] == a.shape[1] > 1 and np.allclose(a, b.T) for a, b in pairs):
         return "the right side is the transpose of the left; is a .T missing?"
-    if np.any(a) and np.any(b) and not np.any((a == 0) != (b == 0)):
-        ratios = b[a != 0] / a[a != 0]
-        if np.allclose(ratios, -1):
-            return "the sides differ in sign"
-        if a.size > 1 and np.allclose(ratios, ratios[0]):
-            return f"the right side is {ratios[0]:.6g} times the left"
-    return ""
+    left, right = (np.concatenate([p[i].ravel() for p in pairs]) for i in (0, 1))
+    if not (np.isfinite(left).all() and np.isfinite(right).all()) or len(set(np.abs(left))) < 4 or np.any((left == 0) & (right != 0)):
+        return ""
+    ratios = right[left != 0] / left[left != 0]
+    if not np.allclose(ratios, ratios[0]):
+        return ""
+    return "the sides differ in sign" if np.isclose(ratios[0], -1) else f"the right side is {ratios[0]:.6g} times the left"
 
 
 def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
@@ -200,8 +202,18 @@ def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     empty = [n for n, v in case.sizes.items() if v == 0]
     if not empty:
         return ""
-    for full in range(1, 4):
-        sizes = {n: v or full for n, v in case.sizes.items()}
-        if not admits(case.instance, sizes) or _at(case.instance, sizes, judge, draw, seed) is not None:
-            return ""
-    return f"it holds where no axis is empty: when={' and '.join(f'"{n} >= 1"' for n in empty)}"
+
+
+    def wrong(full: Iterable[str]) -> bool:
+        """Whether the sides still differ where `full` are not 0."""
+        for size in range(1, 4):
+            sizes = {**case.sizes, **dict.fromkeys(full, size)}
+            if not admits(case.instance, sizes) or _at(case.instance, sizes, judge, draw, seed) is not None:
+                return True
+        return False
+
+    if wrong(empty):
+        return ""
+    empty = next(([n] for n in empty if not wrong([n])), empty)
+    conditions = ", ".join(f'"{n} >= 1"' for n in empty)
+    return f"it holds where no axis is empty: when={conditions if len(empty) == 1 else f'({conditions})'}"

@@ -56,17 +56,12 @@ class Atom:
             except KeyError:
                 given = ", ".join(sorted(env)) or "none"
                 raise BoundsError(f"no value for the variable `{self.name}`; given: {given}") from None
+        if self.op in ("floordiv", "ceildiv"):
+            return _divided(self.op, self.args[0], self.args[1], env)
         first, *others = (arg.evaluate(env) for arg in self.args)
-        if self.op in ("max", "min"):
-            for other in others:
-                first = division.extreme_value(self.op, first, other)
-            return first
-        try:
-            return first // others[0] if self.op == "floordiv" else -(-first // others[0])
-        except ZeroDivisionError:
-            names = sorted(self.args[1].variables)
-            sizes = " at " + ", ".join(f"{name} = {env[name]}" for name in names)
-            raise BoundsError(f"`{self}` divides by zero{sizes}") from None
+        for other in others:
+            first = division.extreme_value(self.op, first, other)
+        return first
 
     def __str__(self) -> str:
         return str(product((self,)))
@@ -147,12 +142,17 @@ class Dim:
 
         A missing variable, and a divisor that comes out zero, are a BoundsError.
         """
-        total: Any = self.const
-        for monomial, coefficient in self.terms:
+        # Remainders are asked of the values as such: JAX does not see that b - 4*(b//4) is b%4.
+        rest, remainders = division.split_remainders(self) if self.terms else (self, ())
+        total: Any = rest.const
+        for monomial, coefficient in rest.terms:
             summand: Any = coefficient
             for atom in monomial:
                 summand = summand * atom.evaluate(env)
             total = total + summand
+        for factor, dividend, modulus in remainders:
+            value = _divided("%", dividend, modulus, env)
+            total = total + factor.evaluate(env) * value
         return total
 
     def substitute(self, env: Mapping[str, Dim | int]) -> Dim:
@@ -302,6 +302,15 @@ def from_sum(coefficients: dict[Monomial, int], const: int) -> Dim:
     if len(kept) > 1:
         kept.sort(key=lambda term: _monomial_key(term[0]))
     return make(tuple(kept), const)
+
+
+def _divided(op: str, a: Dim, b: Dim, env: Mapping[str, Any]) -> Any:
+    x, y = a.evaluate(env), b.evaluate(env)
+    try:
+        return x // y if op == "floordiv" else -(-x // y) if op == "ceildiv" else x % y
+    except ZeroDivisionError:
+        sizes = ", ".join(f"{name} = {env[name]}" for name in sorted(b.variables))
+        raise BoundsError(f"division of {a} by {b}, which is zero at {sizes}") from None
 
 
 def _coerce(value: object) -> Dim | None:

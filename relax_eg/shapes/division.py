@@ -47,6 +47,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     return product((atom_of("floordiv", "", (a, b)),))
 
 
+@lru_cache(MEMO)
 def mod(a: Dim, b: Dim) -> Dim:
     if not b.terms and b.const == 0:
         raise SpecError(f"division by zero: ({a}) % 0")
@@ -147,11 +148,15 @@ def split_remainders(dim: Dim) -> tuple[Dim, tuple[Remainder, ...]]:
                 continue
             factor, dividend, modulus = candidate
             without = rest - factor * mod(dividend, modulus)
-            if len(without.terms) + 1 < len(rest.terms):
+            if len(without.terms) + 1 < len(rest.terms) or _parts(without) + 1 < _parts(rest):
                 rest = without
                 found.append(candidate)
                 break
     return rest, tuple(found)
+
+
+def _parts(dim: Dim) -> int:
+    return len(dim.terms) + (dim.const != 0)
 
 
 def _remainder_with(monomial: Monomial, c: int, quotient: Atom) -> Remainder | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -83,8 +84,13 @@ class _Reader(Generic[T]):
         body = self.text.strip()
         if not body:
             raise self._refuse(0, "a dimension expression is missing")
-        if "#" in body:
-            raise self._refuse(lead + body.index("#"), "cannot read `#` in a dimension expression")
+        # Python's parser would pass over a comment, and warn of the others before it refuses them.
+        if foreign := re.search(r"[#'\"\\]", body):
+            raise self._refuse(lead + foreign.start(), f"cannot read `{foreign[0]}` in a dimension expression")
+        if glued := re.search(r"\b\d+[^\W\d]\w*", body):
+            raise self._refuse(
+                lead + glued.start(), f"`{glued[0]}` is neither a number nor a name; a product needs `*`"
+            )
         try:
             return self._fold(ast.parse(body, mode="eval").body, body, lead)
         except SyntaxError as error:

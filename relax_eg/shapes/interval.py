@@ -115,6 +115,8 @@ def _is_negative(a: Interval) -> bool:
 
 def _floordiv(a: Interval, b: Interval) -> Interval:
     """`x//y`; the y that are zero do not count, as nothing is defined there."""
+    if b == (0, 0):
+        return ANY
     if b[1] is not None and b[1] <= 0:
         return _floordiv(_negate(a), _negate(b))
     if b[0] is None or b[0] < 0:

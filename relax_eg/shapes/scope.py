@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import cast
 
-from relax_eg.errors import BoundsError
+from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, said
 from relax_eg.shapes.dim import Dim
-from relax_eg.shapes.interval import Interval, interval_of
+from relax_eg.shapes.interval import ANY, Interval, interval_of
 
 _DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
 _ACCEPTED = "accepted: (low, high) with low <= high, either may be None, or one integer for a fixed size"
@@ -78,7 +78,16 @@ class Scope:
 
     def interval(self, d: Dim | int) -> Interval:
         """Bounds of the value of `d` wherever it is defined; None where none is known. Sound, not always tight."""
-        return interval_of(Dim.of(d), self.bounds)
+        dim = Dim.of(d)
+        fixed = {
+            name: low for name in dim.variables for low, high in [self.bounds(name)] if low == high and low is not None
+        }
+        if not fixed:
+            return interval_of(dim, self.bounds)
+        try:
+            return interval_of(dim.substitute(fixed), self.bounds)
+        except SpecError:  # a divisor is fixed at zero: there is no value to enclose
+            return ANY
 
     def equal(self, a: Dim | int, b: Dim | int) -> bool | None:
         """True or False where equality or difference, for all sizes in bounds, is plain to see; else None."""

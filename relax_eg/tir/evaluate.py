@@ -23,10 +23,15 @@ from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
 
-_COMBINE = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "bitwise_or", "all": "bitwise_and"}
-_UFUNC = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "any": np.logical_or, "all": np.logical_and,
-}  # fmt: skip
+# What combines two elements in a reduction: a function of the table, and numpy's.
+_COMBINE: dict[str, tuple[str, np.ufunc]] = {
+    "sum": ("add", np.add),
+    "prod": ("multiply", np.multiply),
+    "max": ("maximum", np.maximum),
+    "min": ("minimum", np.minimum),
+    "any": ("bitwise_or", np.logical_or),
+    "all": ("bitwise_and", np.logical_and),
+}
 
 
 def evaluate(
@@ -126,17 +131,24 @@ class _Run:
     def stage(self, stage: Stage) -> Array:
         extents = self.shape(stage.output.shape)
         names = [str(loop_of(index)) for index in stage.indices]
-        rank = len(extents) + _depth(stage.value)
+        rank = max(1, len(extents) + stage.value.binders)  # numpy makes scalars of arrays without axes
         frame = _Frame({}, rank, 0).inside(names, extents)
         value = self.term(stage.value, frame)
         full = np.broadcast_to(value, (*extents, *(1,) * (rank - len(extents))))
         return np.array(full.reshape(extents))
 
     def term(self, expr: Scalar, frame: _Frame) -> Array:
-        found = frame.memo.get(expr)
-        if found is None:
-            found = frame.memo[expr] = self._term(expr, frame)
-        return found
+        memo, todo = frame.memo, [expr]
+        while todo:  # parts first, so that long chains do not recurse
+            at = todo[-1]
+            missing = [part for part in _parts(at) if part not in memo] if at not in memo else []
+            if missing:
+                todo.extend(missing)
+                continue
+            if at not in memo:
+                memo[at] = self._term(at, frame)
+            todo.pop()
+        return memo[expr]
 
     def _term(self, expr: Scalar, frame: _Frame) -> Array:
         match expr:
@@ -240,12 +252,11 @@ class _Run:
         extents = self.shape([extent for _, extent in expr.over])
         inner = frame.inside([str(loop_of(var)) for var, _ in expr.over], extents)
         first, last = frame.used, inner.used
-        widened = kind(expr.dtype) == "f" and np.dtype(expr.dtype).itemsize < 4
-        if not (self.exact or self.ordered):
-            if expr.kind == "sum" and 0 not in extents:
-                value = self._sum_of_products(expr.body, inner, first)
-                if value is not None:
-                    return value.astype(np.dtype(expr.dtype))
+        in_order = self.exact or self.ordered
+        if expr.kind == "sum" and 0 not in extents and not in_order:
+            value = self._sum_of_products(expr.body, inner, first)
+            if value is not None:
+                return value.astype(np.dtype(expr.dtype))
         body = self.term(expr.body, inner)
         shape = (*body.shape[:first], math.prod(extents), *(1,) * (frame.rank - first - 1))
         body = np.broadcast_to(body, (*body.shape[:first], *extents, *body.shape[last:])).reshape(shape)
@@ -253,15 +264,16 @@ class _Run:
             return np.full((*shape[:first], 1, *shape[first + 1 :]), self._identity(expr))
         if expr.kind in ("argmax", "argmin"):
             return self._position(expr.kind, body, first)
-        if self.exact or self.ordered:
+        function, ufunc = _COMBINE[expr.kind]
+        if in_order:
             steps = np.moveaxis(body, first, 0)
             value = steps[0]
             for step in steps[1:]:
-                value = self._call(_COMBINE[expr.kind], (value, step), expr.dtype, expr.dtype)
+                value = self._call(function, (value, step), expr.dtype, expr.dtype)
             return np.expand_dims(value, first)
         with np.errstate(all="ignore"):
-            wide = body.astype(np.float32) if widened else widen(body)
-            value = _UFUNC[expr.kind].reduce(wide, axis=first, keepdims=True, dtype=wide.dtype)
+            wide = widen(body, sums=True)
+            value = ufunc.reduce(wide, axis=first, keepdims=True, dtype=wide.dtype)
         return np.asarray(value).astype(np.dtype(expr.dtype))
 
     def _sum_of_products(self, body: Scalar, inner: _Frame, first: int) -> Array | None:
@@ -269,9 +281,7 @@ class _Run:
         factors = _factors(body)
         if len(factors) < 2:
             return None
-        values = [widen(self.term(factor, inner)) for factor in factors]
-        if values[0].dtype == np.float16:
-            values = [value.astype(np.float32) for value in values]
+        values = [widen(self.term(factor, inner), sums=True) for factor in factors]
         shape = np.broadcast_shapes(*(value.shape for value in values))
         scale = math.prod(extent for axis, extent in inner.loops.values() if axis >= first and shape[axis] == 1)
         operands: list[Any] = []
@@ -323,17 +333,11 @@ class _Run:
         return np.expand_dims(at, axis)
 
 
-def _depth(expr: Scalar) -> int:
-    """How many loop variables reductions bind at once inside `expr`."""
-    seen: dict[Scalar, int] = {}
-
-    def depth(at: Scalar) -> int:
-        if at not in seen:
-            inner = max((depth(child) for child in at.children), default=0)
-            seen[at] = inner + (len(at.over) if isinstance(at, Reduce) else 0)
-        return seen[at]
-
-    return depth(expr)
+def _parts(expr: Scalar) -> tuple[Scalar, ...]:
+    """The subterms that `expr` needs at the very points it is needed at."""
+    if isinstance(expr, Reduce):
+        return ()
+    return (expr.cond,) if isinstance(expr, Select) else expr.children
 
 
 def _factors(expr: Scalar) -> list[Scalar]:

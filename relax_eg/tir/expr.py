@@ -9,11 +9,10 @@ nothing is promoted. A Python number or a `Dim` beside a Scalar takes the Scalar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
-from typing import cast as typed
 
 import ml_dtypes
 import numpy as np
@@ -78,6 +77,11 @@ class Scalar:
     @cached_property
     def free(self) -> frozenset[str]:
         return frozenset[str]().union(*(child.free for child in self.children))
+
+    @cached_property
+    def binders(self) -> int:
+        """How many loop variables are bound at once inside, at most."""
+        return max((child.binders for child in self.children), default=0)
 
     @cached_property
     def hashed(self) -> int:
@@ -208,6 +212,7 @@ class Read(Scalar):
         for index in self.indices:
             if isinstance(index, Scalar) and kind(index.dtype) not in "iu":
                 raise ShapeError(f"{self.buffer} is indexed by {index}, of dtype {index.dtype}; an integer is needed")
+        _settle(self)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -232,7 +237,7 @@ class Apply(Scalar):
     def __post_init__(self) -> None:
         if self.fn not in FUNCTIONS:
             raise ShapeError(f"no scalar function `{self.fn}`; there are: {', '.join(FUNCTIONS)}")
-        _set_dtype(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
+        _settle(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -248,6 +253,10 @@ class Cast(Scalar):
 
     arg: Scalar
     dtype: str
+
+    def __post_init__(self) -> None:
+        kind(self.dtype)  # raises where there is no such dtype
+        _settle(self)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -271,7 +280,7 @@ class Select(Scalar):
             raise ShapeError(f"select on {self.cond}, of dtype {self.cond.dtype}; a bool is needed")
         if self.then.dtype != self.other.dtype:
             raise ShapeError(f"select between {self.then.dtype} and {self.other.dtype}; cast one side")
-        _set_dtype(self, self.then.dtype)
+        _settle(self, self.then.dtype)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -307,7 +316,7 @@ class Reduce(Scalar):
         if None in names or len(set(names)) < len(names):
             over = ", ".join(str(var) for var, _ in self.over)
             raise ShapeError(f"{self.kind} over {over}: distinct loop variables are needed")
-        _set_dtype(self, INDEX_DTYPE if self.kind.startswith("arg") else dtype)
+        _settle(self, INDEX_DTYPE if self.kind.startswith("arg") else dtype)
 
     @property
     def children(self) -> tuple[Scalar, ...]:
@@ -316,6 +325,10 @@ class Reduce(Scalar):
     @cached_property
     def free(self) -> frozenset[str]:
         return self.body.free - self.bound
+
+    @cached_property
+    def binders(self) -> int:
+        return self.body.binders + len(self.over)
 
     @property
     def bound(self) -> frozenset[str]:
@@ -378,104 +391,11 @@ def integer_pow(x: Scalar, exponent: int) -> Scalar:
     return Apply("integer_pow", (x, Const(exponent, "int32")))
 
 
-def equal(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("equal", a, b)
-
-
-def not_equal(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("not_equal", a, b)
-
-
-def less(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("less", a, b)
-
-
-def less_equal(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("less_equal", a, b)
-
-
-def within(low: ScalarLike, x: ScalarLike, high: ScalarLike) -> Scalar:
-    """`low <= x < high`, the usual guard of a read."""
-    return less_equal(low, x) & less(x, high)
-
-
-def maximum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("maximum", a, b)
-
-
-def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    return apply("minimum", a, b)
-
-
-def exp(x: Scalar) -> Scalar:
-    return apply("exp", x)
-
-
-def log(x: Scalar) -> Scalar:
-    return apply("log", x)
-
-
-def sqrt(x: Scalar) -> Scalar:
-    return apply("sqrt", x)
-
-
-def rsqrt(x: Scalar) -> Scalar:
-    return apply("rsqrt", x)
-
-
-def tanh(x: Scalar) -> Scalar:
-    return apply("tanh", x)
-
-
-def sigmoid(x: Scalar) -> Scalar:
-    return apply("sigmoid", x)
-
-
-Over: TypeAlias = "tuple[Dim, Dim | int | str] | Sequence[tuple[Dim, Dim | int | str]]"
-
-
-def reduce(kind: ReduceKind, body: Scalar, over: Over) -> Scalar:
-    """`body` reduced over `(variable, extent)` or a sequence of such pairs; over an empty sequence it is `body`."""
-    if len(over) == 2 and isinstance(over[0], Dim):
-        over = [typed("tuple[Dim, Dim | int | str]", over)]
-    pairs = typed("Sequence[tuple[Dim, Dim | int | str]]", over)
-    return Reduce(kind, tuple((var, Dim.of(extent)) for var, extent in pairs), body) if pairs else body
-
-
-def sum_(body: Scalar, over: Over) -> Scalar:
-    return reduce("sum", body, over)
-
-
-def prod_(body: Scalar, over: Over) -> Scalar:
-    return reduce("prod", body, over)
-
-
-def max_(body: Scalar, over: Over) -> Scalar:
-    return reduce("max", body, over)
-
-
-def min_(body: Scalar, over: Over) -> Scalar:
-    return reduce("min", body, over)
-
-
-def any_(body: Scalar, over: Over) -> Scalar:
-    return reduce("any", body, over)
-
-
-def all_(body: Scalar, over: Over) -> Scalar:
-    return reduce("all", body, over)
-
-
-def argmax(body: Scalar, over: Over, dtype: str = INDEX_DTYPE) -> Scalar:
-    return cast(reduce("argmax", body, over), dtype)
-
-
-def argmin(body: Scalar, over: Over, dtype: str = INDEX_DTYPE) -> Scalar:
-    return cast(reduce("argmin", body, over), dtype)
-
-
-def _set_dtype(expr: Scalar, dtype: str) -> None:
-    object.__setattr__(expr, "dtype", dtype)
+def _settle(expr: Scalar, dtype: str | None = None) -> None:
+    """Set a new term's dtype, and compute what is cached now, while its parts know theirs: no recursion later."""
+    if dtype is not None:
+        object.__setattr__(expr, "dtype", dtype)
+    _ = expr.free, expr.binders, hash(expr)
 
 
 def _rounded(value: Any, dtype: str) -> Number:

@@ -32,6 +32,8 @@ SPECIAL = 20
 
 _KINDS = {"bool": "b", "int": "i", "uint": "u", "float": "f", "bfloat": "f", "complex": "c"}
 
+_COMPLEX = {"float32": "complex64", "float64": "complex128"}
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -63,15 +65,17 @@ class Function:
         if self.result == "bool":
             return "bool"
         if self.result == "real":
-            return {"complex64": "float32", "complex128": "float64"}.get(args[0], args[0])
+            return next((real for real, made in _COMPLEX.items() if made == args[0]), args[0])
         if self.result == "complex":
-            return {"float32": "complex64", "float64": "complex128"}[args[0]]
+            if args[0] not in _COMPLEX:
+                raise ShapeError(f"{self.name}({', '.join(args)}): {' or '.join(_COMPLEX)} is needed")
+            return _COMPLEX[args[0]]
         return args[0]
 
     def __call__(self, args: Sequence[Array], dtype: str) -> Array:
         """The result, of dtype `dtype`, on arrays."""
         with np.errstate(all="ignore"):
-            return np.asarray(self.compute(*map(widen, args))).astype(dtype, copy=False)
+            return np.asarray(self.compute(*[widen(arg) for arg in args])).astype(dtype, copy=False)
 
 
 @lru_cache(64)
@@ -83,8 +87,13 @@ def kind(dtype: str) -> str:
     raise ShapeError(f"unknown dtype {dtype!r}; accepted: bool, int*, uint*, float*, bfloat16, complex*")
 
 
-def widen(x: Array) -> Array:
-    """Dtypes that numpy does not compute in, in one that it does; rounding back gives the narrow dtype's result."""
+def widen(x: Array, *, sums: bool = False) -> Array:
+    """`x` in a dtype that numpy computes in; rounding one operation's result back gives the narrow dtype's.
+
+    With `sums`, also float16 becomes float32, to be summed in.
+    """
+    if sums and x.dtype == np.float16:
+        return x.astype(np.float32)
     if x.dtype.kind == "V" or x.dtype == ml_dtypes.float8_e5m2:
         narrow = {"int4": np.int8, "uint4": np.uint8}
         return x.astype(narrow.get(x.dtype.name, np.float32))
@@ -168,7 +177,6 @@ _ROWS = (
     Function("minimum", 2, np.minimum, "biuf", exact=min),
     Function("clamp", 3, lambda low, x, high: np.minimum(np.maximum(x, low), high), "biuf", flops=2,
              exact=lambda low, x, high: min(max(x, low), high)),
-    Function("nextafter", 2, np.nextafter, "f"),
     # roots, exponentials, logarithms
     Function("sqrt", 1, np.sqrt, "fc", flops=DIVIDE),
     Function("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt),
@@ -215,7 +223,7 @@ _ROWS = (
     Function("bitwise_xor", 2, np.bitwise_xor, "biu", exact=operator.xor),
     Function("bitwise_not", 1, np.bitwise_not, "biu", exact=exact.invert),
     Function("shift_left", 2, lambda x, by: _shift(x, by, np.left_shift, 0), "iu", exact=exact.shift_left),
-    Function("shift_right_arithmetic", 2, lambda x, by: _shift(x, by, np.right_shift, np.where(x < 0, -1, 0)), "iu",
+    Function("shift_right_arithmetic", 2, lambda x, by: _shift(x, by, np.right_shift, np.where(x < 0, -1, 0)), "i",
              exact=exact.shift_right),
     Function("shift_right_logical", 2, _shift_right_logical, "iu", exact=exact.shift_right_logical),
     Function("population_count", 1, lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")), "iu"),

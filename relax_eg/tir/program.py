@@ -1,9 +1,11 @@
-"""Tensor programs: buffers, and stages that define every element of a buffer by one index equation.
+"""Tensor programs: buffers, and stages that define every element of a buffer by one index equation. A matmul:
 
     A, B = Buffer("A", (m, k), "float32"), Buffer("B", (k, n), "float32")
     i, j, r = loops("i j r")
     Y = stage(Buffer("Y", (m, n), "float32"), (i, j), sum_(A[i, r] * B[r, j], over=(r, k)))
     matmul = program("matmul", (A, B), Y)
+
+`compute` names the loop variables itself and suits operators of any rank.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from relax_eg.tir.expr import (
     Reduce,
     Scalar,
     ScalarLike,
-    Select,
     axes,
     is_loop,
     loop,
@@ -150,9 +151,7 @@ def stage(output: Buffer, indices: Sequence[Dim] | Dim, value: ScalarLike) -> St
     return Stage(output, at, scalar(value, output.dtype))
 
 
-def compute(
-    name: str, shape: Iterable[Dim | int], value: Callable[..., ScalarLike], dtype: str | None = None
-) -> Stage:
+def compute(name: str, shape: Iterable[Dim | int], value: Callable[..., ScalarLike], dtype: str | None = None) -> Stage:
     """The stage that writes `name[i, j, ...] = value(i, j, ...)`: loop variables are named as the parameters of
     `value`, or `i0`, `i1`, ... where it takes `*i`. The dtype is the value's; a number or a Dim needs `dtype`.
     """
@@ -186,11 +185,9 @@ def dims_of(term: Scalar) -> tuple[Dim, ...]:
     return tuple(extent for _, extent in term.over) if isinstance(term, Reduce) else ()
 
 
-
-
 def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: set[str]) -> None:
     """Raise ShapeError unless the equation is well-formed over the buffers `written` so far."""
-    where = f"{program}: in {made}"
+    where = f"{program}: {made.output.name}"
     names = [loop_of(index) for index in made.indices]
     if len(names) != made.output.rank:
         raise ShapeError(f"{where}: {len(names)} indices write {made.output}; {made.output.rank} are needed")
@@ -198,43 +195,41 @@ def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: s
         raise ShapeError(f"{where}: the indices written must be distinct loop variables")
     if made.value.dtype != made.output.dtype:
         raise ShapeError(f"{where}: the value is {made.value.dtype}, the buffer {made.output.dtype}; cast it")
-    _check_term(where, made.value, frozenset(filter(None, names)), written, later, set())
+    _check_terms(where, made.value, frozenset(filter(None, names)), written, later)
 
 
-def _check_term(
-    where: str,
-    term: Scalar,
-    bound: frozenset[str],
-    written: dict[str, Buffer],
-    later: set[str],
-    seen: set[tuple[Scalar, frozenset[str]]],
-) -> None:
-    """Check `term` where the loop variables `bound` are; `seen` are the terms checked already, and where."""
-    if (term, bound) in seen:
-        return
-    seen.add((term, bound))
-    if isinstance(term, Reduce):
-        for var, extent in term.over:
-            name = index_text(var)
-            if loop_of(var) in bound:
-                raise ShapeError(f"{where}: {term.kind} binds {name}, which is bound already; take another name")
-            if loop_names(extent):
-                raise ShapeError(f"{where}: the extent {index_text(extent)} of {name} depends on a loop variable")
-        bound = bound | term.bound
-    for dim in dims_of(term):
-        for name in loop_names(dim) - bound:
-            raise ShapeError(f"{where}: the loop variable {index_text(Dim.var(name))} is not bound")
-    if isinstance(term, Read):
-        buffer = written.get(term.buffer)
-        if buffer is None:
-            known = ", ".join(written) or "none"
-            why = "is written later" if term.buffer in later else "is unknown"
-            raise ShapeError(f"{where}: the buffer {term.buffer} {why}; known here: {known}")
-        if len(term.indices) != buffer.rank:
-            raise ShapeError(f"{where}: {len(term.indices)} indices read {buffer}; {buffer.rank} are needed")
-        if term.dtype != buffer.dtype:
-            raise ShapeError(f"{where}: {term} is read as {term.dtype}; {buffer.name} is {buffer.dtype}")
-    if isinstance(term, Select) and term.cond.dtype != "bool":
-        raise ShapeError(f"{where}: select on {term.cond}, of dtype {term.cond.dtype}; a bool is needed")
-    for child in term.children:
-        _check_term(where, child, bound, written, later, seen)
+def _check_terms(where: str, value: Scalar, outer: frozenset[str], written: dict[str, Buffer], later: set[str]) -> None:
+    """Check every term of `value`, where the loop variables `outer` are bound."""
+    first = (value, outer)
+    todo, seen = [first], {first}
+    while todo:
+        term, bound = todo.pop()
+        if isinstance(term, Reduce):
+            for var, extent in term.over:
+                name = index_text(var)
+                if loop_of(var) in bound:
+                    raise ShapeError(f"{where}: {term.kind} binds {name}, which is bound already; take another name")
+                if loop_names(extent):
+                    raise ShapeError(f"{where}: the extent {index_text(extent)} of {name} depends on a loop variable")
+            bound = bound | term.bound
+        for dim in dims_of(term):
+            for name in loop_names(dim) - bound:
+                raise ShapeError(f"{where}: the loop variable {index_text(Dim.var(name))} is not bound")
+        if isinstance(term, Read):
+            _check_read(where, term, written, later)
+        fresh = [(child, bound) for child in term.children if (child, bound) not in seen]
+        seen.update(fresh)
+        todo.extend(reversed(fresh))
+
+
+def _check_read(where: str, read: Read, written: dict[str, Buffer], later: set[str]) -> None:
+    """Check the buffer, the number of indices and the dtype of a read."""
+    buffer = written.get(read.buffer)
+    if buffer is None:
+        known = ", ".join(written) or "none"
+        why = "is written later" if read.buffer in later else "is unknown"
+        raise ShapeError(f"{where}: the buffer {read.buffer} {why}; known here: {known}")
+    if len(read.indices) != buffer.rank:
+        raise ShapeError(f"{where}: {len(read.indices)} indices read {buffer}; {buffer.rank} are needed")
+    if read.dtype != buffer.dtype:
+        raise ShapeError(f"{where}: {read} is read as {read.dtype}; {buffer.name} is {buffer.dtype}")

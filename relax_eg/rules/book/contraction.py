@@ -110,19 +110,19 @@ def times_identity(x: Any) -> Any:
 def diagonal_times_matrix(d: Any, a: Any) -> Any:
     """diag(d) A = d[:, None] * A"""
     n = d.shape[0]
-    return op.where(eye_mask(n), op.expand_dims(d, 1), op.constant(0.0, d.dtype)) @ a, op.expand_dims(d, 1) * a
+    return op.where(eye_mask(n), op.expand_dims(d, 1), 0.0) @ a, op.expand_dims(d, 1) * a
 
 
 @_rule("d: n, v: n", tags=("matmul", "diagonal"), check=False)
 def diagonal_times_vector(d: Any, v: Any) -> Any:
     """diag(d) v = d * v"""
-    return op.where(eye_mask(d.shape[0]), op.expand_dims(d, 1), op.constant(0.0, d.dtype)) @ v, d * v
+    return op.where(eye_mask(d.shape[0]), op.expand_dims(d, 1), 0.0) @ v, d * v
 
 
 @_rule("a: *b m n, d: n", tags=("matmul", "diagonal"), check=False)
 def matrix_times_diagonal(a: Any, d: Any) -> Any:
     """A diag(d) = A * d"""
-    return a @ op.where(eye_mask(d.shape[0]), op.expand_dims(d, 1), op.constant(0.0, d.dtype)), a * d
+    return a @ op.where(eye_mask(d.shape[0]), op.expand_dims(d, 1), 0.0), a * d
 
 
 @_rule("x: m 1, y: m n, z: n p", both=True, tags=("matmul",), check=False)
@@ -179,7 +179,7 @@ def matmul_of_transposes(a: Any, b: Any) -> Any:
     return (a @ b).T, b.T @ a.T
 
 
-@_rule("a: *b m k, w: k n, i: r @ int32", attrs={"mode": "take.mode"}, when="k >= 1", tags=("matmul", "rows"), check=False)
+@_rule("a: *b m k, w: k n, i: r @ int32", attrs={"mode": "take.mode"}, when=("k >= 1", "n >= 1"), tags=("matmul", "rows"), check=False)
 def rows_taken_before_matmul(a: Any, w: Any, i: Any, mode: str) -> Any:
     """take(A W, i) = take(A, i) W along the rows"""
     axis = a.ndim - 2

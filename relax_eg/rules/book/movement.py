@@ -62,12 +62,18 @@ def broadcast_of_broadcast_scalar(x: Any, t: Any) -> Any:
     return (op.broadcast_to(op.broadcast_to(x, x.shape), t), op.broadcast_to(x, t)) if x.ndim == 0 else None
 
 
+@_rule("v:", sizes="*t", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
+def full_is_broadcast(v: Any, t: Any) -> Any:
+    """full(v, t) = broadcast(v, t)"""
+    return op.full(t, v), op.broadcast_to(v, t)
+
+
 @_rule("x: *b, v:", phase="simplify", numerics="exact", tags=("pad",), check=False)
 def pad_by_nothing(x: Any, v: Any) -> Any:
     """pad(x, 0, 0) = x"""
     if x.ndim == 0:
         return None
-    return op.pad(x, (0,) * x.ndim, (0,) * x.ndim, value=v), x
+    return op.pad(x, [(0, 0)] * x.ndim, v), x
 
 
 @_rule("x: *b", phase="simplify", numerics="exact", tags=("slice",), check=False)

@@ -16,14 +16,14 @@ _rule = reduction.rule
 def trace_of_product(a: Any, b: Any) -> Any:
     """trace(A B) = sum(A * B')"""
     product = a @ b
-    masked = op.where(eye_mask(a.shape[0]), product, op.constant(0.0, a.dtype))
+    masked = op.where(eye_mask(a.shape[0]), product, 0.0)
     return op.sum(masked, (0, 1)), op.sum(a * b.T, (0, 1))
 
 
 @_rule("a: n n", both=True, tags=("trace",), check=False)
 def trace_of_transpose(a: Any) -> Any:
     """trace(A') = trace(A)"""
-    zero = op.constant(0.0, a.dtype)
+    zero = 0.0
     mask = eye_mask(a.shape[0])
     return op.sum(op.where(mask, a.T, zero), (0, 1)), op.sum(op.where(mask, a, zero), (0, 1))
 
@@ -97,7 +97,7 @@ def sum_of_transpose(a: Any) -> Any:
 @_rule("a: m k, b: m k", tags=("sum",), check=False)
 def squared_norm_of_product_rows(a: Any, b: Any) -> Any:
     """sum((A B') * I) = sum(A * B): the diagonal of a product, summed"""
-    masked = op.where(eye_mask(a.shape[0]), a @ b.T, op.constant(0.0, a.dtype))
+    masked = op.where(eye_mask(a.shape[0]), a @ b.T, 0.0)
     return op.sum(masked, (0, 1)), op.sum(a * b, (0, 1))
 
 

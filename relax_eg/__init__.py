@@ -1,0 +1,53 @@
+"""relax_eg: a compiler for tensor programs with dynamic shapes, in which rules decide and proofs permit."""
+
+from importlib.metadata import PackageNotFoundError as _NotInstalled
+from importlib.metadata import version as _version
+
+from relax_eg import errors, ops, rules
+from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
+from relax_eg.driver import optimize, trace
+from relax_eg.egraph import Budget, StopReason
+from relax_eg.errors import RelaxEgError
+from relax_eg.extract.profile import PROFILES, Profile
+from relax_eg.extract.report import CostReport
+from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple
+from relax_eg.jit import Jitted, jit
+from relax_eg.ops import api as op
+from relax_eg.ops.text import parse
+from relax_eg.rules import RuleSet
+from relax_eg.rules.check import verify
+
+try:
+    __version__ = _version("relax-eg")
+except _NotInstalled:  # a source tree that is not installed
+    __version__ = "0.0.0"
+
+__all__ = [
+    "PROFILES",
+    "Budget",
+    "Callable",
+    "Check",
+    "CostReport",
+    "Jitted",
+    "Module",
+    "Object",
+    "Optimized",
+    "Profile",
+    "Ready",
+    "RelaxEgError",
+    "RuleSet",
+    "Shape",
+    "StopReason",
+    "Tensor",
+    "Tuple",
+    "Variant",
+    "errors",
+    "jit",
+    "op",
+    "ops",
+    "optimize",
+    "parse",
+    "rules",
+    "trace",
+    "verify",
+]

@@ -1,0 +1,370 @@
+"""What `optimize` returns: an optimized function that runs on XLA, with its module and report."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from relax_eg.backend.lower import bind_sizes, run_at
+from relax_eg.errors import OptionError, ShapeError
+from relax_eg.extract.report import CostReport
+from relax_eg.extract.weights import Split, split
+from relax_eg.ir.module import Function, Module
+from relax_eg.shapes import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A function as the runtimes need it: how it was written, how it is called, and what was chosen for it.
+
+    `fn`: the function as written; `module`: the chosen program; `as_written`: the module traced from `fn`; `names`:
+    how the user writes each parameter; `arguments`: each parameter's argument of `fn`; `in_tree`, `out_tree`: pytree
+    structures of `(args, kwargs)` and of the result; `bind`: splits a call's arguments as the specs were; `weak_out`: which
+    results JAX holds weakly typed; `kept`: nothing was gained, run `fn` itself; `effectful`: it does more than compute.
+    """
+
+    fn: Callable[..., Any]
+    module: Module
+    as_written: Module
+    names: tuple[str, ...]
+    arguments: tuple[str, ...]
+    in_tree: Any
+    out_tree: Any
+    bind: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    weak_out: tuple[bool, ...]
+    scope: Scope
+    kept: bool
+    effectful: bool
+
+    @property
+    def function(self) -> Function:
+        return self.module.main
+
+    def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
+        try:
+            bound = self.bind(args, kwargs)
+        except TypeError as e:
+            raise ShapeError(f"{self.function.name}(): {e}") from None
+        leaves, tree = jax.tree_util.tree_flatten(bound)
+        if tree != self.in_tree:
+            raise ShapeError(
+                f"{self.function.name}(): the arguments are structured as {tree}; optimized for {self.in_tree}"
+            )
+        return leaves
+
+    def check(self, leaves: list[Any], start: int = 0) -> list[Any]:
+        """The arrays as JAX values of the declared dtypes. ShapeError where a dtype is another."""
+        checked: list[Any] = []
+        for leaf, param, name in zip(leaves, self.function.params[start:], self.names[start:], strict=True):
+            wanted = param.dtype
+            if isinstance(leaf, (bool, int, float, complex)) and not param.shape:
+                checked.append(jnp.asarray(leaf, wanted if not isinstance(leaf, complex) else None))
+                continue
+            array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+            if str(array.dtype) != wanted:
+                raise ShapeError(
+                    f"{self.function.name}(): argument `{name}` should be {wanted}, got {array.dtype}; "
+                    f"convert it, or optimize for that dtype"
+                )
+            checked.append(array)
+        return checked
+
+    def sizes(self, leaves: list[Any]) -> dict[str, Any]:
+        """The size variables' values, checked against signature and bounds."""
+        signature = Function(self.function.name, self.as_written.main.params, (), self.function.result)
+        sizes = bind_sizes(signature, [x.shape for x in leaves])
+        if all(isinstance(n, int) for n in sizes.values()):
+            self.scope.check(sizes, self.function.name)
+        return sizes
+
+    def result(self, value: Any) -> Any:
+        """The function's result in the structure `fn` gives it."""
+        outputs = value if isinstance(value, tuple) else (value,)
+        made = [_weak(x) if weak else x for x, weak in zip(outputs, self.weak_out, strict=True)]  # type: ignore[reportUnknownArgumentType]
+        return jax.tree_util.tree_unflatten(self.out_tree, made)
+
+    def original(self, leaves: list[Any]) -> Any:
+        """The function as written, on flat arrays."""
+        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, leaves)
+        return self.fn(*args, **kwargs)
+
+    def chosen(self, leaves: list[Any]) -> Any:
+        """The chosen program on flat arrays."""
+        sizes = self.sizes(leaves)
+        if self.kept:
+            return self.original(leaves)
+        return self.result(run_at(self.module, self.function, leaves, sizes))
+
+    def differentiable(self, leaves: list[Any]) -> Any:
+        """The chosen program, its derivatives those of the function as written.
+
+        A primal trace has lost `custom_vjp` and `stop_gradient`, so differentiating the chosen program itself could
+        give other derivatives than the user defined.
+        """
+        if self.kept or self.effectful:
+            return self.chosen(leaves)
+
+        @jax.custom_jvp
+        def primal(*xs: Any) -> Any:
+            return self.chosen(list(xs))
+
+        def derivative(primals: Any, tangents: Any) -> Any:
+            return jax.jvp(lambda *xs: self.original(list(xs)), primals, tangents)
+
+        primal.defjvp(derivative)
+        return primal(*leaves)
+
+
+def _weak(x: Any) -> Any:
+    # JAX has no public way to make an array weakly typed; arithmetic with a Python number keeps a weak type, so only
+    # this spelling remains.
+    from jax._src.lax.lax import _convert_element_type  # type: ignore[reportPrivateUsage]
+
+    return _convert_element_type(x, weak_type=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One program of the family: the sizes it serves, its module and its report."""
+
+    guard: str
+    module: Module
+    report: CostReport
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How far the optimized function's results are from those of the function as written, on one input.
+
+    Errors are relative to the largest magnitude of each result; `passed` compares with the tolerance of the
+    numerics class, 0 for "exact" and integers.
+    """
+
+    passed: bool
+    max_error: float
+    tolerance: float
+    worst: str
+
+    def __str__(self) -> str:
+        sign = "<=" if self.passed else ">"
+        verdict = "equal" if self.passed else "NOT equal"
+        return f"{verdict}: largest relative error {self.max_error:.3g} {sign} {self.tolerance:.3g} (in {self.worst})"
+
+
+class Optimized:
+    """An optimized function: call it like the function it came from.
+
+    `module`: the chosen program; `report`: what it costs and why; `variants`: every program of the family.
+    """
+
+    def __init__(self, program: Program, variants: tuple[Variant, ...], weights: tuple[str, ...], tolerance: float) -> None:
+        self._program = program
+        self.variants = variants
+        self._weights = weights
+        self._tolerance = tolerance
+        self._whole = jax.jit(self.to_jax())
+        self._ready: Ready | None = None
+        self._ready_for: tuple[Any, ...] = ()
+
+    @property
+    def module(self) -> Module:
+        return self.variants[0].module
+
+    @property
+    def report(self) -> CostReport:
+        return self.variants[0].report
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs.
+
+        With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
+        """
+        if not self._weights or self._program.kept:
+            return self._whole(*args, **kwargs)
+        p = self._program
+        leaves = p.leaves(args, kwargs)
+        held = [leaves[i] for i in self._weight_indices]
+        # Identity is a safe key for immutable arrays only; numpy's can change under us, tracers die.
+        if any(not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) for x in held):
+            return self._whole(*args, **kwargs)
+        ready = self._ready
+        if ready is None or len(self._ready_for) != len(held) or any(r() is not x for r, x in zip(self._ready_for, held, strict=True)):
+            ready = Ready(p, self._weight_indices, held)
+            self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
+        return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
+
+    @property
+    def _weight_indices(self) -> tuple[int, ...]:
+        return tuple(i for i, a in enumerate(self._program.arguments) if a in self._weights)
+
+    def to_jax(self) -> Callable[..., Any]:
+        """The chosen program as a JAX function of the same arguments: it composes with jit, grad, vmap and sharding.
+        Its derivatives are those of the function as written."""
+        program = self._program
+
+        def optimized(*args: Any, **kwargs: Any) -> Any:
+            return program.differentiable(program.check(program.leaves(args, kwargs)))
+
+        optimized.__name__ = program.function.name
+        return optimized
+
+    def prepare(self, *weights: Any, **named: Any) -> Ready:
+        """Compute once what depends on the weights alone. Takes the arguments declared as `weights`, in their order or
+        by name; the result takes the others."""
+        if not self._weights:
+            raise OptionError("prepare(): no weights were declared; pass weights=(...) to optimize")
+        given = dict(zip(self._weights, weights, strict=False)) | named
+        missing = [w for w in self._weights if w not in given]
+        if missing or len(weights) > len(self._weights) or set(given) - set(self._weights):
+            raise OptionError(f"prepare() takes the weights {', '.join(self._weights)}; got {', '.join(given) or 'none'}")
+        p = self._program
+        leaves: list[Any] = []
+        for w in self._weights:
+            found = jax.tree_util.tree_leaves(given[w])
+            expected = [i for i, a in enumerate(p.arguments) if a == w]
+            if len(found) != len(expected):
+                raise ShapeError(f"prepare(): `{w}` has {len(found)} arrays, optimized for {len(expected)}")
+            leaves += list(zip(expected, found, strict=True))
+        leaves.sort(key=lambda pair: pair[0])
+        return Ready(p, self._weight_indices, [x for _, x in leaves])
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """Compare with the function as written on these arguments."""
+        p = self._program
+        leaves = p.check(p.leaves(args, kwargs))
+        ours = jax.tree_util.tree_leaves_with_path(self(*args, **kwargs))
+        theirs = jax.tree_util.tree_leaves(jax.jit(lambda *xs: p.original(list(xs)))(*leaves))
+        errors = [(_error(np.asarray(x), np.asarray(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in zip(ours, theirs, strict=True)]
+        worst, where = max(errors, default=(0.0, "no result"))
+        return Check(worst <= self._tolerance, worst, self._tolerance, where)
+
+    def __repr__(self) -> str:
+        r = self.report
+        return f"<optimized {r.name}: {r.predicted_gain:.2f}x predicted on {r.target}>"
+
+
+def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
+    """Largest error relative to the largest finite magnitude of `y`; infinite where NaNs or infinities differ."""
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return float("inf")
+    if x.size == 0:
+        return 0.0
+    if x.dtype.kind in "biu":
+        return float(np.max(x != y))
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    a, b = x.astype(wide), y.astype(wide)
+    finite = np.isfinite(b)
+    if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf")
+    scale = float(np.max(np.abs(b[finite]), initial=0.0))
+    return float(np.max(np.abs(a - b)[finite], initial=0.0)) / (scale or 1.0)
+
+
+class Ready:
+    """An optimized function with its weights bound: call it with the other arguments.
+
+    `prepared`: the arrays kept for the calls, a tuple.
+    """
+
+    def __init__(self, program: Program, indices: tuple[int, ...], weights: list[Any]) -> None:
+        self._program = program
+        self.indices = frozenset(indices)
+        names = {str(program.function.params[i].attr("name")) for i in indices}
+        params = program.function.params
+        # What was kept as written runs as `fn` itself, with nothing to prepare.
+        self._split: Split | None = None if program.kept else split(program.function, names)
+        checked: list[Any] = []
+        for i, w in zip(indices, weights, strict=True):
+            array = w if isinstance(w, jax.Array) else jnp.asarray(w)
+            if str(array.dtype) != params[i].dtype:
+                raise ShapeError(f"prepare(): `{program.names[i]}` should be {params[i].dtype}, got {array.dtype}")
+            checked.append(array)
+        signature = Function("prepare", tuple(params[i] for i in indices), (), program.function.result)
+        self._weight_sizes = bind_sizes(signature, [x.shape for x in checked])
+        by_name = {str(params[i].attr("name")): x for i, x in zip(indices, checked, strict=True)}
+        self.prepared: tuple[Any, ...] = tuple(checked)
+        if self._split is not None:
+            kept = (by_name[n] for n in self._split.kept)
+            self.prepared = (*self._run_prepare(self._split, checked), *kept)
+        others = [i for i in range(len(params)) if i not in self.indices]
+        self._other_params = tuple(params[i] for i in others)
+        self._other_names = tuple(program.names[i] for i in others)
+        self._flat = jax.jit(self._main)
+        self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
+
+    def _run_prepare(self, parts: Split, weights: list[Any]) -> tuple[Any, ...]:
+        run = jax.jit(lambda *xs: run_at(self._program.module, parts.prepare, xs, self._weight_sizes))
+        return tuple(run(*weights))
+
+    def _main(self, prepared: tuple[Any, ...], others: list[Any]) -> Any:
+        p = self._program
+        checked: list[Any] = []
+        for x, param, name in zip(others, self._other_params, self._other_names, strict=True):
+            array = x if isinstance(x, jax.Array) else jnp.asarray(x, param.dtype if not param.shape else None)
+            if str(array.dtype) != param.dtype:
+                raise ShapeError(f"{p.function.name}(): argument `{name}` should be {param.dtype}, got {array.dtype}")
+            checked.append(array)
+        signature = Function(p.function.name, self._other_params, (), p.function.result)
+        sizes = {**self._weight_sizes, **bind_sizes(signature, [x.shape for x in checked])}
+        if all(isinstance(n, int) for n in sizes.values()):
+            p.scope.check(sizes, p.function.name)
+        if self._split is None:
+            weights, rest = iter(prepared), iter(checked)
+            return p.original([next(weights if i in self.indices else rest) for i in range(len(p.names))])
+        return p.result(run_at(p.module, self._split.main, [*prepared, *checked], sizes))
+
+    def run(self, others: list[Any]) -> Any:
+        """Call with the other parameters' arrays, flat."""
+        return self._flat(self.prepared, others)
+
+    def _others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        slots_args, slots_kwargs = self._placeholder
+        rest = iter(args)
+        full: list[Any] = []
+        for slot in slots_args:
+            held = jax.tree_util.tree_leaves(slot)
+            if held and all(s.index in self.indices for s in held):
+                full.append(slot)
+                continue
+            try:
+                full.append(next(rest))
+            except StopIteration:
+                break
+        full += list(rest)
+        weights_by_name = {k: v for k, v in slots_kwargs.items() if _all_in(v, self.indices)}
+        leaves = self._program.leaves(tuple(full), {**weights_by_name, **kwargs})
+        return [x for i, x in enumerate(leaves) if i not in self.indices]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on XLA with the arguments that are not weights."""
+        return self._flat(self.prepared, self._others(args, kwargs))
+
+    def to_jax(self) -> Callable[..., Any]:
+        """The program per call as a JAX function `(prepared, *others)`, so that weights stay arguments under `jax.jit`."""
+
+        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            return self._main(prepared, self._others(args, kwargs))
+
+        run.__name__ = self._program.function.name
+        return run
+
+
+class _Slot:
+    """Stands for a weight where a call's arguments are put together."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _all_in(tree: Any, indices: frozenset[int]) -> bool:
+    leaves = jax.tree_util.tree_leaves(tree)
+    return bool(leaves) and all(isinstance(s, _Slot) and s.index in indices for s in leaves)

@@ -1,0 +1,22 @@
+"""Programs come in here: JAX functions become modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from relax_eg.frontends.jax_trace import Traced, trace_function
+from relax_eg.ir.module import Module
+
+__all__ = ["Traced", "trace", "trace_function"]
+
+
+def trace(fn: Callable[..., Any], /, *specs: Any, name: str | None = None, **kwspecs: Any) -> Module:
+    """The module of a JAX function, for arguments as the specs describe them: one spec per argument, keywords by name.
+
+    A spec is a string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array (its own shape and dtype), a
+    `jax.ShapeDtypeStruct`, a number, None, or a pytree of these. Equal names are equal sizes.
+
+    Raises TraceError where JAX cannot trace the function, SpecError for a spec that cannot be read.
+    """
+    return trace_function(fn, specs, kwspecs, name=name).module

@@ -1,0 +1,145 @@
+"""Parameters of JAX primitives that have symbolic dimensions inside, and their form at known sizes.
+
+Nested custom derivatives survive where no size inside is symbolic. Where one is, the nested function is replaced by its
+primal, and derivatives are those of the primal: JAX made the custom ones for symbolic sizes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from relax_eg.frontends.symbolic import is_symbolic, to_dim
+
+Sizes = tuple[tuple[str, Any], ...]
+
+_CUSTOM = ("custom_jvp_call", "custom_vjp_call")
+
+
+class Sized:
+    """A parameter with symbolic dimensions inside: a jaxpr, an abstract value, or a structure with these in it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def at_sizes(self, sizes: Mapping[str, Any]) -> Any:
+        """The parameter where the size variables have these values."""
+        return _at(self.value, tuple(sorted(sizes.items(), key=lambda item: item[0])))
+
+    def __repr__(self) -> str:
+        return f"<{type(self.value).__name__} of symbolic sizes>"
+
+
+def has_sizes(value: Any) -> bool:
+    """Whether there is a symbolic dimension inside `value`."""
+    if is_symbolic(value):
+        return True
+    if isinstance(value, ClosedJaxpr):
+        return _is_symbolic_inside(value.jaxpr)
+    if isinstance(value, Jaxpr):
+        return _is_symbolic_inside(value)
+    if isinstance(value, (ShapedArray, jax.ShapeDtypeStruct)):
+        return any(map(is_symbolic, value.shape))
+    if isinstance(value, (tuple, list)):
+        return any(map(has_sizes, value))
+    if type(value) is dict:
+        return any(map(has_sizes, value.values()))
+    inner = getattr(value, "inner_aval", None)  # a reference
+    return inner is not None and has_sizes(inner)
+
+
+@lru_cache(1024)
+def _is_symbolic_inside(jaxpr: Any) -> bool:
+    variables = [*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)]
+    return any(has_sizes(v.aval) for v in variables) or any(
+        has_sizes(p) for eqn in jaxpr.eqns for p in eqn.params.values()
+    )
+
+
+def _at(value: Any, sizes: Sizes) -> Any:
+    """`value`, anything a parameter may be, with its symbolic dimensions replaced; itself where it has none."""
+    if is_symbolic(value):
+        return to_dim(value).evaluate(dict(sizes))
+    if isinstance(value, ClosedJaxpr):
+        inner = _at(value.jaxpr, sizes)
+        return value if inner is value.jaxpr else value.replace(jaxpr=inner)
+    if isinstance(value, Jaxpr):
+        if not _is_symbolic_inside(value):
+            return value
+        # Sizes that are themselves symbolic (during export) cannot be compared across scopes, so they are no keys.
+        return _specialised(value, sizes) if all(isinstance(s, int) for _, s in sizes) else _copy(value, sizes)
+    if isinstance(value, (ShapedArray, jax.ShapeDtypeStruct)):
+        if not any(map(is_symbolic, value.shape)):
+            return value
+        return value.update(shape=_at(tuple(value.shape), sizes))
+    if isinstance(value, tuple):
+        items = [_at(v, sizes) for v in value]
+        if all(a is b for a, b in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) is list:
+        return [_at(v, sizes) for v in value]
+    if type(value) is dict:
+        return {k: _at(v, sizes) for k, v in value.items()}
+    inner_aval = getattr(value, "inner_aval", None)  # a reference
+    if inner_aval is not None and hasattr(value, "update"):
+        found = _at(inner_aval, sizes)
+        return value if found is inner_aval else value.update(inner_aval=found)
+    return value
+
+
+@lru_cache(256)
+def _specialised(jaxpr: Any, sizes: Sizes) -> Any:
+    return _copy(jaxpr, sizes)
+
+
+def _copy(jaxpr: Any, sizes: Sizes) -> Any:
+    """`jaxpr` at these sizes: the same equations over variables whose shapes are numbers."""
+    equations: list[Any] = []
+    env: dict[Any, Any] = {v: _variable(v, sizes) for v in (*jaxpr.constvars, *jaxpr.invars)}
+    outputs = _copied(jaxpr, env, equations, sizes)
+    return jaxpr.replace(
+        constvars=[env[v] for v in jaxpr.constvars],
+        invars=[env[v] for v in jaxpr.invars],
+        outvars=outputs,
+        eqns=equations,
+    )
+
+
+def _copied(jaxpr: Any, env: dict[Any, Any], equations: list[Any], sizes: Sizes) -> list[Any]:
+    """Append the equations of `jaxpr` at these sizes; `env` maps its variables to the new ones. Returns its outputs."""
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        operands = [read(a) for a in eqn.invars]
+        if eqn.primitive.name == "dim_as_value":
+            (result,) = eqn.outvars
+            size = _at(eqn.params["dim"], sizes)
+            if isinstance(size, int):  # the primitive itself is for symbolic sizes only
+                env[result] = Literal(np.asarray(size, result.aval.dtype), result.aval)
+                continue
+        nested = eqn.params.get("call_jaxpr") if eqn.primitive.name in _CUSTOM else None
+        if nested is not None and not nested.consts and _is_symbolic_inside(nested.jaxpr):
+            inner = dict(zip(nested.jaxpr.invars, operands, strict=True))
+            env.update(zip(eqn.outvars, _copied(nested.jaxpr, inner, equations, sizes), strict=True))
+            continue
+        results = [_variable(v, sizes) for v in eqn.outvars]
+        env.update(zip(eqn.outvars, results, strict=True))
+        params = {k: _at(p, sizes) for k, p in eqn.params.items()}
+        equations.append(eqn.replace(invars=operands, outvars=results, params=params))
+    return [read(a) for a in jaxpr.outvars]
+
+
+def _variable(v: Any, sizes: Sizes) -> Any:
+    """A new variable for `v`, its shape known."""
+    return type(v)(_at(v.aval, sizes))

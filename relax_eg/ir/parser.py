@@ -1,0 +1,276 @@
+"""Relax text as modules: what `printer` writes, and what people write.
+
+Read with Python's own syntax. Beyond the printed form: operators nested and infix, numbers as operands, annotations
+left out, `n = T.int64()` lines, functions without the class around them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from relax_eg.errors import ModuleTextError
+from relax_eg.ir.annotations import Annotation
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.printer import HEADER, VERSION
+from relax_eg.ir.reader import Reader, Source, near, spelled
+from relax_eg.ir.values import Values
+
+Deduce = Callable[[str, tuple[Annotation, ...], Mapping[str, Any]], tuple[Mapping[str, Any], Annotation]]
+Complete = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
+FUNCTIONS = "@R.function functions, alone or in a class under @I.ir_module"
+STATEMENTS = "`name = expression`, `with R.dataflow():`, or `return expression`"
+OUTPUTS = "R.output(names) as the last line of the dataflow block"
+
+
+def parse_module(text: str, deduce: Deduce | None = None, complete: Complete | None = None) -> Module:
+    """The module that `text` tells. Raises ModuleTextError with the line.
+
+    `deduce(operator, operand annotations, attributes)` gives all attributes and the result's annotation; it is asked
+    where text leaves out the annotation, which is an error without it. `complete(operator, attributes)` gives all
+    attributes of an annotated operator in order, sizes as `Dim`s; without it they are taken as they stand: text
+    leaves out those that are None and does not tell sizes from whole numbers.
+    """
+    source = Source(text)
+    _check_version(source)
+    scope = ModuleScope(Reader(source), deduce, complete)
+    try:
+        return scope.module(source.tree())
+    except RecursionError:
+        line = scope.line
+        raise source.error_at(line, 0, "an expression is nested too deeply", "its parts bound to names") from None
+
+
+def _check_version(source: Source) -> None:
+    found = re.match(rf"\s*{re.escape(HEADER)}(\S+)", source.text)
+    if found and found[1] != str(VERSION):
+        raise source.error_at(1, len(HEADER), f"this text is version {found[1]}", f"version {VERSION}")
+
+
+class ModuleScope:
+    """What the functions of a text share: the callbacks and each other's signatures."""
+
+    def __init__(self, reader: Reader, deduce: Deduce | None, complete: Complete | None) -> None:
+        self.reader = reader
+        self.deduce = deduce
+        self.complete = complete
+        self.line = 1
+        self.classes = {"Module", "cls"}
+        self.names: set[str] = set()
+        self.signatures: dict[str, Signature] = {}
+
+    def module(self, tree: ast.Module) -> Module:
+        definitions: list[ast.FunctionDef] = []
+        for statement in tree.body:
+            if isinstance(statement, ast.ClassDef):
+                self.classes.add(statement.name)
+                definitions += [d for s in statement.body if (d := self._definition(s))]
+            elif not isinstance(statement, (ast.Import, ast.ImportFrom)) and (found := self._definition(statement)):
+                definitions.append(found)
+        source = self.reader.source
+        for d in definitions:
+            if d.name in self.names:
+                raise source.error(d, f"two functions are named `{d.name}`", "a name of its own for each function")
+            self.names.add(d.name)
+        for d in definitions:
+            if d.returns is not None:
+                params = tuple(p.annotation for p in self.params(d))
+                self.signatures[d.name] = Signature(params, self.reader.annotation(d.returns))
+        return Module(tuple(_FunctionReader(self, d).read() for d in definitions))
+
+    def _definition(self, statement: ast.stmt) -> ast.FunctionDef | None:
+        source = self.reader.source
+        if isinstance(statement, ast.Pass) or _is_text(statement) or is_size_declaration(statement):
+            return None
+        if not isinstance(statement, ast.FunctionDef):
+            raise source.error(statement, "this is not a function", FUNCTIONS)
+        for mark in statement.decorator_list:
+            if spelled(mark.func if isinstance(mark, ast.Call) else mark) != "function":
+                raise source.error(mark, "only functions of the graph level can be read", FUNCTIONS)
+        return statement
+
+    def params(self, definition: ast.FunctionDef) -> list[Expr]:
+        a, source = definition.args, self.reader.source
+        wanted = "parameters such as `x: R.Tensor((4,))`"
+        if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
+            raise source.error(definition, f"`{definition.name}` has defaults, stars or slashes", wanted)
+        for p in a.args:
+            if p.annotation is None:
+                raise source.error(p, f"parameter `{p.arg}` has no annotation", wanted)
+        return [var(p.arg, self.reader.annotation(p.annotation)) for p in a.args if p.annotation is not None]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """A docstring."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def is_size_declaration(statement: ast.stmt) -> bool:
+    """`n = T.int64()`, or several at once. Sizes need no declaration here."""
+    if not isinstance(statement, ast.Assign):
+        return False
+    value = statement.value
+    made = value.elts if isinstance(value, ast.Tuple) else [value]
+    return bool(made) and all(isinstance(v, ast.Call) and spelled(v.func, "T") is not None for v in made)
+
+
+class _FunctionReader:
+    """Reads one function."""
+
+    def __init__(self, scope: ModuleScope, definition: ast.FunctionDef) -> None:
+        self.scope = scope
+        self.definition = definition
+        self.reader = scope.reader
+        self.source = scope.reader.source
+        self.sources: dict[Expr, str] = {}
+        self.values = Values(scope)
+        self.lines: dict[str, int] = {}  # where each name is bound
+        self.blocks: list[Block] = []
+
+    def read(self) -> Function:
+        d = self.definition
+        params = self.scope.params(d)
+        for p, arg in zip(params, d.args.args, strict=True):
+            self._name(arg.arg, arg)
+            self.values.names[arg.arg] = p
+        steps: list[Binding] = []
+        for statement in d.body:
+            self.scope.line = statement.lineno
+            if isinstance(statement, ast.Return):
+                self._end_steps(steps)
+                return self._function(params, statement)
+            region = self._region(statement)
+            if region == "dataflow":
+                self._end_steps(steps)
+                self._dataflow(statement)
+            elif region == "bindings" and isinstance(statement, ast.With):
+                self._end_steps(steps)
+                for inner in statement.body:
+                    self._step(inner, steps)
+                self.blocks.append(Block(tuple(steps), dataflow=False))
+                steps = []
+            else:
+                self._step(statement, steps)
+        raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
+
+    def _end_steps(self, steps: list[Binding]) -> None:
+        if steps:
+            self.blocks.append(Block(tuple(steps), dataflow=False))
+            steps.clear()
+
+    def _function(self, params: list[Expr], end: ast.Return) -> Function:
+        d = self.definition
+        if end is not d.body[-1]:
+            raise self.source.error(end, "lines follow this `return`", "`return` as the last line of the function")
+        if end.value is None:
+            raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
+        result = self.values.expression(end.value)
+        declared = self.scope.signatures.get(d.name)
+        if declared is not None and declared.result != result.annotation:
+            problem = f"function `{d.name}` returns {result.annotation} and is declared to return {declared.result}"
+            raise self.source.error(end.value, problem, "the declaration to say what is returned")
+        self.scope.signatures[d.name] = Signature(tuple(p.annotation for p in params), result.annotation)
+        sources = MappingProxyType(self.sources)
+        return Function(d.name, tuple(params), tuple(self.blocks), result, sources)
+
+    def _region(self, statement: ast.stmt) -> str | None:
+        """`dataflow`, `bindings` or `inline`, if this is a `with` of one."""
+        if not isinstance(statement, ast.With):
+            return None
+        item = statement.items[0]
+        call = item.context_expr
+        kind = spelled(call.func) if isinstance(call, ast.Call) and not call.args else None
+        if kind not in ("dataflow", "bindings", "inline") or len(statement.items) > 1 or item.optional_vars:
+            raise self.source.error(call, "this opens no region", "with R.dataflow(): (or R.bindings, R.inline)")
+        return kind
+
+    def _step(self, statement: ast.stmt, steps: list[Binding]) -> None:
+        """One line of a binding block."""
+        if isinstance(statement, ast.Pass) or _is_text(statement) or is_size_declaration(statement):
+            return
+        if self._region(statement) == "inline":
+            assert isinstance(statement, ast.With)
+            for inner in statement.body:
+                name, value, _ = self._assigned(inner)
+                self.values.names[name] = value
+            return
+        name, value, bound = self._assigned(statement)
+        self.values.names[name] = bound
+        steps.append(Binding(bound, value))
+
+    def _dataflow(self, region: ast.stmt) -> None:
+        assert isinstance(region, ast.With)
+        bindings: dict[str, Binding] = {}
+        outputs: list[str] | None = None
+        for statement in region.body:
+            self.scope.line = statement.lineno
+            if outputs is not None:
+                raise self.source.error(statement, "a line follows R.output", OUTPUTS)
+            if _is_text(statement) or is_size_declaration(statement):
+                continue
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                outputs = self._outputs(statement.value, bindings)
+                continue
+            name, value, bound = self._assigned(statement)
+            self.values.names[name] = value
+            bindings[name] = Binding(bound, value)
+        if outputs is None:
+            raise self.source.error(region, "this dataflow block has no outputs", OUTPUTS)
+        for name, binding in bindings.items():
+            if name in outputs:
+                self.values.names[name] = binding.var
+            else:
+                del self.values.names[name]
+                self.values.hidden.add(name)
+        self.blocks.append(Block(tuple(bindings[name] for name in outputs)))
+
+    def _outputs(self, call: ast.Call, bindings: Mapping[str, Binding]) -> list[str]:
+        if spelled(call.func) != "output" or call.keywords:
+            raise self.source.error(call, "this line binds no name", f"{STATEMENTS}; {OUTPUTS}")
+        names: list[str] = []
+        for arg in call.args:
+            if not isinstance(arg, ast.Name) or arg.id not in bindings:
+                text = ast.unparse(arg)
+                raise self.source.error(arg, f"`{text}` is not bound in this block{near(text, bindings)}", OUTPUTS)
+            if arg.id in names:
+                raise self.source.error(arg, f"`{arg.id}` is listed twice", OUTPUTS)
+            names.append(arg.id)
+        return names
+
+    def _assigned(self, statement: ast.stmt) -> tuple[str, Expr, Expr]:
+        """Name, value and variable of `name: annotation = value`."""
+        self.scope.line = statement.lineno
+        target: ast.expr | None = None
+        if isinstance(statement, ast.AnnAssign):
+            target = statement.target
+        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+        assert target is None or isinstance(statement, (ast.Assign, ast.AnnAssign))
+        if target is None or not isinstance(target, ast.Name) or statement.value is None:  # type: ignore[union-attr]
+            raise self.source.error(statement, "this line binds no name", STATEMENTS)
+        written: ast.expr = statement.value  # type: ignore[union-attr]
+        declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
+        value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
+        self._name(target.id, target)
+        if not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
+            self.sources[value] = origin
+        return target.id, value, var(target.id, declared or value.annotation)
+
+    def _name(self, name: str, at: ast.expr | ast.arg) -> None:
+        if name in self.lines:
+            problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
+            raise self.source.error(at, problem, "a name of its own for each value")
+        self.lines[name] = at.lineno
+
+
+__all__ = ["Complete", "Deduce", "ModuleTextError", "parse_module"]

@@ -1,0 +1,236 @@
+"""Modules as Relax text, which `parser` reads back to an equal module.
+
+What Relax has no spelling for: `with R.inline():` names expressions that the lines after it use in place (outside
+dataflow blocks every plain line is a binding), and `with R.bindings():` keeps a binding block apart from the one
+before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from relax_eg.errors import WellFormedError
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.calls import signature
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CONSTANT,
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    constant_value,
+    postorder,
+)
+from relax_eg.ir.literals import attribute_text, constant_text, quoted, sizes_text
+from relax_eg.ir.module import Block, Function, Module
+from relax_eg.shapes import Dim
+
+VERSION = 1
+HEADER = "# relax_eg module text, version "
+
+# Names that mean something else after `R.`, so no operator may have them.
+RESERVED = frozenset(
+    "Callable Object Shape Tensor Tuple bindings call_dps_library const const_data dataflow dim foreign function inline"
+    " match_cast output scalar shape tuple".split()
+)
+
+INDENT = "    "
+MAX_NESTING = 8  # of tuples written in place; deeper ones get lines of their own
+
+
+def print_module(module: Module) -> str:
+    """The text of a module. Linear in its size."""
+    lines = [f"{HEADER}{VERSION}", "@I.ir_module", "class Module:"]
+    for i, function in enumerate(module.functions):
+        lines += [""] * (i > 0)
+        lines += [INDENT + line for line in _FunctionText(function, module).lines]
+    return "\n".join([*lines, INDENT + "pass"] if not module.functions else lines) + "\n"
+
+
+def print_function(function: Function) -> str:
+    """The text of one function; its calls of other functions are written `Module.name(...)`."""
+    return "\n".join(_FunctionText(function, None).lines) + "\n"
+
+
+class _FunctionText:
+    """The lines of one function."""
+
+    def __init__(self, function: Function, module: Module | None) -> None:
+        self.sources = function.sources
+        self.signatures = None if module is None else {f.name: signature(f) for f in module}
+        self.annotations: dict[Annotation, str] = {}
+        self.uses: Counter[Expr] = Counter()
+        self.nesting: dict[Expr, int] = {}  # of tuples written in place
+        self.inline: dict[Expr, str] = {}  # names outside dataflow blocks
+        self.lines: list[str] = []
+        self._count(function)
+        params = ", ".join(f"{p.attr('name')}: {self._annotation(p.annotation)}" for p in function.params)
+        self.lines += ["@R.function", f"def {function.name}({params}) -> {self._annotation(function.annotation)}:"]
+        plain = False
+        for block in function.blocks:
+            if block.dataflow:
+                self._dataflow(block)
+            elif plain or not block.bindings:
+                self.lines.append(INDENT + "with R.bindings():")
+                self._steps(block, INDENT * 2)
+            else:
+                self._steps(block, INDENT)
+            plain = not block.dataflow
+        self._named_in_place(function.result, INDENT, itself=not self._stands_in_place(function.result))
+        self.lines.append(f"{INDENT}return {self._operand(function.result, self.inline)}")
+
+    def _count(self, function: Function) -> None:
+        values = [b.value for block in function.blocks for b in block.bindings]
+        order = postorder([*values, function.result])
+        self.uses.update([*values, function.result])
+        self.taken = {b.name for block in function.blocks for b in block.bindings}
+        for e in order:
+            self.uses.update(e.args)
+            if e.op == VAR:
+                self.taken.add(e.attr("name"))
+            if e.op == TUPLE:
+                self.nesting[e] = 1 + max((self.nesting.get(a, 0) for a in e.args), default=0)
+        self.taken.update(p.attr("name") for p in function.params)
+        self.fresh_count = 0
+
+    def _fresh(self) -> str:
+        while True:
+            name = f"lv{self.fresh_count or ''}"
+            self.fresh_count += 1
+            if name not in self.taken:
+                return name
+
+    def _annotation(self, annotation: Annotation) -> str:
+        text = self.annotations.get(annotation)
+        if text is None:
+            text = self.annotations[annotation] = str(annotation)
+        return text
+
+    def _stands_in_place(self, e: Expr) -> bool:
+        """Whether `e` is written where it is used: its text tells its annotation and is short."""
+        if e.op == CONSTANT:
+            array = constant_value(e)
+            return array.ndim == 0 and e.annotation == Tensor((), array.dtype.name)
+        if e.op == SHAPE:
+            return e.annotation == Shape(e.attr("dims"))
+        if e.op == FUNCTION:
+            return self.signatures is None or self.signatures.get(e.attr("name")) in (None, e.annotation)
+        if e.op == TUPLE:
+            return (
+                self.uses[e] == 1
+                and self.nesting[e] <= MAX_NESTING
+                and e.annotation == Tuple(tuple(a.annotation for a in e.args))
+            )
+        return e.op == VAR
+
+    def _line(self, indent: str, name: str, annotation: Annotation, text: str, e: Expr | None = None) -> None:
+        source = None if e is None else self.sources.get(e)
+        comment = "" if source is None else f"  # {_one_line(source)}"
+        self.lines.append(f"{indent}{name}: {self._annotation(annotation)} = {text}{comment}")
+
+    def _dataflow(self, block: Block) -> None:
+        indent = INDENT * 2
+        self.lines.append(INDENT + "with R.dataflow():")
+        names: dict[Expr, str] = {}
+        # An output whose variable says what its value says is the value's own line; others are lines `gv = lv`.
+        own: dict[Expr, str] = {}
+        for b in block.bindings:
+            if b.value.op != VAR and b.value.annotation == b.var.annotation:
+                own.setdefault(b.value, b.name)
+        values = [b.value for b in block.bindings]
+        bound = set(values)
+        for e in postorder(values):
+            if e.op != VAR and (e in bound or not self._stands_in_place(e)):
+                name = own.get(e) or self._fresh()
+                self._line(indent, name, e.annotation, self._text(e, names), e)
+                names[e] = name
+        for b in block.bindings:
+            if own.get(b.value) != b.name:
+                self._line(indent, b.name, b.var.annotation, self._operand(b.value, names))
+        self.lines.append(f"{indent}R.output({', '.join(b.name for b in block.bindings)})")
+
+    def _steps(self, block: Block, indent: str) -> None:
+        for b in block.bindings:
+            e = b.value
+            alias = e.op == VAR or e in self.inline or e.annotation != b.var.annotation
+            self._named_in_place(e, indent, itself=alias)
+            if alias:
+                self._line(indent, b.name, b.var.annotation, self._operand(e, self.inline))
+            else:
+                self._line(indent, b.name, e.annotation, self._text(e, self.inline), e)
+        if not block.bindings:
+            self.lines.append(indent + "pass")
+
+    def _named_in_place(self, root: Expr, indent: str, itself: bool) -> None:
+        """A `with R.inline():` for what is below `root`, and for the root `itself` if so."""
+        opened = False
+        for e in postorder([root], stop=self.inline.__contains__):
+            in_place = not itself if e is root else self._stands_in_place(e)
+            if e.op == VAR or e in self.inline or in_place:
+                continue
+            if not opened:
+                self.lines.append(indent + "with R.inline():")
+                opened = True
+            name = self._fresh()
+            self._line(indent + INDENT, name, e.annotation, self._text(e, self.inline), e)
+            self.inline[e] = name
+
+    def _operand(self, e: Expr, names: dict[Expr, str]) -> str:
+        return names.get(e) or self._text(e, names)
+
+    def _operands(self, args: Iterable[Expr], names: dict[Expr, str]) -> str:
+        return ", ".join(self._operand(a, names) for a in args)
+
+    def _text(self, e: Expr, names: dict[Expr, str]) -> str:
+        """The expression itself, operands by name."""
+        if e.op == VAR:
+            return str(e.attr("name"))
+        if e.op == CONSTANT:
+            return constant_text(constant_value(e))
+        if e.op == SHAPE:
+            return f"R.shape({sizes_text(e.attr('dims'))})"
+        if e.op == FUNCTION:
+            return f"Module.{e.attr('name')}"
+        if e.op == TUPLE:
+            return f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
+        if e.op == TUPLE_GET:
+            return f"{self._operand(e.args[0], names)}[{e.attr('index')}]"
+        if e.op == MATCH_CAST:
+            return f"R.match_cast({self._operand(e.args[0], names)}, {self._annotation(e.annotation)})"
+        if e.op == CALL:
+            return f"{self._operand(e.args[0], names)}({self._operands(e.args[1:], names)})"
+        if e.op == CALL_DPS_LIBRARY:
+            return self._library_text(e, names)
+        if e.op in RESERVED or not e.op.isidentifier():
+            raise WellFormedError(f"`{e.op}` cannot name an operator: R.{e.op} is not a name or means something else")
+        return f"R.{e.op}({', '.join([*(self._operand(a, names) for a in e.args), *map(_keyword, _written(e))])})"
+
+    def _library_text(self, e: Expr, names: dict[Expr, str]) -> str:
+        args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
+        attrs = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("attrs"))
+        more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")
+        return f"R.call_dps_library({quoted(e.attr('name'))}, {args}, out={self._annotation(e.annotation)}{more})"
+
+
+def _written(e: Expr) -> list[tuple[str, object]]:
+    """The attributes that are printed; the operator table fills in the absent ones, whose value is None."""
+    return [(k, v) for k, v in e.attrs if v is not None]
+
+
+def _keyword(attribute: tuple[str, object]) -> str:
+    name, value = attribute
+    # The operator table says which attributes are sizes, so these need not say so themselves.
+    if isinstance(value, tuple) and value and all(type(v) is Dim for v in value):
+        return f"{name}={sizes_text(value)}"
+    return f"{name}={attribute_text(value)}"
+
+
+def _one_line(source: str) -> str:
+    return re.sub(r"\s+", " ", source).encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,252 @@
+"""Reading the parts of module text that are not expressions: positions, annotations, attribute values, constants."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from relax_eg.errors import ModuleTextError, RelaxEgError
+from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
+from relax_eg.ir.expr import ConstantData
+from relax_eg.ir.foreign import foreign_at
+from relax_eg.ir.literals import Array, array_of, unpack
+from relax_eg.shapes import Dim
+
+Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
+
+ANNOTATIONS = "R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result) or R.Object"
+ATTRIBUTES = "a number, text, None, a tuple, a size, an annotation, R.scalar(...) or R.foreign(...)"
+
+WINDOW = 110  # characters of a long line that an error shows
+
+_SOURCE = re.compile(r"\s*#\s*(\S.*:\d+)\s*$")
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """`; did you mean ...?`, or nothing where no name is near."""
+    found = difflib.get_close_matches(name, sorted(set(names)), 2)
+    return f"; did you mean {' or '.join(f'`{n}`' for n in found)}?" if found else ""
+
+
+class Source:
+    """The text, for errors that show where."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = re.split(r"\r\n|\r|\n", text)
+
+    def tree(self) -> ast.Module:
+        """The syntax tree. Raises ModuleTextError."""
+        python = "Relax text, which is Python's syntax"
+        try:
+            return ast.parse(self.text)
+        except SyntaxError as error:
+            raise self.error_at(error.lineno or 1, max(0, (error.offset or 1) - 1), error.msg, python) from None
+        except (RecursionError, MemoryError):
+            raise self.error_at(1, 0, "the text is nested too deeply", "its parts bound to names") from None
+        except ValueError as error:  # null characters, or text that is not Unicode
+            raise self.error_at(1, 0, str(error), python) from None
+
+    def error(self, at: Node, problem: str, expected: str) -> ModuleTextError:
+        """The error that `at` is wrong: the line, a caret, what was expected."""
+        before = self._line(at.lineno).encode("utf-8", "surrogatepass")[: at.col_offset]
+        return self.error_at(at.lineno, len(before.decode("utf-8", "replace")), problem, expected)
+
+    def error_at(self, line: int, column: int, problem: str, expected: str) -> ModuleTextError:
+        shown = self._line(line).replace("\t", " ").rstrip()
+        start = len(shown) - len(shown.lstrip())
+        if len(shown) - start > WINDOW:
+            start = max(start, min(column - WINDOW // 2, len(shown) - WINDOW))
+        caret = " " * max(0, column - start)
+        shown = shown[start : start + WINDOW]
+        return ModuleTextError(f"line {line}: {problem}\n  {shown}\n  {caret}^\n  expected: {expected}")
+
+    def refused(self, at: Node, error: Exception, expected: str) -> ModuleTextError:
+        """`error`, raised for what stands at `at`, with the place; unless it tells a place already."""
+        if isinstance(error, ModuleTextError):
+            return error
+        first, *rest = str(error).split("\n")
+        accepted = [line.strip()[len("accepted: ") :] for line in rest if line.strip().startswith("accepted: ")]
+        return self.error(at, first, accepted[0] if accepted else expected)
+
+    def origin(self, statement: ast.stmt) -> str | None:
+        """The `file:line` of the comment that ends a statement."""
+        line = self._line(statement.end_lineno or statement.lineno)
+        after = line.encode("utf-8", "surrogatepass")[statement.end_col_offset or 0 :].decode("utf-8", "replace")
+        found = _SOURCE.match(after)
+        return found[1] if found else None
+
+    def _line(self, number: int) -> str:
+        return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+
+
+def spelled(node: ast.expr, prefix: str = "R") -> str | None:
+    """`name` where `node` is `prefix.name`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == prefix:
+        return node.attr
+    return None
+
+
+class Reader:
+    """Reads annotations, sizes, attribute values and constants."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def annotation(self, node: ast.expr) -> Annotation:
+        call = node if isinstance(node, ast.Call) else None
+        kind = spelled(call.func if call else node)
+        args, keywords = (call.args, self.keywords(call)) if call else ([], {})
+        try:
+            if kind == "Object" and not args and not keywords:
+                return Object()
+            if kind == "Tuple" and call and not keywords:
+                only = args[0] if len(args) == 1 else None
+                fields = only.elts if isinstance(only, (ast.Tuple, ast.List)) else args
+                return Tuple(tuple(map(self.annotation, fields)))
+            if kind == "Callable" and call and len(args) == 2 and isinstance(args[0], (ast.Tuple, ast.List)):
+                return Callable(tuple(map(self.annotation, args[0].elts)), self.annotation(args[1]))
+            if kind in ("Tensor", "Shape"):
+                return self._sized(kind, args, keywords)
+        except (RelaxEgError, TypeError) as error:
+            raise self.source.refused(node, error, ANNOTATIONS) from None
+        raise self.source.error(node, "this is not an annotation", ANNOTATIONS)
+
+    def _sized(self, kind: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Annotation:
+        names = ("shape", "dtype") if kind == "Tensor" else ("dims",)
+        given = dict(zip(names, args, strict=False)) | keywords
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            if name == names[0]:
+                is_spec = isinstance(value, ast.Constant) and isinstance(value.value, str)
+                values[name] = ast.literal_eval(value) if is_spec else self.sizes(value)
+            else:
+                values[name] = self.attribute(value)
+        if len(args) > len(names):
+            raise TypeError(f"R.{kind} takes {' and '.join(names)}, and ndim by keyword")
+        if not isinstance(values.get("dtype", ""), str) or type(values.get("ndim", 0)) is not int:
+            raise TypeError("the dtype is text and the rank a whole number")
+        return Tensor(**values) if kind == "Tensor" else Shape(**values)
+
+    def sizes(self, node: ast.expr) -> tuple[Dim, ...]:
+        """A tuple of sizes: numbers, text such as "2*n", or names and arithmetic written out."""
+        if not isinstance(node, (ast.Tuple, ast.List)):
+            raise self.source.error(node, "these are not sizes", 'a tuple of sizes, such as ("n", 4)')
+        return tuple(map(self.size, node.elts))
+
+    def size(self, node: ast.expr) -> Dim:
+        try:
+            return Dim.of(node.value if isinstance(node, ast.Constant) else ast.unparse(node))  # type: ignore[arg-type]
+        except RelaxEgError as error:
+            raise self.source.refused(node, error, 'a size, such as 4, "n" or "2*n + 1"') from None
+
+    def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
+        found: dict[str, ast.expr] = {}
+        for k in call.keywords:
+            if k.arg is None:
+                raise self.source.error(k, "`**` has no meaning here", "keyword arguments written out")
+            found[k.arg] = k.value
+        return found
+
+    def number(self, node: ast.expr) -> bool | int | float | complex | None:
+        """The number written at `node`, or None if it is something else."""
+        sign = 1
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            sign, node = -1, node.operand
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):  # bool is an int
+            return node.value if sign == 1 else -node.value
+        if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+            return sign * float(node.id)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            if node.func.id == "float" and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+                if node.args[0].value in ("inf", "-inf", "nan"):
+                    return sign * float(node.args[0].value)
+            elif node.func.id == "complex" and len(node.args) == 2 and sign == 1:
+                real, imaginary = map(self.number, node.args)
+                if isinstance(real, (int, float)) and isinstance(imaginary, (int, float)):
+                    return complex(real, imaginary)
+        return None
+
+    def attribute(self, node: ast.expr) -> Any:
+        """An attribute's value."""
+        number = self.number(node)
+        if number is not None:
+            return number
+        if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str)):
+            return node.value
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return tuple(map(self.attribute, node.elts))
+        kind = spelled(node.func if isinstance(node, ast.Call) else node)
+        if kind is not None:
+            return self._marked(node, kind)
+        if isinstance(node, (ast.Name, ast.BinOp, ast.UnaryOp)) or (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        ):
+            return self.size(node)
+        raise self.source.error(node, "this is not an attribute's value", ATTRIBUTES)
+
+    def _marked(self, node: ast.expr, kind: str) -> Any:
+        args = node.args if isinstance(node, ast.Call) else []
+        if kind == "dim" and len(args) == 1:
+            return self.size(args[0])
+        if kind in ("const", "const_data") and isinstance(node, ast.Call):
+            return ConstantData(self.constant(node, kind))
+        if kind == "scalar" and len(args) == 1:
+            inner = args[0]
+            if isinstance(inner, ast.Call) and (form := spelled(inner.func)) in ("const", "const_data"):
+                return self.constant(inner, form)[()]
+            raise self.source.error(inner, "this is not a constant", 'R.const(1.5, "float32")')
+        if kind == "foreign":
+            return self._foreign(node, args)
+        if kind in ("Tensor", "Shape", "Tuple", "Callable", "Object"):
+            return self.annotation(node)
+        raise self.source.error(node, f"R.{kind} is not an attribute's value", ATTRIBUTES)
+
+    def _foreign(self, node: ast.expr, args: list[ast.expr]) -> Any:
+        match args:
+            case [ast.Constant(value=str(name)), ast.Constant(value=int(place))]:
+                found = foreign_at(name, place)
+            case _:
+                raise self.source.error(node, "this names no object", 'R.foreign("type name", number)')
+        if found is None:
+            raise self.source.error(
+                node,
+                f"this process holds no {name} number {place}: a module with foreign objects cannot be read in another "
+                "process than the one that printed it",
+                "text printed in this process, or a module without foreign objects",
+            )
+        return found
+
+    def constant(self, call: ast.Call, kind: str) -> Array:
+        """The array of `R.const(values, dtype)` or `R.const_data(dtype, shape, packed)`."""
+        expected = 'R.const(values, "dtype")' if kind == "const" else 'R.const_data("dtype", shape, "packed bytes")'
+        args = call.args + list(self.keywords(call).values())
+        try:
+            if kind == "const" and len(args) in (1, 2):
+                values = self._values(args[0])
+                dtype = self.attribute(args[1]) if len(args) == 2 else _default_dtype(values)
+                return array_of(values, dtype)
+            if kind == "const_data" and len(args) == 3:
+                dtype, shape, packed = map(self.attribute, args)
+                return unpack(dtype, shape, packed)
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            raise self.source.refused(call, error, expected) from None
+        raise self.source.error(call, "this is not a constant", expected)
+
+    def _values(self, node: ast.expr) -> Any:
+        if isinstance(node, (ast.Tuple, ast.List)):
+            return [self._values(e) for e in node.elts]
+        number = self.number(node)
+        if number is None:
+            raise self.source.error(node, "this is not a number", "numbers, or lists of them of equal lengths")
+        return number
+
+
+def _default_dtype(values: Any) -> str:
+    while isinstance(values, list) and values:
+        values = values[0]  # type: ignore[reportUnknownVariableType]
+    kinds = {bool: "bool", int: "int32", complex: "complex64"}
+    return kinds.get(type(values), "float32")  # type: ignore[reportUnknownArgumentType]

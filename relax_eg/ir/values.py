@@ -1,0 +1,233 @@
+"""Reading the expressions of module text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.calls import call_annotation
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CONSTANT,
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    ConstantData,
+    Expr,
+    const,
+    node,
+    tuple_get,
+)
+from relax_eg.ir.literals import array_of
+from relax_eg.ir.printer import RESERVED
+from relax_eg.ir.reader import near, spelled
+
+if TYPE_CHECKING:
+    from relax_eg.ir.parser import ModuleScope
+
+INFIX: dict[type[ast.operator], str] = {
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul",
+    ast.Pow: "power",
+}  # fmt: skip
+
+VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
+LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
+
+
+class Values:
+    """Reads the expressions of one function over the `names` that are bound so far.
+
+    `hidden` are names of dataflow blocks that have ended. The annotation that text declares for an expression, where
+    there is one, is its annotation.
+    """
+
+    def __init__(self, scope: ModuleScope) -> None:
+        self.scope = scope
+        self.reader = scope.reader
+        self.source = scope.reader.source
+        self.names: dict[str, Expr] = {}
+        self.hidden: set[str] = set()
+
+    def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
+        if isinstance(at, ast.Name):
+            return self._named(at)
+        if isinstance(at, ast.Call) and (called := self._called(at, declared)) is not None:
+            return called
+        number = self.reader.number(at)
+        if number is not None:
+            return self._number(at, number, declared)
+        if isinstance(at, ast.Tuple):
+            fields = self._operands(at.elts)
+            return node(TUPLE, fields, (), declared or Tuple(tuple(f.annotation for f in fields)))
+        if isinstance(at, ast.Subscript):
+            return self._field(at, declared)
+        if isinstance(at, ast.BinOp) and type(at.op) in INFIX:
+            return self._operator(at, INFIX[type(at.op)], self._operands([at.left, at.right]), {}, declared)
+        if isinstance(at, ast.UnaryOp) and isinstance(at.op, ast.USub):
+            return self._operator(at, "negative", self._operands([at.operand]), {}, declared)
+        if isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes:
+            return self._function(at, at.attr, declared)
+        raise self.source.error(at, "this is not a value", VALUES)
+
+    def _named(self, at: ast.Name) -> Expr:
+        found = self.names.get(at.id)
+        if found is not None:
+            return found
+        if at.id in self.scope.names:
+            return self._function(at, at.id, None)
+        if at.id in self.hidden:
+            problem = f"`{at.id}` is local to its dataflow block"
+            raise self.source.error(at, problem, f"`{at.id}` to be listed in the R.output of that block")
+        problem = f"`{at.id}` is not defined{near(at.id, [*self.names, *self.scope.names])}"
+        raise self.source.error(at, problem, "a parameter, an earlier binding or a function of the module")
+
+    def _function(self, at: ast.expr, name: str, declared: Annotation | None) -> Expr:
+        if name not in self.scope.names:
+            problem = f"no function `{name}` in the module{near(name, self.scope.names)}"
+            raise self.source.error(at, problem, "a function of the module")
+        annotation = declared or self.scope.signatures.get(name)
+        if annotation is None:
+            problem = f"what `{name}` returns is not known yet"
+            raise self.source.error(at, problem, f"`def {name}(...) -> annotation:`, or {name} defined before its use")
+        return node(FUNCTION, (), (("name", name),), annotation)
+
+    def _number(self, at: ast.expr, number: Any, like: Annotation | None) -> Expr:
+        """A number as a constant, of the dtype of `like` where that is a tensor's."""
+        if not isinstance(like, Tensor) or like.dtype is None:
+            return const(number)
+        try:
+            return const(array_of(number, like.dtype))
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            wanted = f'a number that {like.dtype} holds, or R.const(number, "dtype")'
+            raise self.source.refused(at, error, wanted) from None
+
+    def _operands(self, nodes: list[ast.expr]) -> list[Expr]:
+        """Operands in order; a bare number takes the dtype of the first operand that has one."""
+        found: list[Expr | None] = []
+        for at in nodes:
+            number = None if isinstance(at, ast.Call) else self.reader.number(at)
+            found.append(self.expression(at) if number is None or isinstance(at, ast.Name) else None)
+        tensors = [e.annotation for e in found if e is not None and isinstance(e.annotation, Tensor)]
+        like = next((a for a in tensors if a.dtype is not None), None)
+        return [
+            e if e is not None else self._number(at, self.reader.number(at), like)
+            for e, at in zip(found, nodes, strict=True)
+        ]
+
+    def _field(self, at: ast.Subscript, declared: Annotation | None) -> Expr:
+        value = self.expression(at.value)
+        index = self.reader.number(at.slice)
+        if type(index) is not int or (declared is None and not isinstance(value.annotation, Tuple)):
+            raise self.source.error(at, "only fields of a tuple are taken by [number]", "a tuple and a whole number")
+        if declared is not None:
+            return node(TUPLE_GET, (value,), (("index", index),), declared)
+        fields = value.annotation.fields if isinstance(value.annotation, Tuple) else ()
+        if not 0 <= index < len(fields):
+            raise self.source.error(at, f"the tuple has no field {index}", f"an index from 0 to {len(fields) - 1}")
+        return tuple_get(value, index)
+
+    def _called(self, at: ast.Call, declared: Annotation | None) -> Expr | None:
+        """The value of a call, or None where it is a number such as `float("inf")`."""
+        name = spelled(at.func)
+        plain = at.func.id if isinstance(at.func, ast.Name) else None
+        if plain is not None and plain not in self.names and plain not in self.scope.names:
+            if plain in ("call_dps_library", "match_cast"):
+                name = plain
+            elif self.reader.number(at) is not None:
+                return None
+        if name is None:
+            callee = self.expression(at.func)
+            if at.keywords:
+                raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
+            args = self._operands(at.args)
+            annotation = declared or call_annotation(callee.annotation, [a.annotation for a in args])
+            return node(CALL, (callee, *args), (), annotation)
+        if name in RESERVED:
+            return self._core(at, name, declared)
+        for arg in at.args:
+            if isinstance(arg, ast.Constant) and isinstance(arg.value, str):
+                raise self.source.error(arg, f"operands of R.{name} are values", "attributes by keyword: name=value")
+        attrs = {k: self.reader.attribute(v) for k, v in self.reader.keywords(at).items()}
+        return self._operator(at, name, self._operands(at.args), attrs, declared)
+
+    def _operator(
+        self, at: ast.expr, name: str, operands: list[Expr], attrs: Mapping[str, Any], declared: Annotation | None
+    ) -> Expr:
+        scope = self.scope
+        annotation = declared
+        try:
+            if annotation is not None:
+                attrs = attrs if scope.complete is None else scope.complete(name, attrs)
+            elif scope.deduce is not None:
+                attrs, annotation = scope.deduce(name, tuple(o.annotation for o in operands), attrs)
+        except RelaxEgError as error:
+            raise self.source.refused(at, error, "operands and attributes that the operator takes") from None
+        if annotation is None:
+            problem = f"R.{name} has no annotation and there is no operator table to deduce it"
+            raise self.source.error(at, problem, f"`name: R.Tensor(...) = R.{name}(...)` on a line of its own")
+        return node(name, operands, attrs.items(), annotation)
+
+    def _core(self, at: ast.Call, name: str, declared: Annotation | None) -> Expr:
+        args, keywords = at.args, self.reader.keywords(at)
+        if name in ("const", "const_data"):
+            data = ConstantData(self.reader.constant(at, name))
+            return node(CONSTANT, (), (("data", data),), declared or Tensor(data.array.shape, data.array.dtype.name))
+        if name == "shape" and len(args) == 1 and not keywords:
+            dims = self.reader.sizes(args[0])
+            return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
+        if name == "tuple" and not keywords:
+            fields = self._operands(args)
+            return node(TUPLE, fields, (), declared or Tuple(tuple(f.annotation for f in fields)))
+        if name == "match_cast" and len(args) == 2 and not keywords:
+            asserted = self.reader.annotation(args[1])
+            self._agrees(args[1], asserted, declared)
+            return node(MATCH_CAST, (self.expression(args[0]),), (), asserted)
+        if name == "call_dps_library":
+            return self._library(at, args, keywords, declared)
+        raise self.source.error(at, f"R.{name} is not a value with these arguments", VALUES)
+
+    def _library(
+        self, at: ast.Call, args: list[ast.expr], keywords: dict[str, ast.expr], declared: Annotation | None
+    ) -> Expr:
+        given = dict(zip(("name", "args", "out", "attrs", "pure"), args, strict=False)) | keywords
+        name = given.pop("name", None)
+        operands = given.pop("args", None)
+        out, attrs, pure = given.pop("out", None), given.pop("attrs", None), given.pop("pure", None)
+        if given or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+            raise self.source.error(at, "this library call cannot be read", LIBRARY)
+        if not isinstance(operands, (ast.Tuple, ast.List)):
+            raise self.source.error(operands or at, "the arguments of a library call are a tuple", LIBRARY)
+        annotation = declared if out is None else self.reader.annotation(out)
+        if annotation is None:
+            raise self.source.error(at, f'"{name.value}" does not say what it fills', LIBRARY)
+        if out is not None:
+            self._agrees(out, annotation, declared)
+        is_pure = True if pure is None else self.reader.attribute(pure)
+        if not isinstance(is_pure, bool):
+            raise self.source.error(pure or at, "`pure` is True or False", LIBRARY)
+        pairs = self._library_attrs(attrs)
+        values = (("name", name.value), ("attrs", pairs), ("pure", is_pure))
+        return node(CALL_DPS_LIBRARY, self._operands(operands.elts), values, annotation)
+
+    def _library_attrs(self, at: ast.expr | None) -> tuple[tuple[str, Any], ...]:
+        if at is None:
+            return ()
+        if not isinstance(at, ast.Dict):
+            raise self.source.error(at, "the attributes of a library call are a dict", 'attrs={"name": value}')
+        pairs: list[tuple[str, Any]] = []
+        for key, value in zip(at.keys, at.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                raise self.source.error(key or value, "attributes are named by text", 'attrs={"name": value}')
+            pairs.append((key.value, self.reader.attribute(value)))
+        return tuple(pairs)
+
+    def _agrees(self, at: ast.expr, annotation: Annotation, declared: Annotation | None) -> None:
+        if declared is not None and declared != annotation:
+            problem = f"the name is declared {declared}, its value says {annotation}"
+            raise self.source.error(at, problem, "the same annotation, or `name: annotation = value` on its own line")

@@ -1,0 +1,206 @@
+"""What holds of every module between stages."""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NoReturn, cast
+
+from relax_eg.errors import WellFormedError
+from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of
+from relax_eg.ir.calls import impure_functions
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.ir.module import Block, Function, Module
+from relax_eg.shapes import Dim
+
+
+def check(module: Module) -> None:
+    """Raise WellFormedError if `module` breaks a rule of the IR. Linear in the module's size.
+
+    - Parameters are variables; no name is bound twice in a function; names are identifiers.
+    - What a variable stands for is bound before it is used. Outputs of a dataflow block can be used after it; inside
+      it their values are.
+    - Impure calls and `match_cast` stand as whole values of bindings outside dataflow blocks.
+    - A size variable is brought in by a parameter or by a `match_cast` before it is used.
+    - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
+    """
+    impure = impure_functions(module)
+    arity = {f.name: len(f.params) for f in module}
+    for function in module:
+        _FunctionCheck(function, arity, impure).run()
+
+
+class _FunctionCheck:
+    def __init__(self, function: Function, arity: dict[str, int], impure: frozenset[str]) -> None:
+        self.function = function
+        self.arity = arity
+        self.impure = impure
+        self.bound: dict[str, Expr] = {}
+        self.sizes: set[str] = set()
+        self.seen: set[Expr] = set()
+        self.outputs: frozenset[Expr] = frozenset()  # of the dataflow block being checked
+        self.place = "the parameters"
+        self.size_cache: dict[Annotation, frozenset[str]] = {}
+
+    def run(self) -> None:
+        f = self.function
+        if not _is_name(f.name):
+            self._fail(None, f"the function's name is not an identifier: {f.name!r}")
+        for p in f.params:
+            if p.op != VAR:
+                self._fail(p, "a parameter must be a variable")
+            self._bind(p)
+            self.sizes |= self._sizes_of(p.annotation)
+        for block in f.blocks:
+            self._block(block)
+        self.place = "the result"
+        self._value(f.result, whole=False)
+
+    def _block(self, block: Block) -> None:
+        self.outputs = frozenset(b.var for b in block.bindings) if block.dataflow else frozenset()
+        for b in block.bindings:
+            if b.var.op != VAR:
+                self.place = "a binding"
+                self._fail(b.var, "what is bound must be a variable")
+            self.place = f"binding `{b.name}`"
+            self._value(b.value, whole=not block.dataflow)
+            if b.value.op == MATCH_CAST:
+                self.sizes |= self._sizes_of(b.value.annotation)
+            self._known_sizes(b.value, self._sizes_of(b.var.annotation))
+            if not block.dataflow:
+                self._bind(b.var)
+        for b in block.bindings if block.dataflow else ():
+            self.place = f"binding `{b.name}`"
+            self._bind(b.var)
+        self.outputs = frozenset()
+
+    def _bind(self, v: Expr) -> None:
+        name = v.attr("name")
+        if not _is_name(name):
+            self._fail(v, f"the variable's name is not an identifier: {name!r}")
+        if name in self.bound:
+            self._fail(None, f"`{name}` is bound twice")
+        self.bound[name] = v
+
+    def _value(self, root: Expr, whole: bool) -> None:
+        """Check what is new under `root`; with `whole`, the root itself may have an effect."""
+        if not whole and (effect := self._effect(root)):
+            self._fail(root, f"{effect} must be the whole value of a binding outside dataflow blocks")
+        for e in postorder([root], stop=self.seen.__contains__):
+            if e in self.seen:
+                continue
+            self.seen.add(e)
+            for a in e.args:
+                if effect := self._effect(a):
+                    self._fail(a, f"{effect} must be the whole value of a binding outside dataflow blocks")
+            self._node(e)
+
+    def _effect(self, e: Expr) -> str | None:
+        if e.op == MATCH_CAST:
+            return "match_cast"
+        if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
+            return "an impure call"
+        if e.op == CALL and e.args and e.args[0].op == FUNCTION and e.args[0].attr("name") in self.impure:
+            return f"a call of `{e.args[0].attr('name')}`, which has effects,"
+        return None
+
+    def _node(self, e: Expr) -> None:
+        if e.op == VAR:
+            self._variable(e)
+        elif e.op == TUPLE_GET:
+            self._field(e)
+        elif e.op == FUNCTION and e.attr("name") not in self.arity:
+            name = e.attr("name")
+            self._fail(e, f"the module has no function `{name}`{_near(name, self.arity)}")
+        elif e.op == CALL:
+            self._call(e)
+        if e.op != MATCH_CAST:  # which may bring in sizes
+            self._known_sizes(e, self._sizes_of(e.annotation))
+        for _, value in e.attrs:
+            self._known_sizes(e, _sizes_in(value))
+
+    def _variable(self, e: Expr) -> None:
+        name = e.attr("name")
+        bound = self.bound.get(name)
+        if bound is e:
+            return
+        if e in self.outputs:
+            self._fail(e, f"`{name}` is an output of this dataflow block; inside the block its value is to be used")
+        if bound is None:
+            self._fail(e, f"`{name}` is not defined before its use{_near(name, self.bound)}")
+        self._fail(e, f"`{name}` is bound as {bound.annotation} and used as {e.annotation}")
+
+    def _field(self, e: Expr) -> None:
+        index, whole = e.attr("index"), e.args[0].annotation
+        if isinstance(whole, Tuple):
+            if type(index) is not int or not 0 <= index < len(whole.fields):
+                self._fail(e, f"there is no field {index!r} in a tuple of {len(whole.fields)}")
+        elif not isinstance(whole, Object):
+            self._fail(e, f"a field is taken of {whole}, which is not a tuple")
+
+    def _call(self, e: Expr) -> None:
+        if not e.args:
+            self._fail(e, "a call needs what is called as its first operand")
+        callee, given = e.args[0], len(e.args) - 1
+        name = callee.attr("name") if callee.op in (FUNCTION, VAR) else callee.op
+        if callee.op == FUNCTION:
+            wanted = self.arity[name]  # operands come first, so the function is known to exist
+        elif isinstance(callee.annotation, Callable):
+            wanted = len(callee.annotation.params)
+        elif isinstance(callee.annotation, Object):
+            return
+        else:
+            self._fail(e, f"`{name}` is called and is {callee.annotation}, not a function")
+        if given != wanted:
+            self._fail(e, f"`{name}` takes {wanted} argument{'' if wanted == 1 else 's'}, given: {given}")
+
+    def _sizes_of(self, annotation: Annotation) -> frozenset[str]:
+        found = self.size_cache.get(annotation)
+        if found is None:
+            found = frozenset(v for d in dims_of(annotation) for v in d.variables)
+            self.size_cache[annotation] = found
+        return found
+
+    def _known_sizes(self, e: Expr, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            if name not in self.sizes:
+                self._fail(
+                    e,
+                    f"the size `{name}` is not known here: no parameter and no earlier match_cast brings it in"
+                    + _near(name, self.sizes),
+                )
+
+    def _fail(self, e: Expr | None, problem: str) -> NoReturn:
+        line = None if e is None else self.function.sources.get(e)
+        where = f"function `{self.function.name}`, {self.place}" + (f" ({line})" if line else "")
+        raise WellFormedError(f"{where}: {problem}" + ("" if e is None or e.op == VAR else f"\n  in {_shown(e)}"))
+
+
+def _sizes_in(value: Any) -> frozenset[str]:
+    if isinstance(value, Dim):
+        return value.variables
+    if isinstance(value, Annotation):
+        return frozenset(v for d in dims_of(value) for v in d.variables)
+    if isinstance(value, tuple):
+        return frozenset(v for item in cast("tuple[Any, ...]", value) for v in _sizes_in(item))
+    return frozenset()
+
+
+@lru_cache(1 << 12)
+def _is_name(name: str) -> bool:
+    # Python reads identifiers in their NFKC form, so text with another one would not read back.
+    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, sorted(names), 1)
+    return f"; did you mean `{found[0]}`?" if found else ""
+
+
+def _shown(e: Expr) -> str:
+    names = [str(a.attr("name")) if a.op in (VAR, FUNCTION) else f"<{a.op}>" for a in e.args]
+    label = str(e.attr("name")) if e.op in (FUNCTION, CALL_DPS_LIBRARY) else e.op
+    return f"{label}({', '.join(names)}): {e.annotation}"

@@ -1,0 +1,170 @@
+"""The reference interpreter: a module's meaning, computed from index equations on numpy or exact arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from relax_eg.errors import OperatorError, ShapeError, WellFormedError
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CONSTANT,
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    constant_value,
+    postorder,
+)
+from relax_eg.ir.module import Function, Module
+from relax_eg.ops.record import get, program_of, site_of
+from relax_eg.shapes import Binder, Dim
+from relax_eg.tir import evaluate as evaluate_program
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Value: TypeAlias = "Array | tuple[Any, ...] | str"  # a tensor, a tuple or shape, the name of a function
+Domain = Literal["numpy", "exact"]
+Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
+
+
+def evaluate(
+    program: Function | Module,
+    args: Sequence[Any],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    domain: Domain = "numpy",
+    ordered: bool = False,
+    libraries: Libraries | None = None,
+) -> Any:
+    """What `program` (a module's entry, or a function that calls no other) returns: an array, or a tuple of such.
+
+    Size variables are read off the arguments' shapes; `sizes` gives those that no argument tells. `domain` and
+    `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library`.
+    """
+    module = program if isinstance(program, Module) else Module((program,))
+    run = _Interpreter(module, domain, ordered, libraries)
+    return run.function(program.main if isinstance(program, Module) else program, args, sizes or {})
+
+
+def evaluate_expr(
+    expr: Expr,
+    env: Mapping[Expr, Any],
+    sizes: Mapping[str, int],
+    *,
+    domain: Domain = "numpy",
+    ordered: bool = False,
+    libraries: Libraries | None = None,
+) -> Any:
+    """The value of `expr` where the nodes in `env`, usually variables, have these values."""
+    return _Interpreter(Module(()), domain, ordered, libraries).value(expr, dict(env), dict(sizes))
+
+
+@dataclass(frozen=True)
+class _Interpreter:
+    module: Module
+    domain: Domain
+    ordered: bool
+    libraries: Libraries | None
+
+    def function(self, function: Function, args: Sequence[Any], given: Mapping[str, int]) -> Any:
+        sizes = dict(given)
+        if len(args) != len(function.params):
+            raise ShapeError(f"{function.name}() takes {len(function.params)} arguments, got {len(args)}")
+        env: dict[Expr, Any] = {}
+        fit: list[tuple[str, Annotation, Any]] = []
+        for param, arg in zip(function.params, args, strict=True):
+            env[param] = _arrays(arg)
+            fit.append((str(param.attr("name")), param.annotation, env[param]))
+        self.bind(function.name, fit, sizes)
+        for block in function.blocks:
+            for binding in block.bindings:
+                if not block.dataflow:
+                    env.pop(binding.value, None)  # a step is run each time it is written
+                env[binding.var] = self.value(binding.value, env, sizes)
+        return self.value(function.result, env, sizes)
+
+    def bind(self, where: str, fit: Sequence[tuple[str, Annotation, Any]], sizes: dict[str, int]) -> None:
+        """Check that each named value fits its annotation, and add to `sizes` the variables this tells."""
+        known = {name: Dim.of(size) for name, size in sizes.items()}
+        patterns: list[list[Dim]] = []
+        names: list[str] = []
+        shapes: list[tuple[int, ...]] = []
+        todo = list(reversed(fit))
+        while todo:
+            name, annotation, value = todo.pop()
+            if isinstance(annotation, Tuple):
+                if not isinstance(value, tuple) or len(value) != len(annotation.fields):
+                    raise ShapeError(f"{where}: `{name}` should be a tuple of {len(annotation.fields)}")
+                parts = zip(annotation.fields, value, strict=True)
+                todo.extend(reversed([(f"{name}[{i}]", a, v) for i, (a, v) in enumerate(parts)]))
+                continue
+            dims, shape = None, ()
+            if isinstance(annotation, Tensor):
+                dims, shape = annotation.shape, value.shape
+                if annotation.ndim not in (None, value.ndim):
+                    raise ShapeError(f"{where}: `{name}` should have rank {annotation.ndim}, got {value.ndim}")
+                if self.domain == "numpy" and annotation.dtype not in (None, value.dtype.name):
+                    raise ShapeError(f"{where}: `{name}` should be {annotation.dtype}, got {value.dtype.name}")
+            elif isinstance(annotation, Shape):
+                dims, shape = annotation.dims, value
+            if dims is not None:
+                patterns.append([d.substitute(known) for d in dims])
+                names.append(name)
+                shapes.append(shape)
+        sizes.update(Binder(patterns, names, where).bind(shapes))
+
+    def value(self, root: Expr, env: dict[Expr, Any], sizes: dict[str, int]) -> Any:
+        for e in postorder((root,), stop=env.__contains__):
+            if e not in env:
+                env[e] = self.node(e, [env[a] for a in e.args], sizes)
+        return env[root]
+
+    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        if e.op == CONSTANT:
+            return constant_value(e)
+        if e.op == TUPLE:
+            return tuple(args)
+        if e.op == TUPLE_GET:
+            return args[0][e.attr("index")]
+        if e.op == SHAPE:
+            return tuple(d.evaluate(sizes) for d in e.attr("dims"))
+        if e.op == FUNCTION:
+            return str(e.attr("name"))
+        if e.op == CALL:
+            return self.function(self.module[args[0]], args[1:], {})
+        if e.op == MATCH_CAST:
+            self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
+            return args[0]
+        if e.op == CALL_DPS_LIBRARY:
+            if self.libraries is None:
+                raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
+            return _arrays(self.libraries(e, args, sizes))
+        if e.op == VAR:
+            raise WellFormedError(f"variable `{e.attr('name')}` is used before it is defined")
+        return self.operator(e, args, sizes)
+
+    def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        site = site_of(e)
+        program = program_of(site)
+        if program is not None:
+            results = evaluate_program(program, args, sizes, domain=self.domain, ordered=self.ordered)
+            return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
+        reference = get(e.op).reference
+        if reference is None or self.domain == "exact":
+            raise OperatorError(f"{e.op} has no index equations and so no value in the {self.domain} domain")
+        dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
+        attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
+        return _arrays(reference(*args, **attrs))
+
+
+def _arrays(value: Any) -> Any:
+    """Arrays where there are numbers or JAX arrays; tuples of them."""
+    return tuple(map(_arrays, value)) if isinstance(value, (tuple, list)) else np.asarray(value)

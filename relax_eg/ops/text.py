@@ -1,0 +1,32 @@
+"""Reading module text with the operator table at hand: missing annotations are deduced, attributes completed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from relax_eg.ir import Annotation, Module, check, parse_module
+from relax_eg.ops.record import attributes_of, deduce, get
+
+
+def parse(text: str) -> Module:
+    """The module that Relax text tells; the inverse of `str(module)`.
+
+    Annotations may be left out where the operators determine them. ModuleTextError with the line for text that cannot
+    be read, OperatorError for operators applied to what they do not accept, WellFormedError for a module that breaks
+    a rule of the IR.
+    """
+    module = parse_module(text, _deduce, _complete)
+    check(module)
+    return module
+
+
+def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return attributes_of(get(name), given)
+
+
+def _deduce(
+    name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], Annotation]:
+    attrs = _complete(name, given)
+    return attrs, deduce(name, operands, attrs)

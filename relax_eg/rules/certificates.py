@@ -1,0 +1,144 @@
+"""Verdicts that are known before anything runs: by the content of a rule, in a file beside the rule books.
+
+The key of a rule is a hash of everything a verdict depends on: the source text of its function and of what that calls
+in the same file, the values it closes over, the rule's declaration, and the checker's version. Nothing is evaluated
+to compute it, so that start-up stays instant.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import linecache
+import types
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from relax_eg.rules.check import CHECKER_VERSION, Verdict, remembered
+from relax_eg.rules.domain import instances
+from relax_eg.rules.format import expression_text
+from relax_eg.rules.rule import Rule
+
+FORMAT_VERSION = 1
+BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
+
+_INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, list, dict)
+
+
+def content_hash(rule: Rule) -> str:
+    """The key of `rule`: equal keys have equal verdicts."""
+    declared = (
+        rule.name, sorted((n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()), list(rule.signature),
+        list(rule.attributes.items()), rule.sizes, rule.when, rule.numerics, rule.reverse, CHECKER_VERSION,
+    )  # fmt: skip
+    text = "\n".join([repr(declared), *_function_text(rule)])
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _function_text(rule: Rule) -> Iterator[str]:
+    seen: set[int] = set()
+    found = list(_content(rule.function, seen))
+    if None not in found:
+        yield from (t for t in found if t is not None)
+        return
+    # No source to be had (typed at a prompt, say): what the function makes at several ranks stands for it.
+    for instance in instances(rule, limit=8):
+        yield " ; ".join(map(expression_text, instance.left)) + " => " + " ; ".join(map(expression_text, instance.right))
+
+
+def _content(function: Any, seen: set[int]) -> Iterator[str | None]:
+    """Source text of a function, the values it closes over, and functions and constants of its own file it mentions;
+    None where there is no source."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        yield None
+        return
+    yield source_of(code)
+    closure = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    values: list[tuple[str, Any]] = [(n, c.cell_contents) for n, c in closure]
+    parameters = inspect.signature(function).parameters.values()
+    values += [(p.name, p.default) for p in parameters if p.default is not p.empty]
+    scope: dict[str, Any] = function.__globals__
+    values += [(n, scope[n]) for n in _names(code) if n in scope]
+    for name, value in values:
+        if isinstance(value, types.FunctionType) and value.__code__.co_filename == code.co_filename:
+            yield from _content(value, seen)
+        elif isinstance(value, _INLINE):
+            yield f"{name}={value!r}"
+        else:
+            yield f"{name}={getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+@lru_cache(1 << 12)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """Global names a function mentions, inner functions included."""
+    inner = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names(c)]
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+@lru_cache(1 << 12)
+def source_of(code: types.CodeType) -> str | None:
+    """The lines of a function, from its first decorator; None where the file is not at hand."""
+    lines = linecache.getlines(code.co_filename)
+    first = code.co_firstlineno - 1
+    if not 0 <= first < len(lines):
+        return None
+    # A fraction of the cost of inspect.getsource, which reads the text again token by token.
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    taken: list[str] = []
+    in_body = False
+    for line in lines[first:]:
+        text = line.strip()
+        deeper = not text or len(line) - len(line.lstrip()) > indent
+        if in_body and not deeper:
+            break
+        taken.append(line.rstrip())
+        in_body = in_body or (not deeper and text.startswith("def ") and text.endswith(":")) or text.startswith(") ->")
+    if not in_body:  # a lambda, or a layout that the above does not read
+        try:
+            return inspect.getsource(code)
+        except (OSError, TypeError, IndentationError):
+            return None
+    return "\n".join(t for t in taken if t)
+
+
+@lru_cache(None)
+def _known() -> dict[str, dict[str, Any]]:
+    """The shipped verdicts by key; none where the file is missing or of another version."""
+    try:
+        text = BOOK_VERDICTS.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    data = json.loads(text)
+    return data["verdicts"] if data.get("version") == FORMAT_VERSION else {}
+
+
+def known_verdict(rule: Rule) -> Verdict | None:
+    """The shipped verdict on a rule of this content, if there is one."""
+    entry = _known().get(content_hash(rule))
+    return None if entry is None else Verdict(rule, entry["status"], entry["samples"], problem=entry.get("problem", ""))
+
+
+def status(rule: Rule) -> Verdict:
+    """The verdict on `rule`: shipped, given earlier, or given now."""
+    return known_verdict(rule) or remembered(rule)
+
+
+def write_verdicts(rules: Iterable[Rule], path: Path = BOOK_VERDICTS) -> None:
+    """Test `rules` as far as that is not known, and write their verdicts, in a fixed order."""
+    entries: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        verdict = status(rule)
+        entry: dict[str, Any] = {"rule": rule.name, "status": verdict.status, "samples": verdict.samples}
+        if verdict.problem:
+            entry["problem"] = verdict.problem
+        entries[content_hash(rule)] = entry
+    data = {"version": FORMAT_VERSION, "checker": CHECKER_VERSION, "verdicts": entries}
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _known.cache_clear()

@@ -1,0 +1,247 @@
+"""The probabilistic checker: a rule is tested at random sizes and values, exactly, or refuted by a counterexample.
+
+Which judges a rule meets follows from its numerics class (`judge.py`): equality over the reals always; the same bits
+for `exact`; the accuracy law for `reassociate`. The same seed gives the same verdict.
+"""
+
+from __future__ import annotations
+
+import runpy
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from relax_eg.errors import RuleError
+from relax_eg.ir.annotations import is_float
+from relax_eg.rules import samples as draws
+from relax_eg.rules.domain import instances, need_instance
+from relax_eg.rules.judge import Absent, Case, Judge, accurate, exactly, is_rational, over_the_reals, same_bits
+from relax_eg.rules.rule import Instance, Rule, RuleSet
+from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
+from relax_eg.rules.witness import Counterexample, witness
+
+# Raise when a change makes the checker stricter: verdicts on disk and in memory are then given anew.
+CHECKER_VERSION = 1
+SAMPLES = 48
+_INSTANCES = 12
+_OTHER_FLOATS = ("float16", "bfloat16", "float64")
+# Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
+_EXACT_ELEMENTS = 150
+
+Status = Literal["tested", "refuted"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a rule: `tested` on `samples` points, or `refuted` with a counterexample (`problem` is its text).
+
+    `seconds` is 0 for a verdict that was known already.
+    """
+
+    rule: Rule
+    status: Status
+    samples: int
+    counterexample: Counterexample | None = None
+    seconds: float = 0.0
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.status == "refuted":
+            return f"{self.rule.where} rule `{self.rule.name}` is refuted\n{self.problem}"
+        return f"{self.rule}      tested at {self.samples} points, {1000 * self.seconds:.0f} ms"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One judge over the instances of a rule: how values are drawn, how many points, the least size of an axis."""
+
+    judge: Judge
+    draw: Draw
+    instances: Sequence[Instance]
+    count: int
+    least: int = 0
+    # Sizes are cut to at most this many elements, or left small and sometimes doubled.
+    elements: int | None = None
+
+
+def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
+    """Test `rule` at about `samples` points for each judge it meets. Raises RuleError where it cannot be formed."""
+    started = time.perf_counter()
+    need_instance(rule)
+    tested = 0
+    for n, plan in enumerate(_plans(rule, samples)):
+        rng = np.random.default_rng((seed, n, zlib.crc32(rule.name.encode())))
+        before = tested
+        for index, case in enumerate(_cases(rule, plan, rng)):
+            try:
+                failure = plan.judge(case)
+            except Absent:
+                continue
+            tested += 1
+            if failure is not None:
+                found = witness(case, failure, plan.judge, plan.draw, seed + index)
+                return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
+        if tested == before:
+            raise rule.error("the left side exists at none of the sampled sizes and values: nothing can be tested")
+    return Verdict(rule, "tested", tested, None, time.perf_counter() - started)
+
+
+def _plans(rule: Rule, samples: int) -> Iterator[_Plan]:
+    chosen = list(instances(rule, limit=_INSTANCES))
+    if rule.has_open_dtype:
+        # That the sides have one shape and dtype is seen when an instance is made: RuleError otherwise.
+        others = {d: list(instances(rule, limit=2, dtypes=(d,))) for d in _OTHER_FLOATS}
+    else:
+        others = dict.fromkeys(_OTHER_FLOATS, list[Instance]())
+    yield _Plan(over_the_reals, draws.moderate, chosen, max(samples, 4 * len(chosen)))
+    rational = [i for i in chosen if is_rational(i)]
+    if rational:
+        yield _Plan(exactly, draws.rationals, rational, samples // 3, elements=_EXACT_ELEMENTS)
+    narrow = others["float16"]
+    if rule.numerics == "exact":
+        yield _Plan(same_bits, draws.special, chosen, samples // 2)
+        if narrow:
+            yield _Plan(same_bits, draws.special, narrow, samples // 8)
+    if rule.numerics == "reassociate" and _has_floats(chosen):
+        yield _Plan(accurate, draws.mixed, chosen, samples // 2, least=1)
+        if narrow:
+            yield _Plan(accurate, draws.mixed, narrow, samples // 8, least=1)
+
+
+def _has_floats(chosen: Sequence[Instance]) -> bool:
+    return any(is_float(p.dtype) for i in chosen for p in i.params)
+
+
+def _cases(rule: Rule, plan: _Plan, rng: np.random.Generator) -> Iterator[Case]:
+    """Points of comparison: instances in turn, each meeting the planned sizes from another place on."""
+    turns = -(-plan.count // len(plan.instances))
+    sizes_of: list[list[dict[str, int]]] = []
+    for instance in plan.instances:
+        found = draw_sizes(instance, rng, max(turns, 24), plan.least)
+        if not found:
+            raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
+        sizes_of.append(found)
+    for k in range(plan.count):
+        which = k % len(plan.instances)
+        instance, bindings = plan.instances[which], sizes_of[which]
+        sizes = _fitted(instance, bindings[(k // len(plan.instances) + 5 * which) % len(bindings)], plan, k)
+        yield Case(instance, sizes, plan.draw(instance, sizes, rng, k if which % 2 else int(rng.integers(60))))
+
+
+def _fitted(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
+    """`sizes`, made smaller for exact arithmetic, and sometimes larger for the accuracy law."""
+    if plan.elements is not None:
+        total = 1
+        for v in sizes.values():
+            total *= max(v, 1)
+        smaller = {n: min(v, 2 + i % 2) for i, (n, v) in enumerate(sizes.items())}
+        return smaller if total > plan.elements and admits(instance, smaller) else sizes
+    if plan.judge is accurate and k % 3 == 2 and len(sizes) <= 3:
+        larger = {n: 4 * v + 1 for n, v in sizes.items()}
+        return larger if admits(instance, larger) else sizes
+    return sizes
+
+
+_verdicts: dict[str, Verdict] = {}
+_checking: ContextVar[bool] = ContextVar("checking", default=True)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Registration inside tests nothing: for reading a file of rules in order to report on all of them."""
+    token = _checking.set(False)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def require_tested(rule: Rule) -> None:
+    """Raise RuleError unless `rule` passes the test. A rule of the same content is tested once."""
+    if not _checking.get():
+        return
+    verdict = remembered(rule)
+    if verdict.status == "refuted":
+        raise RuleError(str(verdict))
+
+
+def remembered(rule: Rule) -> Verdict:
+    """The verdict on `rule`, from memory where one of the same content was given."""
+    from relax_eg.rules.certificates import content_hash
+
+    key = content_hash(rule)
+    found = _verdicts.get(key)
+    if found is None:
+        found = _verdicts[key] = check(rule)
+        return found
+    return Verdict(rule, found.status, found.samples, found.counterexample, 0.0, found.problem)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Verdicts, in the order of the rules; `str()` is the table."""
+
+    verdicts: tuple[Verdict, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def __len__(self) -> int:
+        return len(self.verdicts)
+
+    @property
+    def refuted(self) -> tuple[Verdict, ...]:
+        return tuple(v for v in self.verdicts if v.status == "refuted")
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("rule", "status", "numerics", "samples", "ms", box=None, pad_edge=False)
+        for v in self.verdicts:
+            table.add_row(v.rule.name, v.status, v.rule.numerics, str(v.samples), f"{1000 * v.seconds:.0f}")
+        out = StringIO()
+        width = 60 + max((len(v.rule.name) for v in self.verdicts), default=0)
+        Console(file=out, width=width, color_system=None).print(table)
+        lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
+        total = sum(v.seconds for v in self.verdicts)
+        lines.append(f"{len(self.verdicts)} rules, {len(self.refuted)} refuted, {total:.1f} s")
+        return "\n".join(chain(lines, (f"\n{v}" for v in self.refuted)))
+
+
+def verify(rules: Rule | RuleSet | Iterable[Rule] | str | Path) -> Report:
+    """Test one rule, a set, or every `RuleSet` of a Python file, from scratch; no verdict is taken from memory."""
+    if isinstance(rules, (str, Path)):
+        chosen: Iterable[Rule] = _rules_of(Path(rules))
+    else:
+        chosen = (rules,) if isinstance(rules, Rule) else rules
+    return Report(tuple(_verdict(r) for r in chosen))
+
+
+def _verdict(rule: Rule) -> Verdict:
+    started = time.perf_counter()
+    try:
+        return check(rule)
+    except RuleError as e:
+        return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
+
+
+def _rules_of(path: Path) -> list[Rule]:
+    if not path.is_file():
+        raise RuleError(f"no file of rules at {path}")
+    with unchecked():
+        names = runpy.run_path(str(path))
+    sets = [v for v in names.values() if isinstance(v, RuleSet)]
+    if not sets:
+        raise RuleError(f"{path}: the file makes no RuleSet")
+    # One set may be the sum of others: each rule once.
+    return list({id(r): r for s in sets for r in s}.values())

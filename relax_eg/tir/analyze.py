@@ -1,0 +1,344 @@
+"""What is read off a tensor program's equations: its pattern kind, its arithmetic and its memory traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from relax_eg.shapes import Dim, dim_min
+from relax_eg.shapes.dim import Atom
+from relax_eg.tir.expr import (
+    Apply,
+    Cast,
+    Const,
+    Index,
+    IndexValue,
+    Read,
+    Reduce,
+    Scalar,
+    Select,
+    is_loop,
+    loop_names,
+    loop_of,
+    walk,
+)
+from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.tir.program import Buffer, Stage, TensorProgram
+
+_ONE, _ZERO = Dim.of(1), Dim.of(0)
+
+
+class PatternKind(IntEnum):
+    """Pattern kinds of Relax, Algorithm 1, the easiest to fuse first."""
+
+    ELEMENT_WISE = 0
+    BROADCAST = 1
+    INJECTIVE = 2
+    REDUCTION = 3
+    OUTPUT_EWISE_FUSIBLE = 4
+    OPAQUE = 5
+
+    def __str__(self) -> str:
+        """The paper's spelling."""
+        return {4: "OutputWiseFusible"}.get(self, self.name.title().replace("_", ""))
+
+
+# --- pattern kind ---
+
+
+def classify(program: TensorProgram) -> PatternKind:
+    """The pattern kind, by Relax's Algorithm 1 on the index equations.
+
+    Where the paper's pseudocode is silent or depends on an order:
+    - two stages have the same write indices when their domains are equal; other programs are Opaque;
+    - a stage may read what an earlier one wrote only at the point it writes itself, else the program is Opaque;
+    - the kind of several reads is the weakest of theirs, and Broadcast reads beside an ElementWise one do not count;
+      one read that is not even Injective leaves only the reductions, as in TVM;
+    - a loop of extent 1 is index 0, and a reduction over such loops is none;
+    - ElementWise and Broadcast reads cover the whole axis of the buffer, which a slice does not (Injective);
+    - what reads nothing is ElementWise: it can be computed anywhere;
+    - a sum of products is a multiply-add only if the factors depend on different outer loops (matmul, convolution).
+      Where they do not, nothing is reused, and it is a Reduction (a sum of squares).
+    """
+    domain = program.stages[0].output.shape
+    if any(made.output.shape != domain for made in program.stages):
+        return PatternKind.OPAQUE
+    inputs = {buffer.name for buffer in program.inputs}
+    found: set[PatternKind] = set()
+    for made in program.stages:
+        write = tuple(_first_point(index, extent) for index, extent in zip(made.indices, domain, strict=True))
+        for read in _reads(made.value):
+            kind = _relation(read, program.buffers[read.buffer], made, write)
+            if read.buffer in inputs:
+                found.add(kind)
+            elif kind is not PatternKind.ELEMENT_WISE:
+                return PatternKind.OPAQUE
+    reductions = [(made, term) for made in program.stages for term in walk(made.value) if _is_reduction(term)]
+    if reductions or PatternKind.OPAQUE in found:
+        if any(_is_multiply_add(made, term) for made, term in reductions):
+            return PatternKind.OUTPUT_EWISE_FUSIBLE
+        return PatternKind.REDUCTION if reductions else PatternKind.OPAQUE
+    if found == {PatternKind.ELEMENT_WISE, PatternKind.BROADCAST}:
+        return PatternKind.ELEMENT_WISE
+    return max(found, default=PatternKind.ELEMENT_WISE)
+
+
+def _first_point(index: Dim, extent: Dim) -> Dim:
+    """The index, or 0 where the loop has extent 1."""
+    return _ZERO if extent == 1 else index
+
+
+def _reads(expr: Scalar) -> Iterator[Read]:
+    return (term for term in walk(expr) if isinstance(term, Read))
+
+
+def _is_reduction(term: Scalar) -> bool:
+    return isinstance(term, Reduce) and any(extent != 1 for _, extent in term.over)
+
+
+def _relation(read: Read, buffer: Buffer, made: Stage, write: tuple[Dim, ...]) -> PatternKind:
+    """How the indices of `read` follow from those written: ElementWise, Broadcast, Injective, or else Opaque."""
+    extents = dict(zip(made.indices, made.output.shape, strict=True))
+    single = {
+        **{name: 0 for index, extent in extents.items() if extent == 1 for name in index.variables},
+        **{name: 0 for name in _unit_loops(made.value)},
+    }
+    at: list[IndexValue] = [i.substitute(single) if isinstance(i, Dim) and single else i for i in read.indices]
+    whole = all(
+        extent == (extents.get(index, _ONE) if isinstance(index, Dim) and loop_of(index) else _ONE)
+        for index, extent in zip(at, buffer.shape, strict=True)
+    )
+    if whole and tuple(at) == write:
+        return PatternKind.ELEMENT_WISE
+    places = [write.index(i) if i in write else -1 for i in at if isinstance(i, Dim) and i != 0]
+    if whole and _ascending(places) and all(isinstance(i, Dim) for i in at):
+        return PatternKind.BROADCAST
+    outer = frozenset[str]().union(*(index.variables for index in made.indices))
+    used = frozenset[str]().union(*(loop_names(i) if isinstance(i, Dim) else i.free for i in at))
+    return PatternKind.INJECTIVE if used <= outer | frozenset(single) else PatternKind.OPAQUE
+
+
+def _unit_loops(expr: Scalar) -> set[str]:
+    """Loop variables of reductions over extent 1."""
+    reduces = (term for term in walk(expr) if isinstance(term, Reduce))
+    return {name for term in reduces for var, extent in term.over if extent == 1 for name in var.variables}
+
+
+def _ascending(places: list[int]) -> bool:
+    return -1 not in places and all(a < b for a, b in zip(places, places[1:], strict=False))
+
+
+def _is_multiply_add(made: Stage, term: Scalar) -> bool:
+    """Whether `term` sums products of factors that depend on different outer loops; casts may stand anywhere."""
+    if not (isinstance(term, Reduce) and term.kind == "sum"):
+        return False
+    outer = frozenset[str]().union(*(index.variables for index in made.indices))
+    factors = [factor for factor in _factors(term.body) if any(True for _ in _reads(factor))]
+    return len({factor.free & outer for factor in factors}) > 1
+
+
+def _factors(expr: Scalar) -> list[Scalar]:
+    """The factors of a product, casts around products looked through."""
+    while isinstance(expr, Cast):
+        expr = expr.arg
+    if isinstance(expr, Apply) and expr.fn == "multiply":
+        return [factor for arg in expr.args for factor in _factors(arg)]
+    return [expr]
+
+
+# --- counts ---
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Arithmetic and memory traffic of one run, as expressions in the sizes."""
+
+    flops: Dim
+    bytes_read: Dim
+    bytes_written: Dim
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.flops + other.flops, self.bytes_read + other.bytes_read, self.bytes_written + other.bytes_written
+        )
+
+
+def count(program: TensorProgram) -> Counts:
+    """Flops, bytes read and bytes written.
+
+    Flops: at each point of a stage's domain the weights (`functions.py`) of the functions of its value, equal
+    subterms once, both branches of a select; a reduction does its body and one more flop per point, and is computed
+    once per value of the loop variables it depends on. Arithmetic on indices alone is free.
+
+    Bytes: an element of an input is read once however often it is used, an output is written once, locals are not
+    traffic. What is read of a buffer is a bound from above: exact where every index is a loop variable, a multiple of
+    one plus an offset, or a window of consecutive elements. Reads under a select are bounded by the buffer.
+    """
+    flops = sum((_stage_flops(made) for made in program.stages), _ZERO)
+    touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
+    for made in program.stages:
+        loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
+        for term, bound, guarded in _scoped_reads(made.value, loops):
+            elements = _touched(term, program.buffers[term.buffer], bound, guarded)
+            touched.setdefault(term.buffer, []).append((term.indices, elements))
+    read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in program.inputs), _ZERO)
+    outputs = (program.buffers[name] for name in program.outputs)
+    written = sum((_product(buffer.shape) * _itemsize(buffer.dtype) for buffer in outputs), _ZERO)
+    return Counts(flops, read, written)
+
+
+def _itemsize(dtype: str) -> int:
+    return np.dtype(dtype).itemsize  # what is smaller than a byte takes one
+
+
+def _product(dims: Iterable[Dim]) -> Dim:
+    total = _ONE
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def _stage_flops(made: Stage) -> Dim:
+    loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
+    total = _ZERO
+    seen: set[tuple[Scalar, frozenset[str]]] = set()
+    todo: list[tuple[Scalar, dict[str, Dim]]] = [(made.value, loops)]
+    while todo:
+        term, scope = todo.pop()
+        if isinstance(term, Reduce):
+            outside = {name: scope[name] for name in scope if name in term.free}
+            scope = outside | {str(loop_of(var)): extent for var, extent in term.over}
+        if (term, frozenset(scope)) in seen:
+            continue
+        seen.add((term, frozenset(scope)))
+        weight = 1 if isinstance(term, Reduce) else FUNCTIONS[term.fn].flops if isinstance(term, Apply) else 0
+        if isinstance(term, Apply) and _is_index_arithmetic(term):
+            continue
+        if weight:
+            total = total + _product(scope.values()) * weight
+        todo.extend((child, scope) for child in term.children)
+    return total
+
+
+def _is_index_arithmetic(term: Apply) -> bool:
+    """Whether `term` computes on integers made of indices and constants alone."""
+    return all(
+        isinstance(arg, (Index, Const)) or (isinstance(arg, Apply) and _is_index_arithmetic(arg)) for arg in term.args
+    ) and not term.args[0].dtype.startswith(("float", "bfloat", "complex"))
+
+
+def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:
+    """Every read with the loops around it and whether a select may skip it."""
+    seen: set[tuple[Scalar, frozenset[str], bool]] = set()
+    todo: list[tuple[Scalar, dict[str, Dim], bool]] = [(value, loops, False)]
+    while todo:
+        term, scope, guarded = todo.pop()
+        key = (term, frozenset(scope), guarded)
+        if key in seen:
+            continue
+        seen.add(key)
+        if isinstance(term, Read):
+            yield term, scope, guarded
+        if isinstance(term, Reduce):
+            scope = scope | {str(loop_of(var)): extent for var, extent in term.over}
+        for child in term.children:
+            skipped = isinstance(term, Select) and child is not term.cond
+            todo.append((child, scope, guarded or skipped))
+
+
+def _touched(read: Read, buffer: Buffer, loops: dict[str, Dim], guarded: bool) -> Dim:
+    """How many elements of `buffer` the read touches, bounded from above."""
+    total, names, joint = _ONE, frozenset[str](), False
+    for index, size in zip(read.indices, buffer.shape, strict=True):
+        mine = loop_names(index) if isinstance(index, Dim) else index.free
+        reached = _touched_axis(index, size, {name: loops[name] for name in mine}, guarded)
+        joint = joint or reached is None or not names.isdisjoint(mine)
+        names |= mine
+        total = total * (size if reached is None else reached)
+    return _smaller(_product(loops[name] for name in names), total) if joint else total
+
+
+def _touched_axis(index: IndexValue, size: Dim, loops: dict[str, Dim], guarded: bool) -> Dim | None:
+    """How many positions of an axis of extent `size` an index reaches; None where only the axis bounds it."""
+    points = _product(loops.values())
+    if not isinstance(index, Dim):
+        return _smaller(points, size)
+    strides = _strides(index)
+    if strides is None:
+        return None
+    reached = points if len(loops) == 1 else _progression(strides, loops)
+    if reached is None:
+        return _smaller(points, size)
+    return _smaller(reached, size) if guarded else reached
+
+
+def _strides(index: Dim) -> dict[str, int] | None:
+    """The factor of each loop variable in an affine index; None where it is not affine. A symbolic factor is 0."""
+    strides: dict[str, int] = {}
+    for monomial, coefficient in index.terms:
+        loops = [atom for atom in monomial if any(map(is_loop, (atom.name, *_atom_variables(atom))))]
+        if not loops:
+            continue
+        if len(loops) > 1 or loops[0].op != "var":
+            return None
+        name = loops[0].name
+        strides[name] = coefficient if len(monomial) == 1 and name not in strides else 0
+    return strides
+
+
+def _atom_variables(atom: Atom) -> frozenset[str]:
+    return frozenset[str]().union(*(arg.variables for arg in atom.args))
+
+
+def _progression(strides: dict[str, int], loops: dict[str, Dim]) -> Dim | None:
+    """How many values a sum of strides times loop variables takes, or None where that is not easily told.
+
+    By growing strides, each new one either fits within the run of values so far, or steps clear of it.
+    """
+    ordered = sorted((abs(stride), name) for name, stride in strides.items())
+    if not ordered or ordered[0][0] == 0:
+        return None if ordered else _ONE
+    step, reached = ordered[0][0], loops[ordered[0][1]]
+    span = reached  # from the least value to the greatest, in steps
+    for stride, name in ordered[1:]:
+        times, rest = divmod(stride, step)
+        grown = span + (loops[name] - 1) * times
+        if not rest and reached == span and _nonnegative(span - times):
+            reached = grown
+        elif not rest and _nonnegative(times - span):
+            reached = reached * loops[name]
+        else:
+            return None
+        span = grown
+    return reached
+
+
+def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]]) -> Dim:
+    """Bytes of the elements of an input that its reads touch together."""
+    elements = _product(buffer.shape)
+    distinct = dict(reads)
+    if elements in distinct.values():
+        return elements * _itemsize(buffer.dtype)
+    total = sum(distinct.values(), _ZERO)
+    if len(distinct) > 1:
+        total = _smaller(total, elements)
+    return total * _itemsize(buffer.dtype)
+
+
+def _smaller(a: Dim, b: Dim) -> Dim:
+    """The lesser of two sizes, without a `min` where their difference has a sign."""
+    return a if _nonnegative(b - a) else b if _nonnegative(a - b) else dim_min(a, b)
+
+
+def _nonnegative(dim: Dim) -> bool:
+    """Whether `dim` is plainly >= 0: sizes are, and sums and products of what is."""
+    return dim.const >= 0 and all(c > 0 and all(map(_nonnegative_atom, monomial)) for monomial, c in dim.terms)
+
+
+def _nonnegative_atom(atom: Atom) -> bool:
+    if atom.op == "max":
+        return any(map(_nonnegative, atom.args))
+    return all(map(_nonnegative, atom.args))  # a variable, which has none, is a size

@@ -1,0 +1,157 @@
+"""The e-graph: what rules reach, budgets, determinism, and reading programs out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+import relax_eg as rx
+from relax_eg import op
+from relax_eg.egraph import Budget, EGraph, StopReason, dump
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.profile import CPU
+from relax_eg.extract.select import select
+from relax_eg.ir.expr import Expr, var
+from relax_eg.rules.format import expression_text
+from relax_eg.shapes import Scope
+
+SIZES = {"n": 1024, "m": 512, "k": 64, "b": 8, "s": 64, "r": 8, "v": 2048}
+
+
+def tensors(spec: str) -> list[Expr]:
+    """Variables from "A: n n, v: n"."""
+    made: list[Expr] = []
+    for part in spec.split(","):
+        name, _, sizes = part.partition(":")
+        made.append(var(name.strip(), rx.Tensor(sizes.strip())))
+    return made
+
+
+def best(*roots: Expr, rules: rx.RuleSet | None = None, budget: Budget | None = None) -> str:
+    egraph = EGraph(roots, rules if rules is not None else rx.rules.default, Scope())
+    egraph.saturate(budget or Budget())
+    read = dump(egraph)
+    model = WholeCost(CPU, SIZES)
+    costs = [
+        [model.price(c.site, a).seconds for c in row]
+        for row, a in zip(read.graph.candidates, read.graph.annotations, strict=True)
+    ]
+    return ", ".join(expression_text(e) for e in read.decode(select(read.graph, costs).choice))
+
+
+CASES: list[tuple[str, Callable[..., Expr], str]] = [
+    ("A: n n, B: n n, v: n", lambda A, B, v: (A @ B) @ v, "A @ (B @ v)"),
+    ("v: n, A: n n, B: n n", lambda v, A, B: v @ (A @ B), "v @ A @ B"),
+    ("A: n n, B: n n, C: n n, v: n", lambda A, B, C, v: ((A @ B) @ C) @ v, "A @ (B @ (C @ v))"),
+    ("A: n n, B: n n, C: n n", lambda A, B, C: A @ B + A @ C, "A @ (B + C)"),
+    ("A: n n, B: n n, C: n n", lambda A, B, C: A @ B - C @ B, "(A - C) @ B"),
+    ("A: n n, B: n n", lambda A, B: (A.T @ B.T).T, "B @ A"),
+    ("A: n n, B: n n", lambda A, B: op.trace(A @ B), "sum(A * B.T, axes=(0, 1))"),
+    ("A: n n, B: n n", lambda A, B: op.sum(A @ B, 1), "A @ sum(B, axes=(1,))"),
+    ("d: n, A: n n", lambda d, A: op.diag(d) @ A, "expand_dims(d, axes=(1,)) * A"),
+    ("A: n n, d: n", lambda A, d: A @ op.diag(d), "A * d"),
+    ("U: n r, V: n r, x: n", lambda U, V, x: (op.eye(U.shape[0]) + U @ V.T) @ x, "x + U @ (V.T @ x)"),
+    ("Q: n k, K: n k, V: n k", lambda Q, K, V: (Q @ K.T) @ V, "Q @ (K.T @ V)"),
+    ("x: n, y: m, z: m", lambda x, y, z: (op.expand_dims(x, 1) * y) @ z, "x * (y @ z)"),
+    ("x: m n, y: m n", lambda x, y: op.concat([x, y], 0)[: x.shape[0]], "x"),
+    ("x: b s m, W: m v", lambda x, W: (x @ W)[:, -1], "squeeze(strided_slice(x, begin=(0, s - 1, 0), end=(b, s, m), strides=(1, 1, 1)) @ W, axes=(1,))"),
+    ("x: n m", lambda x: -(-x), "x"),
+    ("x: n m", lambda x: op.permute_dims(op.permute_dims(x, (1, 0)), (1, 0)), "x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "program", "goal"), CASES, ids=[c[2] for c in CASES])
+def test_best_form_is_found(spec: str, program: Callable[..., Expr], goal: str) -> None:
+    assert best(program(*tensors(spec))) == goal
+
+
+@pytest.mark.parametrize(
+    ("spec", "program"),
+    [
+        ("A: n n, B: n n", lambda A, B: A @ B + B @ A),  # no common factor on one side
+        ("x: n m, y: n m", lambda x, y: op.exp(x) + op.exp(y)),
+        ("x: n m", lambda x: op.softmax(x)),
+    ],
+)
+def test_what_must_stay(spec: str, program: Callable[..., Expr]) -> None:
+    e = program(*tensors(spec))
+    assert best(e) == expression_text(e)
+
+
+def test_without_rules_the_program_is_unchanged() -> None:
+    A, B, v = tensors("A: n n, B: n n, v: n")
+    assert best((A @ B) @ v, rules=rx.RuleSet("none")) == "A @ B @ v"
+
+
+def test_a_rule_can_be_left_out_by_name() -> None:
+    A, B, C = tensors("A: n n, B: n n, C: n n")
+    assert best(A @ B + A @ C, rules=rx.rules.default - "matmul_left_factor") == "A @ B + A @ C"
+
+
+@pytest.mark.parametrize(
+    ("budget", "stop"),
+    [
+        (Budget(nodes=0), StopReason.NODE_LIMIT),
+        (Budget(seconds=0), StopReason.TIME_LIMIT),
+        (Budget(nodes=10), StopReason.NODE_LIMIT),
+        (Budget(rounds=1), StopReason.PHASES_DONE),
+        (Budget(), StopReason.SATURATED),
+    ],
+)
+def test_stop_reasons(budget: Budget, stop: StopReason) -> None:
+    A, B, C, D, v = tensors("A: n n, B: n n, C: n n, D: n n, v: n")
+    egraph = EGraph([(((A @ B) @ C) @ D) @ v], rx.rules.default, Scope())
+    assert egraph.saturate(budget).stop is stop
+
+
+def test_budget_zero_keeps_the_program() -> None:
+    A, B, v = tensors("A: n n, B: n n, v: n")
+    assert best((A @ B) @ v, budget=Budget(nodes=0)) == "A @ B @ v"
+
+
+def test_repetition_is_identical() -> None:
+    U, V, x = tensors("U: n r, V: n r, x: n")
+    program = (op.eye(U.shape[0]) + U @ V.T) @ x
+    first = EGraph([program], rx.rules.default, Scope())
+    second = EGraph([program], rx.rules.default, Scope())
+    assert first.saturate(Budget()).matches == second.saturate(Budget()).matches
+    a, b = dump(first).graph, dump(second).graph
+    assert a.candidates == b.candidates and a.roots == b.roots
+
+
+def test_provenance_names_the_rule() -> None:
+    A, B, v = tensors("A: n n, B: n n, v: n")
+    egraph = EGraph([(A @ B) @ v], rx.rules.default, Scope())
+    egraph.saturate(Budget())
+    made = {c.made_by for row in dump(egraph).graph.candidates for c in row}
+    assert made == {"", "matmul_vector_associates"}
+
+
+def test_guard_on_sizes_decides() -> None:
+    book = rx.RuleSet("guarded")
+
+    @book.rule("x: n n", when="n <= 64", numerics="exact")
+    def small_double_transpose(x: Expr) -> tuple[Expr, Expr]:
+        """A'' = A, told only of small matrices"""
+        return x.T.T, x
+
+    (small,), (big,) = tensors("x: 64 64"), tensors("x: 65 65")
+    assert best(small.T.T, rules=book) == "x"
+    assert best(big.T.T, rules=book) == "x.T.T"
+    (symbolic,) = tensors("x: n n")
+    assert best(symbolic.T.T, rules=book) == "x.T.T"  # nothing is known of n
+
+
+def test_a_chain_of_thousands_goes_in_and_out() -> None:
+    (x,) = tensors("x: n m")
+    e = x
+    for _ in range(2000):
+        e = op.tanh(e)
+    started = time.perf_counter()
+    egraph = EGraph([e], rx.rules.default, Scope())
+    egraph.saturate(Budget())
+    read = dump(egraph)
+    assert read.decode(read.graph.as_written) == [e]
+    assert time.perf_counter() - started < 30  # a blow-up, not a slow machine

@@ -1,0 +1,99 @@
+"""Functions that cannot be traced: the user's line, JAX's reason in a sentence, what would do."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from relax_eg.errors import TraceError
+from relax_eg.frontends import trace
+
+
+def branch(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def size_branch(x):
+    return x * 2 if x.shape[0] > 3 else x
+
+
+def uses_numpy(x):
+    return np.sin(x)
+
+
+def mismatch(x, w):
+    return x @ w
+
+
+def boolean_index(x):
+    return x[x > 0]
+
+
+def returns_text(x):
+    return x, "text"
+
+
+def non_array(x):
+    return jnp.sin("a") + x
+
+
+def loops(x):
+    for _ in range(int(x.sum())):
+        x = x + 1
+    return x
+
+
+def squeezes(x):
+    return jnp.squeeze(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs", "pieces"),
+    [
+        (branch, ("n",), ("Attempted boolean conversion", "if x.sum() > 0:", "lax.cond")),
+        (size_branch, ("n",), ("'n' > '3' is inconclusive", "if x.shape[0] > 3", "an integer for that size")),
+        (uses_numpy, ("n",), ("np.sin(x)", "jax.numpy instead of numpy")),
+        (mismatch, ("n 4", "5 4"), ("x @ w", "(n, 4)", "(5, 4)", "sizes and dtypes fit together")),
+        (mismatch, ("n k", "m k"), ("x @ w", "equal sizes need equal names")),
+        (boolean_index, ("n",), ("x[x > 0]", "jnp.where with three arguments")),
+        (returns_text, ("n",), ("str", "accepted: arrays, numbers")),
+        (non_array, ("n",), ('jnp.sin("a") + x', "accepted: arrays, numbers")),
+        (loops, ("n",), ("for _ in range(int(x.sum())):", "accepted: ")),
+        (squeezes, ("n 1",), ("shape polymorphism", "an integer for that size")),
+    ],
+)
+def test_text(fn, specs, pieces) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(fn, *specs)
+    text = str(caught.value)
+    assert text.startswith(f"cannot trace `{fn.__name__}` (test_trace_errors.py:{fn.__code__.co_firstlineno}): ")
+    for piece in pieces:
+        assert piece in text, text
+    assert caught.value.__cause__ is None
+    assert "Traceback" not in text
+    assert len(text.splitlines()) <= 3
+
+
+def test_debug_keeps_the_original(monkeypatch) -> None:
+    monkeypatch.setenv("RELAX_EG_DEBUG", "3")
+    with pytest.raises(TraceError) as caught:
+        trace(branch, "n")
+    assert isinstance(caught.value.__cause__, jax.errors.TracerBoolConversionError)
+
+
+def test_the_functions_own_errors_are_its_own() -> None:
+    def fn(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        trace(fn, "n")
+
+
+def test_closed_over_references_are_refused() -> None:
+    ref = jax.new_ref(jnp.ones(3))
+    with pytest.raises(TraceError, match="closes over"):
+        trace(lambda x: ref[...] + x, "3")

@@ -1,0 +1,221 @@
+"""Random modules: well-formed, with everything that text has to carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from relax_eg import ir
+from relax_eg.shapes import Dim
+
+SIZES = ["n", "m", 0, 1, 4, "2*n", "n*m + 1", "n//2", "n%4", "max(n, m)", "-n + 3"]
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 0.1, 3.14159265358979, float("inf"), float("-inf"), float("nan")]
+
+
+class Numbers(NamedTuple):
+    start: tuple[int, ...]
+    fill: float
+
+
+def table(op: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A toy operator table: `sized` has sizes and an attribute that is None by default."""
+    if op != "sized":
+        return attrs
+    return {"shape": tuple(map(Dim.of, attrs["shape"])), "precision": attrs.get("precision"), "axis": attrs["axis"]}
+
+
+def sizes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[tuple[Dim, ...]]:
+    return st.lists(st.sampled_from([*SIZES, *extra]).map(Dim.of), max_size=3).map(tuple)
+
+
+def tensors(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]:
+    dtypes = st.sampled_from([None, *ir.ITEM_BITS])
+    return st.one_of(
+        st.builds(ir.Tensor, sizes(extra), dtypes),
+        st.builds(ir.Tensor, st.none(), dtypes, st.sampled_from([None, 0, 2])),
+    )
+
+
+def annotations(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]:
+    flat = st.one_of(
+        tensors(extra),
+        st.builds(ir.Object),
+        st.builds(ir.Shape, sizes(extra)),
+        st.builds(ir.Shape, st.none(), st.sampled_from([None, 2])),
+    )
+    return st.recursive(
+        flat,
+        lambda inner: st.one_of(
+            st.builds(ir.Tuple, st.lists(inner, max_size=3).map(tuple)),
+            st.builds(ir.Callable, st.lists(inner, max_size=2).map(tuple), inner),
+        ),
+        max_leaves=4,
+    )
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    """Arrays of every dtype: friendly values, or any bits at all."""
+    dtype = draw(st.sampled_from(list(ir.ITEM_BITS)))
+    shape = draw(st.sampled_from([(), (), (1,), (3,), (2, 2), (0, 3), (17,), (1, 1, 2)]))
+    count = int(np.prod(shape))
+    if ir.is_float(dtype) or ir.is_complex(dtype):
+        if draw(st.booleans()):
+            bits = draw(st.binary(min_size=count * ir.itemsize(dtype), max_size=count * ir.itemsize(dtype)))
+            return np.frombuffer(bits, ir.np_dtype(dtype)).reshape(shape)
+        values = draw(st.lists(st.sampled_from(SPECIAL), min_size=count, max_size=count))
+    elif dtype == "bool":
+        values = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    else:
+        bits = ir.ITEM_BITS[dtype]
+        low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        values = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+        return np.array([np.array(v, ir.np_dtype(dtype)) for v in values], ir.np_dtype(dtype)).reshape(shape)
+    with np.errstate(all="ignore"):
+        return np.asarray(values, np.complex128 if ir.is_complex(dtype) else np.float64).astype(
+            ir.np_dtype(dtype)
+        ).reshape(shape)
+
+
+FOREIGN = [len, (1, 2), (True, 2), Numbers((1,), 0.0), Numbers((1,), -0.0), {"a": [1]}, np.float32, object()]
+
+
+def attributes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
+    """Values of attributes that tell their own type."""
+    flat = st.one_of(
+        st.integers(),
+        st.booleans(),
+        st.floats(),
+        st.text(st.characters(exclude_categories=()), max_size=8),
+        st.none(),
+        st.sampled_from([*SIZES, *extra]).map(Dim.of),
+        tensors(extra),
+        st.sampled_from(FOREIGN).map(ir.Foreign),
+        arrays().filter(lambda a: a.ndim == 0).map(lambda a: a[()]),
+        arrays().map(ir.ConstantData),
+    )
+    return st.recursive(flat, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5)
+
+
+class _Builder:
+    """Builds one function from draws."""
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], earlier: list[ir.Function]) -> None:
+        self.draw = draw
+        self.earlier = earlier
+        self.extra: tuple[str, ...] = ()
+        self.pool: list[ir.Expr] = []
+        self.names = iter([*"abcdefgh", "lv", "lv2", "gv", "R", "float", "call_dps_library", *(f"v{i}" for i in range(99))])
+        self.sources: dict[ir.Expr, str] = {}
+
+    def some(self, low: int = 0, high: int = 3) -> list[ir.Expr]:
+        return [self.draw(st.sampled_from(self.pool)) for _ in range(self.draw(st.integers(low, high)))]
+
+    def annotation(self) -> ir.Annotation:
+        return self.draw(annotations(self.extra))
+
+    def value(self) -> ir.Expr:
+        draw = self.draw
+        kind = draw(st.sampled_from(["op", "op", "op", "sized", "const", "tuple", "get", "shape", "library", "call", "odd"]))
+        if kind == "const":
+            return ir.const(draw(arrays()))
+        if kind == "tuple":
+            return ir.tuple_(self.some())
+        if kind == "get":
+            fields = [e for e in self.pool if isinstance(e.annotation, ir.Tuple) and e.annotation.fields]
+            if fields:
+                whole = draw(st.sampled_from(fields))
+                index = draw(st.integers(0, len(whole.annotation.fields) - 1))
+                return ir.node(ir.TUPLE_GET, (whole,), (("index", index),), self.annotation())
+        if kind == "shape":
+            return ir.shape_value(draw(sizes(self.extra)))
+        if kind == "odd":  # heads whose annotation is not the usual one
+            a = self.annotation()
+            return draw(
+                st.sampled_from([
+                    ir.node(ir.TUPLE, self.some(), (), a),
+                    ir.node(ir.SHAPE, (), (("dims", draw(sizes(self.extra))),), a),
+                    ir.node(ir.CONSTANT, (), (("data", ir.ConstantData(draw(arrays()))),), a),
+                ])
+            )  # fmt: skip
+        if kind == "library":
+            return self.library(pure=True)
+        if kind == "call" and self.earlier:
+            f = draw(st.sampled_from(self.earlier))
+            if f.name in ir.impure_functions(ir.Module(tuple(self.earlier))):
+                return ir.function_ref(f)
+            args = self.some(len(f.params), len(f.params)) if self.pool else []
+            return ir.node(ir.CALL, (ir.function_ref(f), *args), (), self.annotation())
+        if kind == "sized":
+            attrs: dict[str, Any] = {"shape": draw(sizes(self.extra)), "precision": draw(st.sampled_from([None, "high"]))}
+            return ir.node("sized", self.some(), {**attrs, "axis": draw(st.integers(-1, 2))}.items(), self.annotation())
+        names = draw(st.lists(st.sampled_from(["axis", "axes", "dtype", "epsilon"]), unique=True))
+        # Sizes of an operator and what is None are told by the operator table alone: see `sized`.
+        alone = attributes(self.extra).filter(
+            lambda v: v is not None and not (type(v) is tuple and v and all(type(d) is Dim for d in v))
+        )
+        return ir.node(draw(st.sampled_from(["exp", "add", "take"])), self.some(), [(n, draw(alone)) for n in names],
+                       self.annotation())  # fmt: skip
+
+    def library(self, pure: bool) -> ir.Expr:
+        name = self.draw(st.sampled_from(["jax.sort", "cublas.gemm", 'odd "name" \\ é']))
+        keys = self.draw(st.lists(st.text(max_size=4), unique=True, max_size=2))
+        attrs = [(k, self.draw(attributes(self.extra))) for k in keys]
+        return ir.call_dps_library(name, self.some(), self.annotation(), attrs, pure)
+
+    def grow(self) -> None:
+        for _ in range(self.draw(st.integers(0, 5))):
+            e = self.value()
+            self.pool.append(e)
+            if self.draw(st.booleans()):
+                self.sources[e] = f"model.py:{len(self.pool)}"
+
+    def blocks(self) -> list[ir.Block]:
+        made: list[ir.Block] = []
+        for _ in range(self.draw(st.integers(0, 3))):
+            self.grow()
+            if self.draw(st.booleans()):
+                values = self.some()
+                outputs = [ir.Binding(self.variable(v), v) for v in values]
+                made.append(ir.Block(tuple(outputs)))
+                self.pool += [b.var for b in outputs]
+            else:
+                made.append(ir.Block(tuple(self.step() for _ in range(self.draw(st.integers(0, 2)))), dataflow=False))
+        return made
+
+    def variable(self, value: ir.Expr) -> ir.Expr:
+        annotation = value.annotation if self.draw(st.integers(0, 3)) else self.annotation()
+        return ir.var(next(self.names), annotation)
+
+    def step(self) -> ir.Binding:
+        kind = self.draw(st.sampled_from(["impure", "match_cast", "pure"]))
+        if kind == "impure" or not self.pool:
+            value = self.library(pure=False)
+        elif kind == "match_cast":
+            new = f"k{len(self.extra)}"
+            value = ir.match_cast(self.some(1, 1)[0], self.draw(annotations((*self.extra, new))))
+            if new in {v for d in ir.dims_of(value.annotation) for v in d.variables}:
+                self.extra = (*self.extra, new)
+        else:
+            value = self.some(1, 1)[0]
+        bound = self.variable(value)
+        self.pool.append(bound)
+        return ir.Binding(bound, value)
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> ir.Module:
+    functions: list[ir.Function] = []
+    for i in range(draw(st.integers(0, 3))):
+        b = _Builder(draw, functions)
+        params = [ir.var("x", ir.Tensor("n m")), *(ir.var(f"p{j}", draw(annotations())) for j in range(draw(st.integers(0, 2))))]
+        b.pool = list(params)
+        blocks = b.blocks()
+        b.grow()
+        result = draw(st.sampled_from(b.pool))
+        name = ["main", "Module", "f"][i]
+        functions.append(ir.Function(name, tuple(params), tuple(blocks), result, MappingProxyType(b.sources)))
+    return ir.Module(tuple(functions))

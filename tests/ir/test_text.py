@@ -1,0 +1,238 @@
+"""Printing and reading back."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from relax_eg import ir
+from relax_eg.errors import OperatorError
+from relax_eg.shapes import Dim
+
+from .modules import arrays, attributes, modules, table
+
+T4 = ir.Tensor("n 4")
+PRINTED = '''\
+# relax_eg module text, version 1
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 4), dtype="float32"), w: R.Tensor((4, 8), dtype="float32")) -> R.Tensor(("n", 8), dtype="float32"):
+        with R.dataflow():
+            lv: R.Tensor(("n", 8), dtype="float32") = R.matmul(x, w)  # model.py:31
+            gv: R.Tensor(("n", 8), dtype="float32") = R.exp(lv)
+            R.output(gv)
+        return gv
+
+    @R.function
+    def effects(x: R.Tensor(("n", 4), dtype="float32")) -> R.Tuple(R.Tensor((), dtype="float32"), R.Tensor(("k",), dtype="int32")):
+        with R.inline():
+            lv: R.Tensor(("n", 8), dtype="float32") = Module.main(x, R.const(0.1, "float32"))
+        e: R.Tensor((), dtype="float32") = R.call_dps_library("jax.debug_callback", (lv,), out=R.Tensor((), dtype="float32"), attrs={"ordered": True, "sizes": (R.dim("2*n"), 4)}, pure=False)
+        k: R.Tensor(("k",), dtype="int32") = R.match_cast(x, R.Tensor(("k",), dtype="int32"))
+        return (e, k)
+'''  # noqa: E501
+
+
+def example_module() -> ir.Module:
+    x, w = ir.var("x", T4), ir.var("w", ir.Tensor("4 8"))
+    product = ir.node("matmul", (x, w), (("precision", None),), ir.Tensor("n 8"))
+    main = ir.pure_function("main", (x, w), [ir.node("exp", (product,), (), ir.Tensor("n 8"))])
+    main = ir.Function("main", main.params, main.blocks, main.result, {product: "model.py:31"})
+    inner = ir.node(ir.CALL, (ir.function_ref(main), x, ir.const(0.1)), (), ir.Tensor("n 8"))
+    attrs = [("ordered", True), ("sizes", (Dim.of("2*n"), 4))]
+    step = ir.call_dps_library("jax.debug_callback", [inner], ir.Tensor(""), attrs, pure=False)
+    cast = ir.match_cast(x, ir.Tensor("k", "int32"))
+    bindings = [ir.Binding(ir.var(n, v.annotation), v) for n, v in (("e", step), ("k", cast))]
+    result = ir.tuple_(b.var for b in bindings)
+    return ir.Module((main, ir.Function("effects", (x,), (ir.Block(tuple(bindings), dataflow=False),), result)))
+
+
+def test_the_printed_form() -> None:
+    module = example_module()
+    assert str(module) == PRINTED
+    again = ir.parse_module(PRINTED, complete=lambda op, attrs: {"precision": None} if op == "matmul" else attrs)
+    assert again == module
+    assert dict(again.main.sources) == dict(module.main.sources)
+    ir.check(module)
+    assert str(module.main) in PRINTED.replace("\n    ", "\n").replace("class Module:\n", "")
+
+
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
+@given(modules())
+def test_text_reads_back_to_the_equal_module(module: ir.Module) -> None:
+    text = str(module)
+    again = ir.parse_module(text, complete=table)
+    assert again == module
+    assert str(again).count("\n") == text.count("\n")
+    ir.check(module)
+
+
+@settings(max_examples=300)
+@given(arrays())
+@example(np.array(np.frombuffer(b"\x01\x00\xc0\x7f", np.float32)[0]))  # a NaN with a payload
+@example(np.array(-0.0, np.float32))
+def test_constants_keep_their_bits(array: np.ndarray) -> None:
+    c = ir.const(array)
+    f = ir.pure_function("main", (), [c])
+    assert ir.parse_module(str(f)).main.blocks[0].bindings[0].value is c
+
+
+@settings(max_examples=300)
+@given(attributes())
+def test_library_attributes_keep_their_types(value: object) -> None:
+    f = ir.pure_function("main", (), [ir.call_dps_library("f", (), ir.Object(), [("a", value)])])
+    assert ir.parse_module(str(f)) == ir.Module((f,))
+
+
+def test_constants_are_readable() -> None:
+    def text(value: object, dtype: str) -> str:
+        return str(ir.pure_function("main", (), [ir.const(value, dtype)])).split(" = ")[1].split("\n")[0]
+
+    assert text(0.1, "float32") == 'R.const(0.1, "float32")'
+    assert text([[1, 2], [3, -4]], "int4") == 'R.const([[1, 2], [3, -4]], "int4")'
+    assert text([float("nan"), float("-inf"), -0.0], "bfloat16") == (
+        'R.const([float("nan"), float("-inf"), -0.0], "bfloat16")'
+    )
+    assert text(complex(0.0, -0.0), "complex64") == 'R.const(complex(0.0, -0.0), "complex64")'
+    assert text(np.zeros(100), "float32") == 'R.const_data("float32", (100,), "eJxjYKA9AAABkAAB")'
+    assert text(True, "bool") == 'R.const(True, "bool")'
+
+
+def test_an_attribute_without_text_is_refused() -> None:
+    f = ir.pure_function("main", (), [ir.node("op", (), (("a", b"bytes"),), ir.Object())])
+    with pytest.raises(ir_error(), match=r"an attribute of type builtins.bytes has no text: b'bytes'"):
+        str(f)
+
+
+def ir_error() -> type[Exception]:
+    from relax_eg.errors import WellFormedError
+
+    return WellFormedError
+
+
+def read(body: str, **given: object) -> ir.Function:
+    return ir.parse_module(f"def main(x: R.Tensor((n, 4)), y: R.Tensor((n, 4), 'float32')):\n{body}", **given).main
+
+
+def deduce(op, operands, attrs):  # type: ignore[no-untyped-def]
+    if op == "nothing":
+        raise OperatorError("no operator `nothing`; did you mean negative?\n  accepted: negative, exp")
+    return {"full": True, **attrs}, operands[0]
+
+
+def test_hand_written_text() -> None:
+    f = read(
+        """
+    "A docstring."
+    n = T.int64()
+    a = R.add(R.exp(y), y) @ -y / 2 * 1.5 - y**2
+    with R.dataflow():
+        b, c = T.int64(), T.int64()
+        d = R.softmax(a, axis=-1, shape=(n, 2*n), fill=-inf, lists=[1, 2])
+        R.output(d)
+    return (d, x, 1)
+""",
+        deduce=deduce,
+    )
+    a, d = f.blocks[0].bindings[0], f.blocks[1].bindings[0]
+    assert not f.blocks[0].dataflow and f.blocks[1].dataflow
+    assert a.value.op == "subtract" and a.value.args[0].op == "multiply"
+    assert a.value.args[1].args[1] is ir.const(2.0, "float32")
+    assert dict(d.value.attrs) == {
+        "full": True, "axis": -1, "shape": (Dim.of("n"), Dim.of("2*n")), "fill": float("-inf"), "lists": (1, 2),
+    }  # fmt: skip
+    assert d.value.args == (a.var,)
+    assert f.result is ir.tuple_([d.var, f.params[0], ir.const(1)])
+
+
+def test_calls_of_functions_in_every_spelling() -> None:
+    text = '''
+from tvm.script import relax as R
+def late(x: R.Tensor((n,), "float32")) -> R.Tensor((2*n,), "float32"):
+    y: R.Tensor((2*n,), "float32") = R.twice(x)
+    return y
+@I.ir_module
+class Mine:
+    @R.function
+    def main(z: R.Tensor("m 1 @ float32"), x: R.Tensor("m"), f: R.Callable((R.Object,), R.Object)):
+        a = Mine.late(x)
+        b = cls.late(x)
+        c = late(x)
+        d = f(z)
+        e = call_dps_library("g", (late,), R.Object(), {"k": None})
+        g = match_cast(e, R.Tensor((m,)))
+        return (a, b, c, d, g)
+'''
+    module = ir.parse_module(text)
+    late, main = module["late"], module["main"]
+    a, b, c, d, e, g = main.blocks[0].bindings
+    assert a.value is b.value is c.value is ir.call_function(ir.function_ref(late), [main.params[1]])
+    assert a.var.annotation == ir.Tensor(("2*m",), "float32")
+    assert d.value is ir.call_function(main.params[2], [main.params[0]])
+    assert e.value.args == (ir.function_ref(late),) and e.value.attr("attrs") == (("k", None),)
+    assert g.value.op == ir.MATCH_CAST
+    ir.check(module)
+
+
+def test_the_operator_table_reads_its_own_modules() -> None:
+    from relax_eg.ops.record import attributes_of, call, get
+    from relax_eg.ops.record import deduce as annotation_of
+
+    def from_table(op, operands, attrs):  # type: ignore[no-untyped-def]
+        filled = attributes_of(get(op), attrs)
+        return filled, annotation_of(op, operands, filled)
+
+    import relax_eg.ops  # noqa: F401
+
+    x, w = ir.var("x", ir.Tensor("b n 4")), ir.var("w", ir.Tensor("4 8"))
+    y = call("reshape", [call("matmul", [x, w])], {"shape": ("b", "2*n", 4)})
+    module = ir.Module((ir.pure_function("main", (x, w), [call("sum", [y], {"axes": (1,)})]),))
+    assert "R.matmul(x, w)" in str(module) and 'shape=("b", "2*n", 4)' in str(module)
+    assert ir.parse_module(str(module), complete=lambda op, given: attributes_of(get(op), given)) == module
+    by_hand = """
+def main(x: R.Tensor("b n 4"), w: R.Tensor("4 8")):
+    with R.dataflow():
+        gv = R.sum(R.reshape(x @ w, shape=("b", "2*n", 4)), axes=(1,))
+        R.output(gv)
+    return gv
+"""
+    assert ir.parse_module(by_hand, deduce=from_table) == module
+
+
+def chain(length: int) -> ir.Module:
+    x = e = ir.var("x", T4)
+    for i in range(length):
+        e = ir.node("add" if i % 2 else "multiply", (e, x), (("k", i),), T4)
+    return ir.Module((ir.pure_function("main", (x,), [e]),))
+
+
+def test_ten_thousand_operators_deep() -> None:
+    def seconds(length: int) -> tuple[float, float, float]:
+        module = chain(length)
+        times = [time.perf_counter()]
+        text = str(module)
+        times.append(time.perf_counter())
+        assert ir.parse_module(text) == module
+        times.append(time.perf_counter())
+        ir.check(module)
+        times.append(time.perf_counter())
+        return times[1] - times[0], times[2] - times[1], times[3] - times[2]
+
+    short, long = seconds(2_500), seconds(10_000)
+    assert long[0] < 2
+    # Four times as long: 16 would be quadratic.
+    assert all(b < 9 * max(a, 0.01) for a, b in zip(short, long, strict=True)), (short, long)
+
+
+def test_deep_graphs_outside_dataflow_blocks() -> None:
+    f = chain(3_000).main
+    deep = f.blocks[0].bindings[0].value
+    steps = [ir.Binding(ir.var(f"s{i}", T4), ir.call_dps_library("f", [deep], T4, pure=False)) for i in range(300)]
+    module = ir.Module((ir.Function("main", f.params, (ir.Block(tuple(steps), dataflow=False),), deep),))
+    text = str(module)
+    assert text.count("R.inline") == 1 and text.count("\n") == 3_000 + 300 + 6
+    assert ir.parse_module(text) == module
+    ir.check(module)

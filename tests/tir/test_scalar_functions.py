@@ -1,0 +1,100 @@
+"""The table of scalar functions: dtypes, corner cases, and agreement with JAX's primitives."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+
+from relax_eg.errors import ShapeError
+from relax_eg.tir import FUNCTIONS
+
+SAME_NAME = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "int_divide": "div", "remainder": "rem", "maximum": "max",
+    "minimum": "min", "negative": "neg", "power": "pow", "sigmoid": "logistic", "equal": "eq", "not_equal": "ne",
+    "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "population_count": "population_count",
+    "count_leading_zeros": "clz",
+}  # fmt: skip
+NOT_LAX = {"floor_divide", "floor_mod", "trunc", "round", "round_away", "integer_pow", "complex"}
+DTYPES = {"b": ["bool"], "i": ["int8", "int32"], "u": ["uint8"], "f": ["float16", "bfloat16", "float32"], "c": ["complex64"]}
+VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.75, 1e-3, 100.0, np.inf, -np.inf, np.nan]
+INTEGERS = [0, 1, 2, 7, 8, 100, 127, -1, -7, -127, -128]
+UNKNOWN_TO_LAX = {("abs", "uint8"), ("is_finite", "complex64"), *(("is_nan", dtype) for dtypes in DTYPES.values() for dtype in dtypes)}
+PAIRS = [(name, dtype) for name, f in FUNCTIONS.items() if name not in NOT_LAX for k in f.accepts for dtype in DTYPES[k]]
+
+
+def samples(dtype: str) -> np.ndarray:
+    if dtype == "bool":
+        return np.array([False, True])
+    if "int" in dtype:
+        return np.array(INTEGERS, np.int64).astype(dtype)
+    values = [v for v in VALUES if np.isfinite(v)] if dtype == "complex64" else VALUES
+    return (np.array(values) + (0.5j if dtype == "complex64" else 0)).astype(np.dtype(dtype))
+
+
+@pytest.mark.parametrize(("name", "dtype"), PAIRS)
+def test_agrees_with_xla(name: str, dtype: str) -> None:
+    if (name, dtype) in UNKNOWN_TO_LAX:
+        return
+    function = FUNCTIONS[name]
+    one = samples(dtype)
+    args = [array.reshape(-1) for array in np.meshgrid(*[one] * function.arity, indexing="ij")]
+    if name == "clamp":
+        args = [array[args[0] <= args[2]] for array in args]  # elsewhere it depends on the order of min and max
+    result = function(args, function.dtype([dtype] * function.arity))
+    expected = np.asarray(getattr(lax, SAME_NAME.get(name, name))(*map(jnp.asarray, args)))
+    assert result.dtype == expected.dtype
+    if result.dtype.kind in "biu":
+        np.testing.assert_array_equal(result, expected)
+        return
+    tolerance = {"float16": 2e-3, "bfloat16": 1 if name == "exp2" else 2e-2}.get(dtype, 1e-4 if name in ("digamma", "lgamma", "tan") else 2e-5)
+    wide = np.complex128 if result.dtype.kind == "c" else np.float64
+    if name in ("lgamma", "digamma"):  # at poles and beyond XLA's own answers vary
+        keep = args[0].astype(np.float64) > 0
+        result, expected = result[keep], expected[keep]
+    np.testing.assert_allclose(result.astype(wide), expected.astype(wide), rtol=tolerance, atol=1e-6)
+
+
+def test_the_rest_of_the_table() -> None:
+    x = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 2.7], np.float32)
+    y = np.full_like(x, 2)
+    for name, expected in {
+        "round": jnp.round(x), "round_away": lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), "trunc": jnp.trunc(x),
+    }.items():  # fmt: skip
+        np.testing.assert_array_equal(FUNCTIONS[name]([x], "float32"), expected)
+    np.testing.assert_array_equal(FUNCTIONS["floor_divide"]([x, y], "float32"), jnp.floor_divide(x, y))
+    np.testing.assert_array_equal(FUNCTIONS["floor_mod"]([x, y], "float32"), jnp.mod(x, y))
+    for exponent in (-3, -1, 0, 1, 5, 12):
+        power = FUNCTIONS["integer_pow"]([x, np.array([exponent], np.int32)], "float32")
+        np.testing.assert_allclose(power, lax.integer_pow(x, exponent), rtol=1e-6)
+    assert FUNCTIONS["is_nan"]([np.array([np.nan, 1, np.inf], np.float32)], "bool").tolist() == [True, False, False]
+    made = FUNCTIONS["complex"]([np.array([1, np.inf], np.float32), np.array([np.inf, 2], np.float32)], "complex64")
+    np.testing.assert_array_equal(made.real, [1, np.inf])
+    np.testing.assert_array_equal(made.imag, [np.inf, 2])
+
+
+def test_every_function_is_reached_by_a_test() -> None:
+    assert {name for name, _ in PAIRS} | NOT_LAX == set(FUNCTIONS)
+
+
+def test_low_precision_rounds_each_operation() -> None:
+    x = np.array([1, 256], ml_dtypes.bfloat16)
+    assert FUNCTIONS["add"]([x, np.array([1, 1], ml_dtypes.bfloat16)], "bfloat16").astype(float).tolist() == [2, 256]
+
+
+def test_dtypes() -> None:
+    assert FUNCTIONS["less"].dtype(["float32", "float32"]) == "bool"
+    assert FUNCTIONS["abs"].dtype(["complex64"]) == "float32"
+    assert FUNCTIONS["complex"].dtype(["float64", "float64"]) == "complex128"
+    assert FUNCTIONS["integer_pow"].dtype(["bfloat16", "int32"]) == "bfloat16"
+    for name, args in [
+        ("exp", ["int32"]), ("add", ["float32", "float64"]), ("add", ["bool", "bool"]), ("sin", []), ("exp", ["key<fry>"]),
+        ("complex", ["float16", "float16"]), ("complex", ["bfloat16", "bfloat16"]), ("integer_pow", ["float32", "float32"]),
+    ]:  # fmt: skip
+        with pytest.raises(ShapeError):
+            FUNCTIONS[name].dtype(args)
+
+
+def test_jax_computes_in_32_bits_here() -> None:
+    assert not jax.config.jax_enable_x64  # test_agrees_with_xla has no 64-bit dtypes
