@@ -16,7 +16,7 @@ from relax_eg.frontends.jax_walk import Walk, constant
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, Leaf, read_arguments
 from relax_eg.frontends.symbolic import Sizes
-from relax_eg.frontends.trace_errors import cause, trace_error
+from relax_eg.frontends.trace_errors import cause, checked_output, trace_error
 from relax_eg.ir.expr import var
 from relax_eg.ir.module import Module
 
@@ -79,21 +79,26 @@ def trace_function(
     sizes = Sizes(bounds)
     arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes)
     out_tree: Any = None
+    own = False  # the function itself raised, not JAX
 
     def flat(*leaves: Any) -> Any:
-        nonlocal out_tree
+        nonlocal out_tree, own
         args, kwargs = jax.tree_util.tree_unflatten(arguments.tree, leaves)
-        outputs, out_tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
-        return outputs
+        try:
+            outputs, out_tree = jax.tree_util.tree_flatten_with_path(fn(*args, **kwargs))
+        except Exception as error:
+            own = not is_raised_by_jax(error)
+            raise
+        return [checked_output(fn, label, path, value) for path, value in outputs]
 
     try:
         closed = jax.make_jaxpr(flat)(*(leaf.aval for leaf in arguments.leaves))
     except RelaxEgError:
         raise
     except Exception as error:
-        if not is_raised_by_jax(error):
-            raise  # the function's own complaint
-        raise trace_error(fn, label, error) from cause(error)
+        if own:
+            raise
+        raise trace_error(fn, label, arguments.leaves, error) from cause(error)
     params = [var(leaf.name, leaf.annotation) for leaf in arguments.leaves]
     walk = Walk(sizes, taken={leaf.name for leaf in arguments.leaves})
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], params)

@@ -35,11 +35,14 @@ def is_jax_function(jaxpr: Any) -> bool:
 
 
 def is_raised_by_jax(error: BaseException) -> bool:
-    """Whether an exception comes out of JAX itself rather than out of the user's own code."""
+    """Whether an exception that leaves the user's function comes out of JAX rather than out of the user's own code."""
     if type(error).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return True
+    # JAX takes its own frames out of tracebacks and leaves a note that it did.
+    if any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ())):
+        return True
     frames = _frames(error.__traceback__)
-    return bool(frames) and frames[-1][0].startswith(_JAX)
+    return type(error.__cause__).__name__ == "UnfilteredStackTrace" or (bool(frames) and frames[-1][0].startswith(_JAX))
 
 
 def user_line(error: BaseException) -> tuple[str, int] | None:

@@ -6,13 +6,16 @@ import inspect
 import linecache
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from relax_eg.errors import TraceError
 from relax_eg.frontends.sources import user_line
+from relax_eg.frontends.specs import Leaf
+
+_SHOWN = 6  # arguments that a message lists
 
 _BRANCH = (
     "jnp.where, jax.lax.cond or jax.lax.while_loop where the decision depends on the value of an array; "
@@ -27,14 +30,30 @@ _ARRAYS = "arrays, numbers and pytrees of them as arguments and results of the f
 _SHAPES = "specs whose sizes and dtypes fit together; equal sizes need equal names"
 
 
-def trace_error(fn: Callable[..., Any], name: str, error: Exception) -> TraceError:
+def checked_output(fn: Callable[..., Any], name: str, path: Any, value: Any) -> Any:
+    """`value`, a leaf of what `fn` returned, which must be an array or a number."""
+    try:
+        jax.typeof(value)
+    except TypeError:
+        place = jax.tree_util.keystr(path)
+        raise TraceError(
+            f"cannot trace `{name}`{_place(fn)}: result{place} is of type {type(value).__name__}\n  accepted: {_ARRAYS}"
+        ) from None
+    return value
+
+
+def trace_error(fn: Callable[..., Any], name: str, leaves: Sequence[Leaf], error: Exception) -> TraceError:
     """The TraceError for an exception that JAX raised while tracing `fn`."""
     lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
     where = user_line(error)
     if where is not None:
         text = linecache.getline(*where).strip()
         lines.append(f"  at {os.path.basename(where[0])}:{where[1]}" + (f": {text}" if text else ""))
-    lines.append(f"  accepted: {_accepted(error)}")
+    accepted = _accepted(error)
+    if accepted is _SHAPES and leaves:
+        shown = [f"{leaf.path} {leaf.annotation.short}" for leaf in leaves[:_SHOWN]]
+        lines.append(f"  with {', '.join(shown)}" + (f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""))
+    lines.append(f"  accepted: {accepted}")
     return TraceError("\n".join(lines))
 
 

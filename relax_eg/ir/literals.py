@@ -71,7 +71,9 @@ def _element(x: Any) -> bool | int | float | complex:
     if is_integer(name):
         return int(x)
     if is_complex(name):
-        return complex(x)
+        return complex(*(part if part == part else math.nan for part in (float(x.real), float(x.imag))))
+    if x != x:
+        return math.nan  # any other NaN is no number to spell
     short = float(str(x))
     return short if np.asarray(short, x.dtype).tobytes() == x.tobytes() else float(x)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relax_eg.errors import RelaxEgError
@@ -40,6 +40,10 @@ VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, 
 LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
 
 
+def _dtype(annotation: Annotation) -> str | None:
+    return annotation.dtype if isinstance(annotation, Tensor) else None
+
+
 class Values:
     """Reads the expressions of one function over the `names` that are bound so far.
 
@@ -61,9 +65,10 @@ class Values:
             return called
         number = self.reader.number(at)
         if number is not None:
-            return self._number(at, number, declared)
+            dtype = None if declared is None else _dtype(declared)
+            return self._number(at, number, [] if dtype is None else [dtype])
         if isinstance(at, ast.Tuple):
-            fields = self._operands(at.elts)
+            fields = list(map(self.expression, at.elts))
             return node(TUPLE, fields, (), declared or Tuple(tuple(f.annotation for f in fields)))
         if isinstance(at, ast.Subscript):
             return self._field(at, declared)
@@ -97,28 +102,28 @@ class Values:
             raise self.source.error(at, problem, f"`def {name}(...) -> annotation:`, or {name} defined before its use")
         return node(FUNCTION, (), (("name", name),), annotation)
 
-    def _number(self, at: ast.expr, number: Any, like: Annotation | None) -> Expr:
-        """A number as a constant, of the dtype of `like` where that is a tensor's."""
-        if not isinstance(like, Tensor) or like.dtype is None:
-            return const(number)
-        try:
-            return const(array_of(number, like.dtype))
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            wanted = f'a number that {like.dtype} holds, or R.const(number, "dtype")'
-            raise self.source.refused(at, error, wanted) from None
+    def _number(self, at: ast.expr, number: Any, dtypes: Sequence[str]) -> Expr:
+        """A number as a constant, of the first of `dtypes` that holds it."""
+        problem: Exception | None = None
+        for dtype in dtypes:
+            try:
+                return const(array_of(number, dtype))
+            except (ValueError, TypeError, AttributeError, OverflowError) as error:
+                problem = problem or error
+        if problem is not None:
+            wanted = f'a number that {dtypes[0]} holds, or R.const(number, "dtype")'
+            raise self.source.refused(at, problem, wanted) from None
+        return const(number)
 
     def _operands(self, nodes: list[ast.expr]) -> list[Expr]:
-        """Operands in order; a bare number takes the dtype of the first operand that has one."""
-        found: list[Expr | None] = []
-        for at in nodes:
-            number = None if isinstance(at, ast.Call) else self.reader.number(at)
-            found.append(self.expression(at) if number is None or isinstance(at, ast.Name) else None)
-        tensors = [e.annotation for e in found if e is not None and isinstance(e.annotation, Tensor)]
-        like = next((a for a in tensors if a.dtype is not None), None)
-        return [
-            e if e is not None else self._number(at, self.reader.number(at), like)
-            for e, at in zip(found, nodes, strict=True)
-        ]
+        """Operands of an operator; a bare number takes the dtype of another operand."""
+        numbers = [self._bare_number(at) for at in nodes]
+        found = [self.expression(at) if n is None else None for at, n in zip(nodes, numbers, strict=True)]
+        dtypes = [d for e in found if e is not None and (d := _dtype(e.annotation)) is not None]
+        return [self._number(at, n, dtypes) if e is None else e for e, at, n in zip(found, nodes, numbers, strict=True)]
+
+    def _bare_number(self, at: ast.expr) -> bool | int | float | complex | None:
+        return None if isinstance(at, (ast.Name, ast.Call)) else self.reader.number(at)
 
     def _field(self, at: ast.Subscript, declared: Annotation | None) -> Expr:
         value = self.expression(at.value)
@@ -145,7 +150,7 @@ class Values:
             callee = self.expression(at.func)
             if at.keywords:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
-            args = self._operands(at.args)
+            args = list(map(self.expression, at.args))
             annotation = declared or call_annotation(callee.annotation, [a.annotation for a in args])
             return node(CALL, (callee, *args), (), annotation)
         if name in RESERVED:
@@ -182,7 +187,7 @@ class Values:
             dims = self.reader.sizes(args[0])
             return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
         if name == "tuple" and not keywords:
-            fields = self._operands(args)
+            fields = list(map(self.expression, args))
             return node(TUPLE, fields, (), declared or Tuple(tuple(f.annotation for f in fields)))
         if name == "match_cast" and len(args) == 2 and not keywords:
             asserted = self.reader.annotation(args[1])
@@ -213,7 +218,7 @@ class Values:
             raise self.source.error(pure or at, "`pure` is True or False", LIBRARY)
         pairs = self._library_attrs(attrs)
         values = (("name", name.value), ("attrs", pairs), ("pure", is_pure))
-        return node(CALL_DPS_LIBRARY, self._operands(operands.elts), values, annotation)
+        return node(CALL_DPS_LIBRARY, map(self.expression, operands.elts), values, annotation)
 
     def _library_attrs(self, at: ast.expr | None) -> tuple[tuple[str, Any], ...]:
         if at is None:

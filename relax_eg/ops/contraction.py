@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, itemsize
+from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Scalar, TensorProgram, cast, compute, loop, program, sum_
+from relax_eg.tir.functions import kind
 
 PRECISIONS = (None, "default", "high", "highest")
 
@@ -25,14 +26,23 @@ def _result(site: Site) -> tuple[Dims, Dim]:
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), a[-1]
 
 
+def _accumulates(dtype: str, out: str) -> bool:
+    """Whether products of `dtype` may be summed as `out`, by XLA's rules."""
+    if out not in ITEM_BITS or ITEM_BITS[out] < ITEM_BITS[dtype]:
+        return False
+    return kind(out) in {"i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
+
+
 def _deduce(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
     need_kind(site, "iufc")
     if site["precision"] not in PRECISIONS:
         raise site.error(f"precision {site['precision']!r}; accepted: {', '.join(map(str, PRECISIONS))}")
     out = site["out_dtype"]
-    if out is not None and out not in ITEM_BITS:
-        raise site.error(f"no dtype {out!r}; there are: {', '.join(ITEM_BITS)}")
+    if out is not None and not _accumulates(dtype, out):
+        raise site.error(
+            f"out_dtype {out!r}; a dtype of the same kind is needed, or a float for integers, not narrower"
+        )
     return Tensor(_result(site)[0], out or dtype)
 
 
@@ -40,8 +50,6 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     a, b = buffers
     shape, inner = _result(site)
     out = site["out_dtype"] or a.dtype
-    # A wider result is accumulated wide; a narrower one is rounded at the end.
-    widen = itemsize(out) > itemsize(a.dtype)
     k = loop("k")
 
     def element(*i: Dim) -> Scalar:
@@ -51,9 +59,7 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         lead = shape[:rank]
         x = read_aligned(a, (*batch, *row, k)[-a.rank :], (*lead, *a.shape[-2:])[-a.rank :])
         y = read_aligned(b, (*batch, k, *column)[-b.rank :], (*lead, *b.shape[-2:])[-b.rank :])
-        if widen:
-            return sum_(cast(x, out) * cast(y, out), (k, inner))
-        return cast(sum_(x * y, (k, inner)), out)
+        return sum_(cast(x, out) * cast(y, out), (k, inner))
 
     return program("matmul", buffers, compute("out", shape, element))
 

@@ -17,6 +17,8 @@ def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
     outer = [i for i, d in enumerate(shape) if d is not ONE]
     inner = [i for i, d in enumerate(into) if d is not ONE]
     index = [ZERO] * len(into)
+    if ZERO in into:  # nothing is ever read, and there is no remainder by 0
+        return index
     for group, parts in _groups([shape[i] for i in outer], [into[i] for i in inner]):
         flat = ZERO
         for i in group:
@@ -32,8 +34,6 @@ def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
 def _groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]]:
     """Runs of axes of `a` and of `b` with equal products, as short as possible."""
     whole = [(range(len(a)), range(len(b)))]
-    if ZERO in a or ZERO in b:  # nothing is ever read
-        return whole
     prefixes = [product(b[:j]) for j in range(len(b) + 1)]
     found: list[tuple[range, range]] = []
     i0 = j0 = 0

@@ -25,8 +25,6 @@ def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return attributes_of(get(name), given)
 
 
-def _deduce(
-    name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]
-) -> tuple[dict[str, Any], Annotation]:
+def _deduce(name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]) -> tuple[dict[str, Any], Annotation]:
     attrs = _complete(name, given)
     return attrs, deduce(name, operands, attrs)

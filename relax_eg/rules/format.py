@@ -9,6 +9,7 @@ import numpy as np
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value
 
 if TYPE_CHECKING:
+    from relax_eg.shapes import Dim
     from relax_eg.rules.rule import Rule
 
 _INFIX = {
@@ -44,9 +45,59 @@ def _text(e: Expr) -> tuple[str, int]:
     if e.op == "permute_dims" and e.attr("axes") == (1, 0):
         text, level = _text(e.args[0])
         return f"{text if level == _ATOM else f'({text})'}.T", _ATOM
+    idiom = _idiom(e)
+    if idiom is not None:
+        return idiom
     parts = [_text(a)[0] for a in e.args]
     parts += [f"{k}={_value(v)}" for k, v in e.attrs if v is not None and v is not False]
     return f"{e.op}({', '.join(parts)})", _ATOM
+
+
+_REDUCTIONS = frozenset({"sum", "prod", "max", "min", "mean", "any", "all"})
+
+
+def _idiom(e: Expr) -> tuple[str, int] | None:
+    """What mathematics has a shorter name for: identity, diagonal, trace, slices, sizes, reductions over everything."""
+    match e.op:
+        case "equal" if _is_identity(e):
+            return f"eye({e.shape[0]})", _ATOM
+        case "where" if _is_identity(e.args[0]) and _is_zero(e.args[2]) and e.args[1].op == "expand_dims":
+            return f"diag({_text(e.args[1].args[0])[0]})", _ATOM
+        case "sum" if e.args[0].op == "where" and _is_identity(e.args[0].args[0]) and _is_zero(e.args[0].args[2]):
+            if e.ndim == 0:
+                return f"trace({_text(e.args[0].args[1])[0]})", _ATOM
+        case "strided_slice":
+            text, level = _text(e.args[0])
+            bounds = zip(e.attr("begin"), e.attr("end"), e.attr("strides"), e.args[0].shape, strict=True)
+            keys = [_slice_text(*b) for b in bounds]
+            return f"{text if level == _ATOM else f'({text})'}[{', '.join(keys)}]", _ATOM
+        case "dim_value":
+            (dim,) = e.attr("dim")
+            return str(dim), _ATOM if dim.is_const or str(dim).isidentifier() else 0
+        case _ if e.op in _REDUCTIONS and len(e.attr("axes")) == e.args[0].ndim and not e.attr("keepdims"):
+            return f"{e.op}({_text(e.args[0])[0]})", _ATOM
+        case _:
+            pass
+    return None
+
+
+def _is_identity(e: Expr) -> bool:
+    """Whether this is the boolean identity matrix as jax.numpy traces it: iota over rows equals iota over columns."""
+    if e.op != "equal" or e.ndim != 2 or e.args[1].op != "iota" or e.args[1].attr("axis") != 1:
+        return False
+    rows = e.args[0].args[0] if e.args[0].op == "add" and _is_zero(e.args[0].args[1]) else e.args[0]
+    return rows.op == "iota" and rows.attr("axis") == 0 and rows.shape == e.args[1].shape
+
+
+def _is_zero(e: Expr) -> bool:
+    while e.op in ("full", "broadcast_to", "astype"):
+        e = e.args[0]
+    return e.op == CONSTANT and not constant_value(e).any()
+
+
+def _slice_text(begin: Dim, end: Dim, stride: int, size: Dim) -> str:
+    low, high = "" if begin == 0 else str(begin), "" if end == size else str(end)
+    return f"{low}:{high}" + (f":{stride}" if stride != 1 else "")
 
 
 def _value(value: Any) -> str:

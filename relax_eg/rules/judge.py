@@ -226,8 +226,8 @@ def over_the_reals(case: Case) -> Failure | None:
             continue
         finite = np.isfinite(a)
         if not np.array_equal(finite, np.isfinite(b)):
-            more = "right" if np.any(finite & ~np.isfinite(b)) else "left"
-            return Failure(f"the {more} side is not defined there, the other is", a, b, i)
+            worse, better = ("right", "left") if np.any(finite & ~np.isfinite(b)) else ("left", "right")
+            return Failure(f"the {worse} side is not finite there, the {better} side is", a, b, i)
         # An empty maximum is minus infinity: infinities of different signs differ. Where one side is NaN, as 0/0 is,
         # both are undefined.
         if np.any(np.isinf(a) & np.isinf(b) & (a != b)) and not _divides(case.instance):

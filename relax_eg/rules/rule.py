@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -133,7 +134,7 @@ class Rule:
             made = self._call(params, ranks, attributes)
         except (OperatorError, IndexError) as e:
             if not ranks and not attributes:
-                raise self.error(f"a side cannot be formed: {e}") from None
+                raise self.error(f"a side cannot be formed: {e}{_transpose_hint(str(e))}") from None
             return None
         if made is None:
             return None
@@ -224,6 +225,21 @@ def _attribute_sizes(e: Expr) -> Iterator[Dim]:
     for _, value in e.attrs:
         if isinstance(value, tuple):
             yield from (d for d in value if isinstance(d, Dim))  # type: ignore[reportUnknownVariableType]
+
+
+_TWO_MATRICES = re.compile(r"(\w+)\(\((\w+), (\w+)\) \w+, \((\w+), (\w+)\) \w+")
+
+
+def _transpose_hint(problem: str) -> str:
+    """A line to append where an operator refused two matrices that fit once one is transposed."""
+    found = _TWO_MATRICES.match(problem)
+    if found is None:
+        return ""
+    op, *sizes = found.groups()
+    m, k, p, q = sizes
+    if op == "matmul":
+        return f"\n  hint: the inner sizes {k} and {p} must agree; is a .T missing?" if k == q or m == p else ""
+    return f"\n  hint: {op} needs equal shapes; is a .T missing?" if (m, k) == (q, p) else ""
 
 
 def _block(name: str, ranks: Mapping[str, int]) -> tuple[Dim, ...]:

@@ -216,7 +216,7 @@ def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Arr
         case 2:
             made = np.asarray(rng.integers(low, high, shape, dtype=np_dtype(dtype), endpoint=True))
         case 3:
-            made = np.where(rng.random(shape) < 0.5, small, np.asarray(rng.integers(0, min(high, 100), shape)))
+            made = np.where(rng.random(shape) < 0.5, small, np.asarray(rng.choice(np.array((low, high), dtype=object), shape)))
         case _:
             made = small
     return made.astype(np_dtype(dtype))
@@ -324,4 +324,11 @@ def _special(shape: tuple[int, ...], rng: Random, index: int) -> Array:
 def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[str, Array]:
     """Floats with NaN, infinities, both zeros, denormals and huge ones among them."""
     with np.errstate(over="ignore"):
-        return drawn(instance, sizes, rng, index, _special)
+        values = drawn(instance, sizes, rng, index, _special)
+    first: dict[tuple[int, ...], Array] = {}
+    for name, v in values.items():
+        # Equal and opposite operands: differences that are zeros of either sign.
+        base = first.setdefault(v.shape, v)
+        if base is not v and v.dtype == base.dtype and v.dtype.kind != "b" and rng.random() < 0.3:
+            values[name] = base if rng.random() < 0.5 else np.asarray(-base)
+    return values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, admits, size_variables
 
 _SHOWN = 24  # elements of an array that are written out
-_TRIES = 8  # random values tried at each smaller size
+_TRIES = 16  # random values tried at each smaller size
 _STEPS = 120  # evaluations spent on simpler values
 
 
@@ -74,13 +73,11 @@ def _nested(a: Array) -> str:
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, Fraction):
-        return str(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        value = value.item()
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    return str(value)
+    if isinstance(value, np.ndarray):
+        value = value[()]
+    text = str(value)
+    # 2, not 2.0; but -0.0 is what it is.
+    return text[:-2] if text.endswith(".0") and text != "-0.0" else text
 
 
 def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -> Counterexample:
@@ -189,7 +186,9 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     if all(a.ndim == 2 and a.shape[0] == a.shape[1] > 1 and np.allclose(a, b.T) for a, b in pairs):
         return "the right side is the transpose of the left; is a .T missing?"
     left, right = (np.concatenate([p[i].ravel() for p in pairs]) for i in (0, 1))
-    if not (np.isfinite(left).all() and np.isfinite(right).all()) or len(set(np.abs(left))) < 4 or np.any((left == 0) & (right != 0)):
+    if np.any((left == 0) & (right != 0)):
+        return ""
+    if not (np.isfinite(left).all() and np.isfinite(right).all()) or len(set(np.abs(left))) < 4 or not right.any():
         return ""
     ratios = right[left != 0] / left[left != 0]
     if not np.allclose(ratios, ratios[0]):

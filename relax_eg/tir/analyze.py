@@ -13,8 +13,6 @@ from relax_eg.shapes.dim import Atom
 from relax_eg.tir.expr import (
     Apply,
     Cast,
-    Const,
-    Index,
     IndexValue,
     Read,
     Reduce,
@@ -141,12 +139,18 @@ def _is_multiply_add(made: Stage, term: Scalar) -> bool:
 
 
 def _factors(expr: Scalar) -> list[Scalar]:
-    """The factors of a product, casts around products looked through."""
-    while isinstance(expr, Cast):
-        expr = expr.arg
-    if isinstance(expr, Apply) and expr.fn == "multiply":
-        return [factor for arg in expr.args for factor in _factors(arg)]
-    return [expr]
+    """The distinct factors of a product, casts around products looked through."""
+    factors: list[Scalar] = []
+    todo, seen = [expr], {expr}
+    while todo:
+        at = todo.pop()
+        if not isinstance(at, Cast) and not (isinstance(at, Apply) and at.fn == "multiply"):
+            factors.append(at)
+            continue
+        fresh = [child for child in at.children if child not in seen]
+        seen.update(fresh)
+        todo.extend(fresh)
+    return factors
 
 
 # --- counts ---
@@ -215,19 +219,12 @@ def _stage_flops(made: Stage) -> Dim:
             continue
         seen.add((term, frozenset(scope)))
         weight = 1 if isinstance(term, Reduce) else FUNCTIONS[term.fn].flops if isinstance(term, Apply) else 0
-        if isinstance(term, Apply) and _is_index_arithmetic(term):
+        if term.on_indices:
             continue
         if weight:
             total = total + _product(scope.values()) * weight
         todo.extend((child, scope) for child in term.children)
     return total
-
-
-def _is_index_arithmetic(term: Apply) -> bool:
-    """Whether `term` computes on integers made of indices and constants alone."""
-    return all(
-        isinstance(arg, (Index, Const)) or (isinstance(arg, Apply) and _is_index_arithmetic(arg)) for arg in term.args
-    ) and not term.args[0].dtype.startswith(("float", "bfloat", "complex"))
 
 
 def _scoped_reads(value: Scalar, loops: dict[str, Dim]) -> Iterator[tuple[Read, dict[str, Dim], bool]]:

@@ -190,7 +190,8 @@ class _Run:
     def _call(self, fn: str, args: Sequence[Array], argument: str, dtype: str) -> Array:
         """The function `fn`, whose first argument is of dtype `argument`, with a result of dtype `dtype`."""
         if self.exact:
-            return np.asarray(_exact_ufunc(fn, argument, dtype)(*args), dtype=object)
+            with np.errstate(all="ignore"):  # numpy warns where infinities make UNDEFINED
+                return np.asarray(_exact_ufunc(fn, argument, dtype)(*args), dtype=object)
         return FUNCTIONS[fn](args, dtype)
 
     def _read(self, expr: Read, frame: _Frame) -> Array:
@@ -341,10 +342,15 @@ def _parts(expr: Scalar) -> tuple[Scalar, ...]:
 
 
 def _factors(expr: Scalar) -> list[Scalar]:
-    """The factors of a product, in order."""
-    if isinstance(expr, Apply) and expr.fn == "multiply":
-        return [factor for arg in expr.args for factor in _factors(arg)]
-    return [expr]
+    """The factors of a product, in order; a few of them, for a power of a product has any number."""
+    factors, at = [expr], 0
+    while at < len(factors) < 8:
+        factor = factors[at]
+        if isinstance(factor, Apply) and factor.fn == "multiply":
+            factors[at : at + 1] = factor.args
+        else:
+            at += 1
+    return factors
 
 
 def _dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:

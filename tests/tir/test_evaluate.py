@@ -1,5 +1,7 @@
 """Evaluation of programs against numpy, typed; see test_exact for the exact domain."""
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.tir import (
     Buffer,
+    Scalar,
     TensorProgram,
     apply,
     argmax,
@@ -49,6 +52,11 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 def one(body: TensorProgram, *arrays: np.ndarray, ordered: bool = False, **sizes: int) -> np.ndarray:
     (result,) = evaluate(body, arrays, sizes, ordered=ordered)
     return result
+
+
+def rowwise(x: Buffer, value: Callable[[Scalar], Scalar]) -> TensorProgram:
+    """`Y[i] = value(X[i, r])`."""
+    return program("rowwise", (x,), compute("Y", x.shape[:1], lambda i: value(x[i, R])))
 
 
 MATMUL = program("matmul", (A, B), compute("Y", (M, N), lambda i, j: sum_(A[i, R] * B[R, j], over=(R, K))))
@@ -173,9 +181,7 @@ def test_reductions_over_nothing(dtype: str, ordered: bool) -> None:
     empty = np.zeros((2, 0), np.dtype(dtype))
 
     def of(kind: str) -> np.ndarray:
-        return one(
-            program("r", (x,), compute("Y", (2,), lambda i: reduce(kind, x[i, R], (R, 0)))), empty, ordered=ordered
-        )
+        return one(rowwise(x, lambda row: reduce(kind, row, (R, 0))), empty, ordered=ordered)
 
     least, greatest = of("max")[0], of("min")[0]
     if dtype == "bool":
@@ -198,7 +204,7 @@ def test_argmax_takes_the_first_and_nan_wins() -> None:
         buffer = Buffer("X", (2, 4), dtype)
         for find, expected in ((argmax, [1, 1]), (argmin, [3, 1])):
             for ordered in (False, True):
-                body = program("a", (buffer,), compute("Y", (2,), lambda i, f=find: f(buffer[i, R], (R, 4), "int32")))
+                body = rowwise(buffer, lambda row, find=find: find(row, (R, 4), "int32"))
                 result = one(body, x.astype(np.dtype(dtype)), ordered=ordered)
                 assert result.dtype == np.int32
                 assert result.tolist() == expected
@@ -210,7 +216,7 @@ def test_max_and_min_propagate_nan() -> None:
         buffer = Buffer("X", (1, 3), dtype)
         for reduction in (max_, min_):
             for ordered in (False, True):
-                body = program("a", (buffer,), compute("Y", (1,), lambda i, f=reduction: f(buffer[i, R], (R, 3))))
+                body = rowwise(buffer, lambda row, reduction=reduction: reduction(row, (R, 3)))
                 assert np.isnan(one(body, x.astype(np.dtype(dtype)), ordered=ordered).astype(np.float32)).all()
 
 
@@ -265,7 +271,7 @@ def test_integers_wrap() -> None:
     x = Buffer("X", (3,), "int8")
     for ordered in (False, True):
         body = program("w", (x,), compute("Y", (), lambda: sum_(x[R] * 2, over=(R, 3))))
-        assert one(body, np.array([100, 100, 100], np.int8), ordered=ordered) == np.int8(600 - 512 - 0x00) - 0
+        assert one(body, np.array([100, 100, 100], np.int8), ordered=ordered) == 600 - 512
 
 
 def test_an_unguarded_read_out_of_range_is_named() -> None:
@@ -273,7 +279,7 @@ def test_an_unguarded_read_out_of_range_is_named() -> None:
     with pytest.raises(BoundsError, match=r"shift: A\[i \+ 1, j\] reads A at i \+ 1 = 3 on axis 0, whose extent is 3"):
         one(shifted, normal(0, 3, 4), m=3, k=4)
     assert one(shifted, normal(0, 3, 0), m=3, k=0).shape == (3, 0)  # no element, no read
-    with pytest.raises(BoundsError, match="reads A at T.i. = 3"):
+    with pytest.raises(BoundsError, match=r"reads A at T\[i\] = 3"):
         one(GATHER, normal(0, 3, 1), np.array([0, 3], np.int32), m=3, k=1, n=2)
 
 

@@ -17,11 +17,23 @@ SAME_NAME = {
     "count_leading_zeros": "clz",
 }  # fmt: skip
 NOT_LAX = {"floor_divide", "floor_mod", "trunc", "round", "round_away", "integer_pow", "complex"}
-DTYPES = {"b": ["bool"], "i": ["int8", "int32"], "u": ["uint8"], "f": ["float16", "bfloat16", "float32"], "c": ["complex64"]}
+DTYPES = {
+    "b": ["bool"],
+    "i": ["int8", "int32"],
+    "u": ["uint8"],
+    "f": ["float16", "bfloat16", "float32"],
+    "c": ["complex64"],
+}
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.75, 1e-3, 100.0, np.inf, -np.inf, np.nan]
 INTEGERS = [0, 1, 2, 7, 8, 100, 127, -1, -7, -127, -128]
-UNKNOWN_TO_LAX = {("abs", "uint8"), ("is_finite", "complex64"), *(("is_nan", dtype) for dtypes in DTYPES.values() for dtype in dtypes)}
-PAIRS = [(name, dtype) for name, f in FUNCTIONS.items() if name not in NOT_LAX for k in f.accepts for dtype in DTYPES[k]]
+UNKNOWN_TO_LAX = {
+    ("abs", "uint8"),
+    ("is_finite", "complex64"),
+    *(("is_nan", dtype) for dtypes in DTYPES.values() for dtype in dtypes),
+}
+PAIRS = [
+    (name, dtype) for name, f in FUNCTIONS.items() if name not in NOT_LAX for k in f.accepts for dtype in DTYPES[k]
+]
 
 
 def samples(dtype: str) -> np.ndarray:
@@ -48,7 +60,9 @@ def test_agrees_with_xla(name: str, dtype: str) -> None:
     if result.dtype.kind in "biu":
         np.testing.assert_array_equal(result, expected)
         return
-    tolerance = {"float16": 2e-3, "bfloat16": 1 if name == "exp2" else 2e-2}.get(dtype, 1e-4 if name in ("digamma", "lgamma", "tan") else 2e-5)
+    tolerance = {"float16": 2e-3, "bfloat16": 1 if name == "exp2" else 2e-2}.get(
+        dtype, 1e-4 if name in ("digamma", "lgamma", "tan") else 2e-5
+    )
     wide = np.complex128 if result.dtype.kind == "c" else np.float64
     if name in ("lgamma", "digamma"):  # at poles and beyond XLA's own answers vary
         keep = args[0].astype(np.float64) > 0

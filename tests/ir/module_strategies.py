@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,10 +28,12 @@ def table(op: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"shape": tuple(map(Dim.of, attrs["shape"])), "precision": attrs.get("precision"), "axis": attrs["axis"]}
 
 
+@lru_cache
 def sizes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[tuple[Dim, ...]]:
     return st.lists(st.sampled_from([*SIZES, *extra]).map(Dim.of), max_size=3).map(tuple)
 
 
+@lru_cache
 def tensors(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]:
     dtypes = st.sampled_from([None, *ir.ITEM_BITS])
     return st.one_of(
@@ -39,6 +42,7 @@ def tensors(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]:
     )
 
 
+@lru_cache
 def annotations(extra: tuple[str, ...] = ()) -> st.SearchStrategy[ir.Annotation]:
     flat = st.one_of(
         tensors(extra),
@@ -75,14 +79,17 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
         values = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
         return np.array([np.array(v, ir.np_dtype(dtype)) for v in values], ir.np_dtype(dtype)).reshape(shape)
     with np.errstate(all="ignore"):
-        return np.asarray(values, np.complex128 if ir.is_complex(dtype) else np.float64).astype(
-            ir.np_dtype(dtype)
-        ).reshape(shape)
+        return (
+            np.asarray(values, np.complex128 if ir.is_complex(dtype) else np.float64)
+            .astype(ir.np_dtype(dtype))
+            .reshape(shape)
+        )
 
 
 FOREIGN = [len, (1, 2), (True, 2), Numbers((1,), 0.0), Numbers((1,), -0.0), {"a": [1]}, np.float32, object()]
 
 
+@lru_cache
 def attributes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
     """Values of attributes that tell their own type."""
     flat = st.one_of(
@@ -100,6 +107,14 @@ def attributes(extra: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
     return st.recursive(flat, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5)
 
 
+@lru_cache
+def self_told(extra: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
+    """Attributes of operators that read back without a table; one tells what are sizes, and what was None."""
+    return attributes(extra).filter(
+        lambda v: v is not None and not (type(v) is tuple and v and all(type(d) is Dim for d in v))
+    )
+
+
 class _Builder:
     """Builds one function from draws."""
 
@@ -108,7 +123,9 @@ class _Builder:
         self.earlier = earlier
         self.extra: tuple[str, ...] = ()
         self.pool: list[ir.Expr] = []
-        self.names = iter([*"abcdefgh", "lv", "lv2", "gv", "R", "float", "call_dps_library", *(f"v{i}" for i in range(99))])
+        self.names = iter(
+            [*"abcdefgh", "lv", "lv2", "gv", "R", "float", "call_dps_library", *(f"v{i}" for i in range(99))]
+        )
         self.sources: dict[ir.Expr, str] = {}
 
     def some(self, low: int = 0, high: int = 3) -> list[ir.Expr]:
@@ -119,7 +136,9 @@ class _Builder:
 
     def value(self) -> ir.Expr:
         draw = self.draw
-        kind = draw(st.sampled_from(["op", "op", "op", "sized", "const", "tuple", "get", "shape", "library", "call", "odd"]))
+        kind = draw(
+            st.sampled_from(["op", "op", "op", "sized", "const", "tuple", "get", "shape", "library", "call", "odd"])
+        )
         if kind == "const":
             return ir.const(draw(arrays()))
         if kind == "tuple":
@@ -150,15 +169,14 @@ class _Builder:
             args = self.some(len(f.params), len(f.params)) if self.pool else []
             return ir.node(ir.CALL, (ir.function_ref(f), *args), (), self.annotation())
         if kind == "sized":
-            attrs: dict[str, Any] = {"shape": draw(sizes(self.extra)), "precision": draw(st.sampled_from([None, "high"]))}
+            attrs: dict[str, Any] = {
+                "shape": draw(sizes(self.extra)),
+                "precision": draw(st.sampled_from([None, "high"])),
+            }
             return ir.node("sized", self.some(), {**attrs, "axis": draw(st.integers(-1, 2))}.items(), self.annotation())
         names = draw(st.lists(st.sampled_from(["axis", "axes", "dtype", "epsilon"]), unique=True))
-        # Sizes of an operator and what is None are told by the operator table alone: see `sized`.
-        alone = attributes(self.extra).filter(
-            lambda v: v is not None and not (type(v) is tuple and v and all(type(d) is Dim for d in v))
-        )
-        return ir.node(draw(st.sampled_from(["exp", "add", "take"])), self.some(), [(n, draw(alone)) for n in names],
-                       self.annotation())  # fmt: skip
+        attrs = [(n, draw(self_told(self.extra))) for n in names]
+        return ir.node(draw(st.sampled_from(["exp", "add", "take"])), self.some(), attrs, self.annotation())
 
     def library(self, pure: bool) -> ir.Expr:
         name = self.draw(st.sampled_from(["jax.sort", "cublas.gemm", 'odd "name" \\ é']))
@@ -211,7 +229,10 @@ def modules(draw: st.DrawFn) -> ir.Module:
     functions: list[ir.Function] = []
     for i in range(draw(st.integers(0, 3))):
         b = _Builder(draw, functions)
-        params = [ir.var("x", ir.Tensor("n m")), *(ir.var(f"p{j}", draw(annotations())) for j in range(draw(st.integers(0, 2))))]
+        params = [
+            ir.var("x", ir.Tensor("n m")),
+            *(ir.var(f"p{j}", draw(annotations())) for j in range(draw(st.integers(0, 2)))),
+        ]
         b.pool = list(params)
         blocks = b.blocks()
         b.grow()
