@@ -11,19 +11,16 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized, Program, Variant
-from relax_eg.egraph import Budget, Dump, EGraph, Saturation, dump
+from relax_eg.egraph import Budget, EGraph, Saturation, dump
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.profile import Profile, profile
 from relax_eg.extract.report import CostReport, Opaque, price_program
-from relax_eg.extract.select import Selection, select
-from relax_eg.extract.weights import prepared_bytes, split, static_classes, static_expressions
+from relax_eg.extract.weights import cheapest, prepared_bytes, split, static_expressions
 from relax_eg.frontends.jax_trace import Traced, trace_function
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr, postorder, tuple_
+from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.wellformed import check as check_module
-from relax_eg.ops import bytes_of
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
@@ -35,7 +32,6 @@ Sizes = Mapping[str, int]
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 ASSUMED_SIZE = 128
-PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": 2e-5, "approximate": 1e-2}
 
 
@@ -235,12 +231,12 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
 
 
 def _optimize_block(block: Block, weights: set[str], options: Options) -> tuple[Block, tuple[Saturation, dict[str, int]]]:
-    egraph = EGraph([b.value for b in block.bindings], options.rules, options.scope)
-    saturation = egraph.saturate(options.budget, options.progress)
+    with EGraph([b.value for b in block.bindings], options.rules, options.scope) as egraph:
+        saturation = egraph.saturate(options.budget, options.progress)
+        read = dump(egraph)
     if options.progress is not None:
         options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
-    read = dump(egraph)
-    selection = _select(read, weights, options)
+    selection = cheapest(read.graph, read.decode, weights, [WholeCost(options.profile, b) for b in options.bindings])
     made: dict[str, int] = {}
     for c, k in enumerate(selection.choice):
         rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
@@ -249,67 +245,6 @@ def _optimize_block(block: Block, weights: set[str], options: Options) -> tuple[
     values = read.decode(selection.choice)
     bindings = tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))
     return Block(bindings), (saturation, made)
-
-
-def _select(read: Dump, weights: set[str], options: Options) -> Selection:
-    """The best choice over all bindings, each weighed by the program as written; prepared bytes kept in bounds."""
-    graph = read.graph
-    static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    costs = _costs(graph, static, options)
-    selection = select(graph, costs)
-    if not weights:
-        return selection
-    limit = PREPARED_SHARE * _weight_bytes(graph, weights, options.bindings[0])
-    # Bytes of prepared values get a price, raised until they fit: at worst nothing is prepared that was not written.
-    price = selection.written_cost / max(limit, 1.0) / 16
-    for _ in range(12):
-        if _prepared(read, selection, weights, options.bindings[0]) <= limit:
-            return selection
-        selection = select(graph, _costs(graph, static, options, price))
-        price *= 4
-    return selection
-
-
-def _costs(graph: ExtractionGraph, static: list[bool], options: Options, price: float = 0.0) -> list[list[float]]:
-    models = [WholeCost(options.profile, b) for b in options.bindings]
-    weigh: list[float] = []
-    for model in models:
-        total = sum(
-            model.price(graph.candidates[c][k].site, graph.annotations[c]).seconds
-            for c, k in enumerate(graph.as_written)
-            if k >= 0 and not static[c]
-        )
-        weigh.append(1.0 / total if total > 0 else 1.0)
-    if len(models) == 1:
-        weigh = [1.0]
-    costs: list[list[float]] = []
-    for c, row in enumerate(graph.candidates):
-        prices: list[float] = []
-        for candidate in row:
-            runs_once = static[c] and all(static[k] for k in candidate.children)
-            per_model = [m.price(candidate.site, graph.annotations[c]) for m in models]
-            seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
-            # Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken.
-            prices.append(1e-4 * seconds + price * per_model[0].bytes if runs_once else seconds)
-        costs.append(prices)
-    return costs
-
-
-def _weight_bytes(graph: ExtractionGraph, weights: set[str], binding: dict[str, int]) -> int:
-    leaves = [
-        graph.annotations[c]
-        for c, row in enumerate(graph.candidates)
-        for x in row
-        if x.op == "var" and x.site.attrs["name"] in weights
-    ]
-    return sum(int(bytes_of(a).evaluate(binding)) for a in leaves)
-
-
-def _prepared(read: Dump, selection: Selection, weights: set[str], binding: dict[str, int]) -> int:
-    values = read.decode(selection.choice)
-    params = tuple(e for e in postorder(values) if e.op == "var")
-    function = Function("block", params, (), tuple_(values))
-    return prepared_bytes(split(function, weights).prepare.result.args, binding)
 
 
 def _choose(function: Function, candidate: Function, weights: set[str], options: Options) -> tuple[bool, Function]:

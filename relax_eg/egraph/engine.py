@@ -40,7 +40,11 @@ class Engine:
     """An e-graph. Bound to the thread that made it."""
 
     def __init__(self) -> None:
-        self._graph = bindings.EGraph()
+        self._graph: Any = bindings.EGraph()
+
+    def close(self) -> None:
+        """Free the e-graph. The engine insists that this happens on the thread that made it."""
+        self._graph = None
 
     def run(self, commands: Iterable[str]) -> list[Any]:
         """Run commands, each the text of one; returns what the engine answers."""

@@ -1,6 +1,7 @@
 """Saturation: a block's e-graph, grown by rules in phases, under budgets.
 
-The phases: simplify to a fixpoint; algebra a few rounds, simplifying after each; merging once; simplify again. Rounds
+The phases: simplify to a fixpoint; algebra a few rounds, simplifying after each; merging once; simplify again; layout
+once, whose products nothing else looks at. Rounds
 are driven from here, so that sizes and the clock can be looked at between them: the engine itself has no way to stop.
 """
 
@@ -20,7 +21,7 @@ from relax_eg.egraph.patterns import Compiler
 from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declaration
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import Expr, postorder
-from relax_eg.rules import Condition, Instance, Rule, RuleSet
+from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
 from relax_eg.shapes import Dim, Scope
 
 log = logging.getLogger("relax_eg.egraph")
@@ -82,10 +83,17 @@ class EGraph:
         self._sizes: dict[str, int] = {}
         self._changes = 0
         self.engine.run(PRELUDE)
-        self.engine.run(f"(ruleset {p})" for p in ("simplify", "algebra", "merge"))
+        self.engine.run(f"(ruleset {p})" for p in PHASES)
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
         self._insert()
+
+    def __enter__(self) -> EGraph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the engine go here and now: it must not be collected later, by another thread."""
+        self.engine.close()
 
     def _declare(self, o: Opcode) -> list[str]:
         if o.symbol in self._declared:
@@ -142,7 +150,7 @@ class EGraph:
 
         phase = "annotate"
         self._settle()
-        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify"]
+        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout"]
         saturated = False
         skip_to_merge = False
         for phase in plan:

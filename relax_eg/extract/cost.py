@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from relax_eg.errors import RelaxEgError
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CORE, MATCH_CAST
 from relax_eg.ops import Site, bytes_of, counts, pattern_kind
 from relax_eg.shapes import Dim
@@ -51,10 +50,11 @@ class WholeCost:
     def __init__(self, profile: Profile, binding: Mapping[str, int]) -> None:
         self.profile = profile
         self.binding = dict(binding)
-        self._memo: dict[tuple[str, tuple[Annotation, ...], str], NodeCost] = {}
+        self._memo: dict[tuple[object, ...], NodeCost] = {}
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
-        key = (site.op, site.operands, repr(tuple(site.attrs.items())))
+        # A library call's result is its own to say; everything else follows from operands and attributes.
+        key = (result, site.op, site.operands, tuple(site.attrs.items()))
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = self._price(site, result)
@@ -70,8 +70,8 @@ class WholeCost:
         p = self.profile
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
-        if site.op == "matmul":
-            return NodeCost(flops, moved, 1, p.launch + max(self._matmul(site, flops), p.move(moved)))
+        if site.op in ("matmul", "linear"):
+            return NodeCost(flops, moved, 1, p.launch + self._matmul(site, flops, moved))
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
         kind = pattern_kind(site)
@@ -79,18 +79,20 @@ class WholeCost:
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
         return NodeCost(flops, moved, 1, p.launch + flops / p.vector_rate + p.move(moved))
 
-    def _matmul(self, site: Site, flops: int) -> float:
-        """Seconds of arithmetic: peak rate scaled down for thin sides."""
+    def _matmul(self, site: Site, flops: int, moved: int) -> float:
+        """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""
         a, b = site.shape(0), site.shape(1)
         rows = 1
         for d in a[:-1] if len(b) <= 2 else a[-2:-1]:
             rows *= self._at(d)
-        columns = self._at(b[-1]) if len(b) > 1 else 1
-        inner = self._at(a[-1])
+        columns = 1 if len(b) == 1 else self._at(b[0] if site.op == "linear" else b[-1])
         share = 1.0
-        for size, half in zip((rows, columns, inner), self.profile.matmul_half, strict=True):
+        for size, half in zip((rows, columns, self._at(a[-1])), self.profile.matmul_half, strict=True):
             share *= size / (size + half)
-        return flops / (self.profile.rate(site.dtype(0)) * max(share, 1e-3))
+        seconds = max(flops / (self.profile.rate(site.dtype(0)) * max(share, 1e-3)), self.profile.move(moved))
+        if site.op == "linear":
+            seconds *= self.profile.linear_factor(rows, self._at(bytes_of(site.operands[1])))
+        return seconds
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
@@ -102,11 +104,3 @@ class WholeCost:
 
 def _known(a: Annotation) -> bool:
     return not isinstance(a, Tensor) or (a.shape is not None and a.dtype is not None)
-
-
-def missing_sizes(variables: tuple[str, ...], binding: Mapping[str, int]) -> tuple[str, ...]:
-    """Size variables without a value in `binding`."""
-    return tuple(v for v in variables if v not in binding)
-
-
-__all__ = ["CostModel", "NodeCost", "RelaxEgError", "WholeCost", "itemsize", "missing_sizes"]

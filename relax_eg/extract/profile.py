@@ -19,7 +19,9 @@ class Profile:
     `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused elementwise
     code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`:
     seconds per kernel inside one executable; `dispatch`: seconds per call of an executable; `matmul_half`: sizes
-    (m, n, k) at which a matmul reaches half its peak; `calibrated`: whether this machine was measured.
+    (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor) pairs: how many times longer
+    a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`: with one row and a weight of so many
+    bytes or more that layout is the faster one, by this factor; `calibrated`: whether this machine was measured.
     """
 
     name: str
@@ -31,16 +33,25 @@ class Profile:
     launch: float
     dispatch: float
     matmul_half: tuple[float, float, float] = (4.0, 16.0, 32.0)
+    linear_penalty: tuple[tuple[float, float], ...] = ()
+    gemv_bytes: float = float("inf")
+    gemv_gain: float = 1.0
     calibrated: bool = False
     notes: str = field(default="", compare=False)
 
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 
+    def linear_factor(self, rows: float, weight_bytes: float) -> float:
+        """How many times longer a matmul of `rows` rows takes with its weight stored output axis first."""
+        if rows <= 1 and weight_bytes >= self.gemv_bytes:
+            return 1.0 / self.gemv_gain
+        return next((factor for limit, factor in self.linear_penalty if rows <= limit), 1.0)
+
     def move(self, n_bytes: float) -> float:
-        """Seconds to move `n_bytes` once."""
-        fast = min(n_bytes, self.cache_bytes)
-        return fast / self.cache_bandwidth + (n_bytes - fast) / self.bandwidth
+        """Seconds to move `n_bytes` once: from cache what fits, from memory what streams past it."""
+        hit = min(1.0, (self.cache_bytes / n_bytes) ** 2) if n_bytes > 0 else 1.0
+        return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
 
 CPU = Profile(
@@ -52,6 +63,9 @@ CPU = Profile(
     cache_bytes=1 << 20,
     launch=1.5e-6,
     dispatch=9e-6,
+    linear_penalty=((24, 1.7), (48, 1.2)),
+    gemv_bytes=4e6,
+    gemv_gain=1.3,
 )
 
 PROFILES: dict[str, Profile] = {"cpu": CPU}

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.cost import CostModel
+from relax_eg.extract.cost import CostModel, NodeCost
 from relax_eg.ir.expr import CORE, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, site_of
@@ -208,16 +208,34 @@ def _time(seconds: float) -> str:
 
 
 def price_program(function: Function, model: CostModel, skip: set[Expr] | None = None, prepared_bytes: int = 0) -> ProgramCost:
-    """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing."""
+    """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing.
+
+    XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
+    """
+    once = skip or set()
+    expressions = [e for e in function.expressions() if e not in once]
+    folded = _folded_transposes(expressions, once)
     rows: dict[str, list[float]] = {}
-    for e in function.expressions():
-        if (skip is not None and e in skip) or (e.op in CORE and not e.args) or e.op in ("tuple", "tuple_get_item"):
+    for e in expressions:
+        if (e.op in CORE and not e.args) or e.op in ("tuple", "tuple_get_item"):
             continue
         site = Site(e.op, tuple(a.annotation for a in e.args), dict(e.attrs)) if e.op in CORE else site_of(e)
-        cost = model.price(site, e.annotation)
+        if e.op == "matmul" and e.args[1] in folded:
+            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
+        cost = NodeCost() if e in folded else model.price(site, e.annotation)
         label = str(e.attr("name")) if e.op == "call_dps_library" else e.op
         row = rows.setdefault(label, [0, 0, 0, 0, 0.0])
         for i, x in enumerate((1, cost.flops, cost.bytes, cost.launches, cost.seconds)):
             row[i] += x
     made = [OperatorRow(op, int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for op, r in rows.items()]
     return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), prepared_bytes)
+
+
+def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
+    """Matrix transposes that only matmuls read, as their second operand."""
+    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e not in once}
+    for e in expressions:
+        for i, a in enumerate(e.args):
+            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
+                folded.discard(a)
+    return folded

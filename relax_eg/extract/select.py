@@ -1,8 +1,9 @@
 """Selection: the cheapest program in an extraction graph, shared values paid once.
 
 Greedy with swap search. Every seed (the program as written, and the choice that is best when sharing is ignored) is
-improved by switching one class at a time to another of its candidates, as long as the cost of the whole program falls;
-the best result wins. So the outcome never costs more than the program as written, and more rules never lose to it.
+improved by switching one class at a time to another of its candidates, and all readers of an unused value together
+(three matmuls become parts of one only if all three do), as long as the cost of the whole program falls; the best
+result wins. So the outcome never costs more than the program as written, and more rules never lose to it.
 """
 
 from __future__ import annotations
@@ -151,6 +152,15 @@ class _Program:
                 stack.extend(self.children(x))
         return freed
 
+    def switch(self, c: int, k: int) -> float:
+        """Let class `c`, which is used, be computed by candidate `k`; the change of the program's cost."""
+        # New operands first: what both need is never dropped in between.
+        old = self.children(c)
+        change = self.costs[c][k] - self.costs[c][self.choice[c]]
+        self.choice[c] = k
+        change += sum(self.add(x) for x in self.children(c))
+        return change - sum(self.drop(x) for x in old)
+
     def order(self) -> list[int]:
         """Used classes, operands first."""
         position: dict[int, None] = {}
@@ -198,6 +208,7 @@ def _swap_search(
                 improved = True
                 order = program.order()
                 place = {x: i for i, x in enumerate(order)}
+        improved |= _switch_groups(program, fallback)
         if not improved:
             break
     return program.choice, program_cost(graph, costs, program.choice)
@@ -227,3 +238,43 @@ def _improve(program: _Program, c: int, place: dict[int, int], fallback: Sequenc
     for x in program.children(c):
         program.add(x)
     return best != current
+
+
+def _switch_groups(program: _Program, fallback: Sequence[int]) -> bool:
+    """For each value that several used classes could read and none does, switch all of them to it if that pays."""
+    graph = program.graph
+    readers: dict[int, dict[int, int]] = {}
+    for c, row in enumerate(graph.candidates):
+        if program.uses[c] == 0:
+            continue
+        for k, candidate in enumerate(row):
+            for x in candidate.children:
+                if program.uses[x] == 0 and fallback[x] >= 0 and math.isfinite(program.costs[c][k]):
+                    readers.setdefault(x, {}).setdefault(c, k)
+    improved = False
+    for value, group in readers.items():
+        if len(group) > 1 and program.uses[value] == 0:
+            improved |= _switch_group(program, group, fallback)
+    return improved
+
+
+def _switch_group(program: _Program, group: dict[int, int], fallback: Sequence[int]) -> bool:
+    """Switch every class of `group` to its candidate; undo it unless the program got cheaper and stays acyclic."""
+    before = dict.fromkeys(group, 0)
+    change = 0.0
+    done: list[int] = []
+    for c, k in group.items():
+        if program.uses[c] == 0:
+            continue
+        children = program.graph.candidates[c][k].children
+        place = {x: i for i, x in enumerate(program.order())}
+        if any(fallback[x] < 0 for x in children) or program.reaches(children, c, place):
+            continue
+        before[c] = program.choice[c]
+        change += program.switch(c, k)
+        done.append(c)
+    if change < -_GAIN:
+        return True
+    for c in reversed(done):
+        program.switch(c, before[c])
+    return False

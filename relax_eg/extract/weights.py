@@ -2,20 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.select import Selection, select
+from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, node, postorder, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ops import bytes_of
+from relax_eg.shapes import Dim
 
-# Views of a weight that XLA computes in its reader for nothing: keeping a copy would only cost memory.
-_VIEWS = frozenset(("permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to"))
+# Views of a weight that XLA computes in its reader for nothing: keeping a copy would only cost memory. A transpose is
+# none of them: how a weight lies in memory is what the layout rules choose.
+_VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to"))
+
+PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
+# Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken, and of two equal programs the one
+# that prepares nothing.
+_ONCE = 1e-4
+
+
+def cheapest(
+    graph: ExtractionGraph,
+    decode: Callable[[Sequence[int]], list[Expr]],
+    weights: set[str],
+    models: Sequence[WholeCost],
+) -> Selection:
+    """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
+
+    Bytes of prepared values get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'.
+    """
+    static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
+    selection = select(graph, _costs(graph, static, models))
+    if not weights:
+        return selection
+    binding = models[0].binding
+    limit = PREPARED_SHARE * _weight_bytes(graph, weights, binding)
+    price = selection.written_cost / max(limit, 1.0) / 16
+    for _ in range(12):
+        values = decode(selection.choice)
+        params = tuple(e for e in postorder(values) if e.op == VAR)
+        cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
+        if prepared_bytes(cut, binding) <= limit:
+            return selection
+        selection = select(graph, _costs(graph, static, models, price))
+        price *= 4
+    return selection
+
+
+def _costs(
+    graph: ExtractionGraph, static: Sequence[bool], models: Sequence[WholeCost], price: float = 0.0
+) -> list[list[float]]:
+    """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
+    prepared."""
+    weigh = [1.0]
+    if len(models) > 1:
+        weigh = [1.0 / max(_written_seconds(graph, static, m), 1e-12) for m in models]
+    costs: list[list[float]] = []
+    for c, row in enumerate(graph.candidates):
+        prices: list[float] = []
+        for candidate in row:
+            per_model = [m.price(candidate.site, graph.annotations[c]) for m in models]
+            seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
+            runs_once = static[c] and all(static[k] for k in candidate.children)
+            prices.append(_ONCE * seconds + price * per_model[0].bytes if runs_once else seconds)
+        costs.append(prices)
+    return costs
+
+
+def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: WholeCost) -> float:
+    return sum(
+        model.price(graph.candidates[c][k].site, graph.annotations[c]).seconds
+        for c, k in enumerate(graph.as_written)
+        if k >= 0 and not static[c]
+    )
+
+
+def _weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
+    return sum(
+        int(bytes_of(graph.annotations[c]).evaluate(binding))
+        for c, row in enumerate(graph.candidates)
+        for x in row
+        if x.op == VAR and x.site.attrs["name"] in weights
+    )
 
 
 def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
-    """For each class, whether some candidate computes it from weights and constants alone. O(nodes)."""
+    """For each class, whether some candidate computes it from weights, their sizes and constants alone. O(nodes)."""
+    known = {
+        v
+        for c, row in enumerate(graph.candidates)
+        for x in row
+        if x.op == VAR and x.site.attrs["name"] in weights
+        for d in dims_of(graph.annotations[c])
+        for v in d.variables
+    }
     static = [False] * len(graph.candidates)
     users: list[list[tuple[int, int]]] = [[] for _ in graph.candidates]
     waiting: dict[tuple[int, int], int] = {}
@@ -23,6 +106,8 @@ def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
             children = set(candidate.children)
+            if not _sizes_in(candidate.site.attrs.values(), known):
+                continue
             waiting[c, k] = len(children)
             for child in children:
                 users[child].append((c, k))
@@ -75,15 +160,19 @@ def split(function: Function, weights: set[str]) -> Split:
 
 
 def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
-    """Expressions of `function` that depend on weights and constants alone, at least one weight among them."""
+    """Expressions of `function` that depend on weights, their sizes and constants alone, on at least one weight."""
+    chosen = _chosen(function.params, weights)
+    known = {v for p in chosen for d in dims_of(p.annotation) for v in d.variables}
     static: set[Expr] = set()
     constant: set[Expr] = set()
     for e in function.expressions():
         if e.op == CONSTANT:
             constant.add(e)
         elif e.op == VAR:
-            if e.attr("name") in weights and e in function.params:
+            if e in chosen:
                 static.add(e)
+        elif not _sizes_in((v for _, v in e.attrs), known):
+            continue
         elif e.args and all(a in static or a in constant for a in e.args):
             impure = e.op == CALL_DPS_LIBRARY and not e.attr("pure")
             if not impure:
@@ -119,9 +208,24 @@ def _with(e: Expr, names: dict[Expr, Expr]) -> Expr:
     return done[e]
 
 
-def prepared_bytes(cut: Iterable[Expr], binding: dict[str, int]) -> int:
+def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
     """Bytes the prepared values take."""
     return sum(int(bytes_of(e.annotation).evaluate(binding)) for e in cut)
+
+
+def _sizes_in(values: Iterable[object], known: set[str]) -> bool:
+    """Whether all sizes inside attribute values are made of the size variables `known`."""
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Dim):
+            if not value.variables <= known:
+                return False
+        elif isinstance(value, tuple):
+            stack.extend(value)  # type: ignore[reportUnknownArgumentType]
+        elif isinstance(value, Annotation):
+            stack.extend(dims_of(value))
+    return True
 
 
 def _chosen(params: Sequence[Expr], names: set[str]) -> tuple[Expr, ...]:

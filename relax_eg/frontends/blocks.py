@@ -35,7 +35,7 @@ def make_function(name: str, params: Sequence[Expr], walk: Walk, outputs: Sequen
             result, call = walk.steps[i]
             (step,) = _renamed([call], named, sources)
             blocks.append(Block((Binding(result, step),), dataflow=False))
-    # An output that is an argument, a constant or a step's result is bound too: results are variables of the last block.
+    # Outputs that are arguments, constants or results of steps are bound as well.
     bindings = list(blocks.pop().bindings) if blocks and blocks[-1].dataflow else []
     results: list[Expr] = []
     for output in outputs:

@@ -30,7 +30,6 @@ from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
-
 # Primitive -> operator, operands as they are and no parameters.
 _SAME: dict[str, str] = {
     "neg": "negative",
@@ -92,6 +91,12 @@ def _identity(e: Equation) -> Sequence[Expr]:
 
 def _round(e: Equation) -> Expr:
     return call("round", e.args, {"method": "to_even" if int(e["rounding_method"]) == 1 else "away"})
+
+
+def _one_minus_square(e: Equation) -> Expr:
+    """As JAX lowers it: near 1 the product keeps digits that 1 - x*x loses."""
+    one = const(1, e.x.dtype)
+    return call("multiply", (call("add", (one, e.x)), call("subtract", (one, e.x))))
 
 
 def _shift_right(signed: bool) -> Rule:
@@ -230,12 +235,13 @@ def _device_put(e: Equation) -> Sequence[Expr] | None:
     return e.args if all(d is None for d in (*e["devices"], *e["srcs"])) else None
 
 
-RULES: dict[str, Rule] = {p: _same(o) for p, o in _SAME.items()}
-RULES |= {p: _reduction(o) for p, o in _REDUCTIONS.items()}
-RULES |= {p: _bitwise(p) for p in ("and", "or", "xor", "not")}
-RULES |= dict.fromkeys(("stop_gradient", "copy", "copy_p", "name"), _identity)
-RULES |= {
+RULES: dict[str, Rule] = {
+    **{primitive: _same(operator) for primitive, operator in _SAME.items()},
+    **{primitive: _reduction(operator) for primitive, operator in _REDUCTIONS.items()},
+    **{primitive: _bitwise(primitive) for primitive in ("and", "or", "xor", "not")},
+    **dict.fromkeys(("stop_gradient", "copy", "copy_p", "name"), _identity),
     "integer_pow": lambda e: call("integer_pow", e.args, {"y": e["y"]}),
+    "one_minus_square": _one_minus_square,
     "round": _round,
     "shift_right_arithmetic": _shift_right(signed=True),
     "shift_right_logical": _shift_right(signed=False),

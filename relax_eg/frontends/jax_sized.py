@@ -68,14 +68,15 @@ def _at(value: Any, sizes: Sizes) -> Any:
     """`value`, anything a parameter may be, with its symbolic dimensions replaced; itself where it has none."""
     if is_symbolic(value):
         return to_dim(value).evaluate(dict(sizes))
-    if isinstance(value, ClosedJaxpr):
-        inner = _at(value.jaxpr, sizes)
-        return value if inner is value.jaxpr else value.replace(jaxpr=inner)
-    if isinstance(value, Jaxpr):
-        if not _is_symbolic_inside(value):
+    if isinstance(value, (ClosedJaxpr, Jaxpr)):  # one class from jax 0.11 on
+        closed = isinstance(value, ClosedJaxpr)
+        inner = value.jaxpr if closed else value
+        if not _is_symbolic_inside(inner):
             return value
         # Sizes that are themselves symbolic (during export) cannot be compared across scopes, so they are no keys.
-        return _specialised(value, sizes) if all(isinstance(s, int) for _, s in sizes) else _copy(value, sizes)
+        known = all(isinstance(s, int) for _, s in sizes)
+        found = _specialised(inner, sizes) if known else _copy(inner, sizes)
+        return ClosedJaxpr(found, value.consts) if closed else found
     if isinstance(value, (ShapedArray, jax.ShapeDtypeStruct)):
         if not any(map(is_symbolic, value.shape)):
             return value

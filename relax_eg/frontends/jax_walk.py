@@ -95,7 +95,8 @@ class Walk:
             if not isinstance(atom, Literal):
                 return env[atom]
             if id(atom) not in literals:
-                literals[id(atom)] = const(np.asarray(atom.val, atom.aval.dtype))
+                aval: Any = atom.aval
+                literals[id(atom)] = const(np.asarray(atom.val, aval.dtype))
             return literals[id(atom)]
 
         for eqn in jaxpr.eqns:
@@ -131,7 +132,8 @@ class Walk:
         if not all(_is_numeric(a) for a in (*out, *(o.annotation for o in operands))):
             return None
         try:
-            found = rule(Equation(tuple(operands), eqn.params, tuple(a for a in out if isinstance(a, Tensor)), self.sizes))
+            tensors = tuple(a for a in out if isinstance(a, Tensor))
+            found = rule(Equation(tuple(operands), eqn.params, tensors, self.sizes))
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)

@@ -24,7 +24,10 @@ from relax_eg.ir.expr import np_dtype
 from relax_eg.shapes import Dim, parse_spec
 from relax_eg.shapes.spec import Star
 
-ACCEPTED = "a spec string such as 'b s 768' or 'n @ int32', an array, a jax.ShapeDtypeStruct, a number, None, or a pytree of these"
+ACCEPTED = (
+    "a spec string such as 'b s 768' or 'n @ int32', an array, a jax.ShapeDtypeStruct, a number, None, "
+    "or a pytree of these"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +193,14 @@ def _dtype(path: str, name: str) -> Any:
     """The JAX dtype of a dtype name; `key` is the default kind of PRNG key, `key<fry>` one kind of them."""
     if not name.startswith("key"):
         return np_dtype(name)
-    kinds = [jax.eval_shape(jax.random.key, 0).dtype]
-    kinds += [jax.eval_shape(lambda i=impl: jax.random.key(0, impl=i)).dtype for impl in ("threefry2x32", "rbg", "unsafe_rbg")]
+    implementations = (None, "threefry2x32", "rbg", "unsafe_rbg")  # None: this process's default
+    kinds = [jax.eval_shape(lambda i=i: jax.random.key(0, impl=i)).dtype for i in implementations]
     for dtype in kinds:
         if name in ("key", str(dtype)):
             return dtype
-    raise SpecError(f"argument `{path}`: no kind of PRNG key is `{name}`\n  accepted: {', '.join(map(str, kinds))}")
+    raise SpecError(
+        f"argument `{path}`: no kind of PRNG key is `{name}`\n  accepted: {', '.join(dict.fromkeys(map(str, kinds)))}"
+    )
 
 
 def _supported(path: str, dtype: Any) -> Any:

@@ -25,7 +25,7 @@ _FUNCTIONS = {
 }
 
 
-def is_symbolic(value: object) -> bool:
+def is_symbolic(value: Any) -> bool:
     """Whether `value` is a symbolic dimension of JAX."""
     return export.is_symbolic_dim(value)
 

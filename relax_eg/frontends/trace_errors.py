@@ -52,7 +52,9 @@ def trace_error(fn: Callable[..., Any], name: str, leaves: Sequence[Leaf], error
     accepted = _accepted(error)
     if accepted is _SHAPES and leaves:
         shown = [f"{leaf.path} {leaf.annotation.short}" for leaf in leaves[:_SHOWN]]
-        lines.append(f"  with {', '.join(shown)}" + (f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""))
+        if len(leaves) > _SHOWN:
+            shown.append(f"and {len(leaves) - _SHOWN} more")
+        lines.append(f"  with {', '.join(shown)}")
     lines.append(f"  accepted: {accepted}")
     return TraceError("\n".join(lines))
 

@@ -105,8 +105,8 @@ def unpack(dtype: str, shape: tuple[int, ...], packed: str) -> Array:
     try:
         inflate = zlib.decompressobj()
         data = inflate.decompress(base64.b64decode(packed, validate=True), wanted + 1)
-    except zlib.error as error:
-        raise ValueError(f"the packed bytes are damaged ({error})") from None
+    except (zlib.error, ValueError):
+        raise ValueError("the packed bytes are damaged") from None
     if len(data) != wanted:
         raise ValueError(f"{wanted} bytes are needed for {shape} {dtype}, the packed ones are {_amount(data, wanted)}")
     return np.frombuffer(data, item).reshape(shape)

@@ -171,6 +171,11 @@ def matmul(a: Operand, b: Operand, precision: str | None = None, out_dtype: str 
     return call("matmul", operands("matmul", a, b), {"precision": precision, "out_dtype": out_dtype})
 
 
+def linear(x: Operand, weight: Operand) -> Expr:
+    """x @ weight.T for a weight stored (out, in)."""
+    return call("linear", operands("linear", x, weight))
+
+
 def outer(a: Operand, b: Operand) -> Expr:
     """Products of every element of vector `a` with every element of vector `b`."""
     x, y = operands("outer", a, b)

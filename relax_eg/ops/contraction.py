@@ -1,4 +1,4 @@
-"""Contraction: matmul."""
+"""Contraction: matmul, and linear, a matmul whose weight is stored output axis first."""
 
 from __future__ import annotations
 
@@ -79,5 +79,48 @@ register(
         _equations,
         (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
         doc="numpy.matmul: leading axes are batches, which broadcast; a vector is a row left, a column right",
+    )
+)
+
+
+def _linear_result(site: Site) -> tuple[Dims, Dim]:
+    x, w = site.shape(0), site.shape(1)
+    if not x or len(w) != 2:
+        raise site.error(f"an operand of rank 1 or more and a matrix are needed, got ranks {len(x)} and {len(w)}")
+    need_equal(site, x[-1], w[1], f"axis {len(x) - 1} of operand 0 meets axis 1 of operand 1")
+    return (*x[:-1], w[0]), x[-1]
+
+
+def _linear_deduce(site: Site) -> Annotation:
+    dtype = need_same_dtype(site, (0, 1))
+    need_kind(site, "iufc")
+    return Tensor(_linear_result(site)[0], dtype)
+
+
+def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, w = buffers
+    shape, inner = _linear_result(site)
+    k = loop("k")
+
+    def element(*i: Dim) -> Scalar:
+        return sum_(x[(*i[:-1], k)] * w[i[-1], k], (k, inner))
+
+    return program("linear", buffers, compute("out", shape, element))
+
+
+def _linear_lower(x: Any, w: Any) -> Any:
+    from jax import lax
+
+    return lax.dot_general(x, w, (((x.ndim - 1,), (1,)), ((), ())))
+
+
+register(
+    Operator(
+        "linear",
+        ("x", "weight"),
+        _linear_deduce,
+        _linear_lower,
+        _linear_equations,
+        doc="x @ weight.T for a weight (out, in): the same product, read along the other axis of memory",
     )
 )

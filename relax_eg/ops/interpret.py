@@ -166,7 +166,7 @@ class _Interpreter:
 
 
 def _arrays(value: Any) -> Any:
-    """Arrays where there are numbers or JAX arrays; tuples of them. What numpy cannot hold, a PRNG key, stays itself."""
+    """Arrays for numbers and JAX arrays; tuples of them. What numpy cannot hold, a PRNG key, stays itself."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_arrays, value))
     return np.asarray(value) if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype) else value

@@ -1,8 +1,11 @@
 """Verdicts that are known before anything runs: by the content of a rule, in a file beside the rule books.
 
-The key of a rule is a hash of everything a verdict depends on: the source text of its function and of what that calls
-in the same file, the values it closes over, the rule's declaration, and the checker's version. Nothing is evaluated
-to compute it, so that start-up stays instant.
+The key of a rule is a hash of what a verdict depends on: the source text of its function and of the helpers it calls,
+the values it closes over, the rule's declaration, and the checker's version. The operators themselves are not part of
+it: who changes what one means raises `CHECKER_VERSION`. Nothing is evaluated to compute a key, so that start-up stays
+instant.
+
+`python -m relax_eg.rules.certificates` writes the file anew.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ _INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, 
 
 def content_hash(rule: Rule) -> str:
     """The key of `rule`: equal keys have equal verdicts."""
+    signature = [(n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()]
     declared = (
-        rule.name, sorted((n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()), list(rule.signature),
+        rule.name, signature,
         list(rule.attributes.items()), rule.sizes, rule.when, rule.numerics, rule.reverse, CHECKER_VERSION,
     )  # fmt: skip
     text = "\n".join([repr(declared), *_function_text(rule)])
@@ -44,14 +48,16 @@ def _function_text(rule: Rule) -> Iterator[str]:
     if None not in found:
         yield from (t for t in found if t is not None)
         return
-    # No source to be had (typed at a prompt, say): what the function makes at several ranks stands for it.
-    for instance in instances(rule, limit=8):
-        yield " ; ".join(map(expression_text, instance.left)) + " => " + " ; ".join(map(expression_text, instance.right))
+    # No source to be had, or values whose content does not show: what the function makes stands for it.
+    for instance in instances(rule, limit=32):
+        typed = ", ".join(map(repr, instance.params))
+        left, right = (" ; ".join(map(expression_text, side)) for side in (instance.left, instance.right))
+        yield f"{typed}: {left} => {right}"
 
 
 def _content(function: Any, seen: set[int]) -> Iterator[str | None]:
-    """Source text of a function, the values it closes over, and functions and constants of its own file it mentions;
-    None where there is no source."""
+    """Source text of a function, the values it closes over, and the helpers and constants it mentions, operators by
+    name; None where there is no source, or where a value's content does not show."""
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -59,7 +65,8 @@ def _content(function: Any, seen: set[int]) -> Iterator[str | None]:
     if code is None:
         yield None
         return
-    yield source_of(code)
+    # Lambdas may share a line; only their code tells them apart.
+    yield _code_text(code) if function.__name__ == "<lambda>" else source_of(code)
     closure = zip(code.co_freevars, function.__closure__ or (), strict=True)
     values: list[tuple[str, Any]] = [(n, c.cell_contents) for n, c in closure]
     parameters = inspect.signature(function).parameters.values()
@@ -67,12 +74,16 @@ def _content(function: Any, seen: set[int]) -> Iterator[str | None]:
     scope: dict[str, Any] = function.__globals__
     values += [(n, scope[n]) for n in _names(code) if n in scope]
     for name, value in values:
-        if isinstance(value, types.FunctionType) and value.__code__.co_filename == code.co_filename:
+        if isinstance(value, types.FunctionType) and not value.__module__.startswith("relax_eg.ops"):
             yield from _content(value, seen)
         elif isinstance(value, _INLINE):
             yield f"{name}={value!r}"
+        elif isinstance(value, types.ModuleType):
+            yield f"{name}={value.__name__}"
+        elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
+            yield f"{name}={value.__module__}.{value.__qualname__}"
         else:
-            yield f"{name}={getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+            yield None
 
 
 @lru_cache(1 << 12)
@@ -82,9 +93,15 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*code.co_names, *inner)))
 
 
+def _code_text(code: types.CodeType) -> str:
+    constants = [_code_text(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
+
+
 @lru_cache(1 << 12)
 def source_of(code: types.CodeType) -> str | None:
     """The lines of a function, from its first decorator; None where the file is not at hand."""
+    linecache.checkcache(code.co_filename)  # a file may have changed and been read again
     lines = linecache.getlines(code.co_filename)
     first = code.co_firstlineno - 1
     if not 0 <= first < len(lines):
@@ -142,3 +159,17 @@ def write_verdicts(rules: Iterable[Rule], path: Path = BOOK_VERDICTS) -> None:
     data = {"version": FORMAT_VERSION, "checker": CHECKER_VERSION, "verdicts": entries}
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     _known.cache_clear()
+
+
+def main() -> None:
+    """Write the verdicts on the shipped books; a refuted rule is an error."""
+    from relax_eg.rules.book import default
+
+    write_verdicts(default)
+    refuted = [str(v) for v in map(status, default) if v.status == "refuted"]
+    if refuted:
+        raise SystemExit("\n".join(refuted))
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import runpy
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ Status = Literal["tested", "refuted"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a rule: `tested` on `samples` points, or `refuted` with a counterexample (`problem` is its text).
+    """What is known of a rule: `tested` at `samples` points, or `refuted` by a counterexample, of text `problem`.
 
     `seconds` is 0 for a verdict that was known already.
     """
@@ -101,12 +101,12 @@ def _plans(rule: Rule, samples: int) -> Iterator[_Plan]:
         # That the sides have one shape and dtype is seen when an instance is made: RuleError otherwise.
         others = {d: list(instances(rule, limit=2, dtypes=(d,))) for d in _OTHER_FLOATS}
     else:
-        others = dict.fromkeys(_OTHER_FLOATS, list[Instance]())
+        others: dict[str, list[Instance]] = {}
     yield _Plan(over_the_reals, draws.moderate, chosen, max(samples, 4 * len(chosen)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
         yield _Plan(exactly, draws.rationals, rational, samples // 3, elements=_EXACT_ELEMENTS)
-    narrow = others["float16"]
+    narrow = others.get("float16")
     if rule.numerics == "exact":
         yield _Plan(same_bits, draws.special, chosen, samples // 2)
         if narrow:
@@ -156,7 +156,7 @@ _checking: ContextVar[bool] = ContextVar("checking", default=True)
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
+def unchecked() -> Generator[None]:
     """Registration inside tests nothing: for reading a file of rules in order to report on all of them."""
     token = _checking.set(False)
     try:

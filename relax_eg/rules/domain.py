@@ -84,7 +84,9 @@ def attribute_values(rule: Rule, source: str, rank: int) -> Values:
         raise rule.error(f"attrs: {source!r}: {e}") from None
     domain = _DOMAINS.get(source) or _DOMAINS.get(name)
     if name not in known or domain is None:
-        accepted = ", ".join(f"{op}.{a}" for a in known if a in _DOMAINS or f"{op}.{a}" in _DOMAINS) or "none of this operator"
+        accepted = (
+            ", ".join(f"{op}.{a}" for a in known if a in _DOMAINS or f"{op}.{a}" in _DOMAINS) or "none of this operator"
+        )
         raise rule.error(f"attrs: {source!r} is not an attribute that a rule can range over; accepted: {accepted}")
     return domain(rank)
 
@@ -123,7 +125,9 @@ def _groups(rule: Rule, ranks: Iterable[int], dtypes: Sequence[str]) -> Iterator
         itertools.product(_OPERAND_RANKS, repeat=len(rule.attributes)),
         key=lambda o: (max(o, default=0) - min(o, default=0), sum(map(_OPERAND_RANKS.index, o))),
     )
-    domains = {o: [attribute_values(rule, s, r) for s, r in zip(rule.attributes.values(), o, strict=True)] for o in operands}
+    domains = {
+        o: [attribute_values(rule, s, r) for s, r in zip(rule.attributes.values(), o, strict=True)] for o in operands
+    }
     for o, dtype, b in itertools.product(operands, dtypes, blocks):
         yield _Group(b, dtype, _combinations(rule, domains[o]))
 
@@ -180,4 +184,8 @@ def _why(rule: Rule) -> str:
     blocks = tuple(1 for _ in rule.stars)
     attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
     problem = rule.problem(blocks, "float32", attributes)
-    return f": {problem}" if problem else ": its function declines every value of its attribute variables"
+    if problem:
+        return f": {problem}"
+    if rule.instance(blocks, "float32", attributes) is not None:
+        return ": both sides are the same expression"
+    return ": its function declines every value of its attribute variables"

@@ -9,8 +9,8 @@ import numpy as np
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value
 
 if TYPE_CHECKING:
-    from relax_eg.shapes import Dim
     from relax_eg.rules.rule import Rule
+    from relax_eg.shapes import Dim
 
 _INFIX = {
     "matmul": ("@", 4), "multiply": ("*", 4), "divide": ("/", 4), "add": ("+", 3), "subtract": ("-", 3),
@@ -61,8 +61,8 @@ def _idiom(e: Expr) -> tuple[str, int] | None:
     match e.op:
         case "equal" if _is_identity(e):
             return f"eye({e.shape[0]})", _ATOM
-        case "where" if _is_identity(e.args[0]) and _is_zero(e.args[2]) and e.args[1].op == "expand_dims":
-            return f"diag({_text(e.args[1].args[0])[0]})", _ATOM
+        case "where" if _is_identity(e.args[0]) and _is_zero(e.args[2]) and _stretched(e.args[1]).op == "expand_dims":
+            return f"diag({_text(_stretched(e.args[1]).args[0])[0]})", _ATOM
         case "sum" if e.args[0].op == "where" and _is_identity(e.args[0].args[0]) and _is_zero(e.args[0].args[2]):
             if e.ndim == 0:
                 return f"trace({_text(e.args[0].args[1])[0]})", _ATOM
@@ -87,6 +87,10 @@ def _is_identity(e: Expr) -> bool:
         return False
     rows = e.args[0].args[0] if e.args[0].op == "add" and _is_zero(e.args[0].args[1]) else e.args[0]
     return rows.op == "iota" and rows.attr("axis") == 0 and rows.shape == e.args[1].shape
+
+
+def _stretched(e: Expr) -> Expr:
+    return e.args[0] if e.op == "broadcast_to" else e
 
 
 def _is_zero(e: Expr) -> bool:

@@ -15,8 +15,21 @@ import numpy as np
 
 from relax_eg.errors import BoundsError
 from relax_eg.ir.annotations import FLOATS, Tensor, is_float, is_integer
-from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, const, constant_value, np_dtype, postorder, rebuild
-from relax_eg.ir.expr import tuple_, tuple_get, var
+from relax_eg.ir.expr import (
+    CONSTANT,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    const,
+    constant_value,
+    np_dtype,
+    postorder,
+    rebuild,
+    tuple_,
+    tuple_get,
+    var,
+)
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import call, program_of, site_of
 from relax_eg.rules.rule import Instance
@@ -162,7 +175,9 @@ def _evaluate(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ord
         return list(evaluate_expr(root, env, case.sizes, domain=domain, ordered=ordered))
 
 
-def _sides(p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False) -> list[Array] | Failure:
+def _sides(
+    p: Prepared, root: Expr, case: Case, domain: Domain = "numpy", ordered: bool = False
+) -> list[Array] | Failure:
     """Values of `root`, which holds both sides."""
     _keep_promises(p, case)
     unmet = needs(p.right).unmet(case.sizes)
@@ -336,7 +351,9 @@ def _sensitivity(wide: Prepared, case: Case, truth: Array, i: int, count: int) -
             if dtypes[name] in half:
                 v = v.astype(np.float64) * (1 + half[dtypes[name]] * rng.choice((-1.0, 1.0), v.shape))
             values[name] = np.asarray(v)  # type: ignore[reportUnknownArgumentType]
-        moved = np.asarray(_evaluate(wide, wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(np.float64)
+        moved = np.asarray(_evaluate(wide, wide.only_left, Case(case.instance, case.sizes, values))[i]).astype(
+            np.float64
+        )
         with np.errstate(invalid="ignore"):
             change = np.abs(moved - truth)
         largest = np.maximum(largest, np.where(np.isfinite(change), change, 0.0))

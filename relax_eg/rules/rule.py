@@ -29,8 +29,8 @@ from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
 Numerics = Literal["exact", "reassociate", "approximate"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
-Phase = Literal["simplify", "algebra", "merge"]
-PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge")
+Phase = Literal["simplify", "algebra", "merge", "layout"]
+PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout")
 Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 RuleFunction = Callable[..., Any]
 
@@ -141,6 +141,8 @@ class Rule:
         left, right = self._sides(made)
         if self.reverse:
             left, right = right, left
+        if attributes and any(a.op == VAR for a in left):
+            return None  # the operator does nothing for these values: there is nothing to match
         instance = Instance(self, params, left, right, parse_guards(self.when, self))
         self._check(instance, attributes)
         return instance
@@ -178,7 +180,9 @@ class Rule:
                     raise self.error(f"a side is {type(v).__name__}, not an expression over the pattern variables")
             sides.append(values)
         if len(sides[0]) != len(sides[1]):
-            raise self.error(f"the left side has {len(sides[0])} results, the right side {len(sides[1])}")
+            raise self.error(
+                f"the sides differ in how many results they have: left {len(sides[0])}, right {len(sides[1])}"
+            )
         return sides[0], sides[1]
 
     def _check(self, instance: Instance, attributes: Mapping[str, Any]) -> None:
@@ -198,6 +202,16 @@ class Rule:
             for d in _attribute_sizes(e):
                 for v in sorted(d.variables - sizes):
                     raise self.error(f"size `{v}` of the right side is bound by no axis or attribute of the left")
+        names = {p.attr("name") for p in instance.params}
+        for g in instance.guards:
+            needed, known = (
+                (g.left.variables | g.right.variables, sizes) if isinstance(g, Condition) else (g.names, names)
+            )
+            for v in sorted(set(needed) - known):
+                what = (
+                    "no axis or attribute of the left side binds" if isinstance(g, Condition) else "the signature lacks"
+                )
+                raise self.error(f"condition {g}: {what} `{v}`")
         for a, b in zip(instance.left, instance.right, strict=True):
             if a.op == VAR:
                 raise self.error("the left side is a bare variable: it would match everything")
@@ -267,7 +281,9 @@ def _check_parameters(rule: Rule) -> None:
     named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
     if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
-        raise rule.error(f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})")
+        raise rule.error(
+            f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
+        )
 
 
 def parse_guards(texts: Iterable[str], rule: Rule) -> tuple[Guard, ...]:
@@ -323,10 +339,6 @@ class RuleSet:
         the left side bind: `"begin end"`. `when`: conditions, e.g. `"m < n"`. `both`: also the
         other direction, as rule `<name>_reversed`. `check=False` leaves the test to the first use.
         """
-        if numerics not in NUMERICS:
-            raise RuleError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
-        if phase not in PHASES:
-            raise RuleError(f"phase={phase!r}: one of {', '.join(PHASES)} is accepted")
 
         def register(function: RuleFunction) -> RuleFunction:
             code = getattr(function, "__code__", None)
@@ -341,6 +353,9 @@ class RuleSet:
             common = (function, signature, dict(attrs or {}), numerics, phase, conditions)
             more = tuple(sizes.split())
             made = [Rule(rule_name, *common, frozenset(tags), text, where, sizes=more)]
+            for option, value, accepted in (("numerics", numerics, NUMERICS), ("phase", phase, PHASES)):
+                if value not in accepted:
+                    raise made[0].error(f"{option}={value!r}: one of {', '.join(accepted)} is accepted")
             _check_parameters(made[0])
             if both:
                 reversed_name = rule_name + "_reversed"

@@ -84,7 +84,9 @@ def needs(results: tuple[Expr, ...]) -> Needs:
             for size, given in zip(reversed(e.shape), reversed(e.args[0].shape), strict=False):
                 zero[(given - 1) * (given - size)] = None
     # A size variable is never negative.
-    open_ = (d for d in nonnegative if not (d.is_const and d.value >= 0) and not any(d == Dim.var(v) for v in d.variables))
+    open_ = (
+        d for d in nonnegative if not (d.is_const and d.value >= 0) and not any(d == Dim.var(v) for v in d.variables)
+    )
     return Needs(tuple(open_), tuple(d for d in zero if d != 0))
 
 
@@ -216,7 +218,9 @@ def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Arr
         case 2:
             made = np.asarray(rng.integers(low, high, shape, dtype=np_dtype(dtype), endpoint=True))
         case 3:
-            made = np.where(rng.random(shape) < 0.5, small, np.asarray(rng.choice(np.array((low, high), dtype=object), shape)))
+            made = np.where(
+                rng.random(shape) < 0.5, small, np.asarray(rng.choice(np.array((low, high), dtype=object), shape))
+            )
         case _:
             made = small
     return made.astype(np_dtype(dtype))
@@ -226,7 +230,9 @@ def _rationals(shape: tuple[int, ...], rng: Random, index: int) -> Array:
     n = int(np.prod(shape))
     match index % 6:
         case 1:
-            flat = [Fraction(int(p), int(q)) for p, q in zip(rng.integers(-9, 10, n), rng.integers(1, 5, n), strict=True)]
+            flat = [
+                Fraction(int(p), int(q)) for p, q in zip(rng.integers(-9, 10, n), rng.integers(1, 5, n), strict=True)
+            ]
         case 2:
             flat = [int(v) for v in rng.choice((0, 1, -1), n)]
         case 3:
@@ -317,7 +323,9 @@ def _nearly_equal(arrays: Iterable[Array], rng: Random) -> None:
 
 def _special(shape: tuple[int, ...], rng: Random, index: int) -> Array:
     values = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.1, 3.0, 1e-45, -1e-45, 1e-39, 3e38, -3e38, 1e30)
-    made = np.where(rng.random(shape) < (0.0, 0.3, 0.7)[index % 3], rng.choice(values, shape), rng.standard_normal(shape))
+    made = np.where(
+        rng.random(shape) < (0.0, 0.3, 0.7)[index % 3], rng.choice(values, shape), rng.standard_normal(shape)
+    )
     return np.asarray(made * (1.0 if index % 2 else 0.1))
 
 

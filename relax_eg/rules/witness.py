@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,8 @@ def witness(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -
     case, failure = _smaller_sizes(case, failure, judge, draw, seed)
     case, failure = _simpler_values(case, failure, judge)
     hint = failure.hint or _needs_size(case, judge, draw, seed) or _relation(case, judge, draw, seed)
-    return Counterexample(
-        case.instance, dict(case.sizes), dict(case.values), failure.left, failure.right, failure.what, hint, failure.output, judge
-    )
+    found = (failure.left, failure.right, failure.what, hint, failure.output)
+    return Counterexample(case.instance, dict(case.sizes), dict(case.values), *found, judge)
 
 
 def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed: int) -> tuple[Case, Failure]:
@@ -121,12 +121,15 @@ def _at(
 
 
 def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, Failure]:
-    left = _STEPS
-    for name in case.values:
-        for simpler in _simplifications(lambda name=name: case.values[name]):
-            if left == 0:
+    steps = _STEPS
+    for name, start in case.values.items():
+        for change in _changes(start.size):
+            simpler = change(case.values[name])
+            if simpler is None:
+                continue
+            if steps == 0:
                 return case, failure
-            left -= 1
+            steps -= 1
             candidate = replace(case, values={**case.values, name: simpler})
             found = failing(judge, candidate)
             if found is not None and _same_kind(found, failure):
@@ -139,28 +142,40 @@ def _same_kind(a: Failure, b: Failure) -> bool:
     return (a.what == "") == (b.what == "") and a.hint == b.hint
 
 
-def _simplifications(current: Callable[[], Array]) -> Iterator[Array]:
-    """Simpler arrays than the current one: all one value, then element by element."""
-    start = current()
-    if start.size == 0:
-        return
+Change = Callable[[Array], Array | None]
+
+
+def _changes(size: int) -> Iterator[Change]:
+    """Ways to make an array simpler: one value everywhere, then element by element, then fewer digits. Each gives
+    None where it would change nothing."""
     for value in (0, 1):
-        yield np.full_like(start, value)
-    for i in range(min(start.size, 16)):
+        yield partial(_filled, value=value)
+    for i in range(min(size, 16)):
         for value in (0, 1, -1, 2):
-            now = current()
-            if _plain(now.flat[i]) <= abs(value):
-                break
-            try:
-                simpler = now.copy()
-                simpler.flat[i] = value
-            except (OverflowError, ValueError):  # -1 in an unsigned type
-                continue
-            yield simpler
-    now = current()
-    if now.dtype.kind == "f" and np.isfinite(now).all():
-        for digits in (1, 2):
-            yield np.vectorize(lambda x: float(f"{x:.{digits}g}"), otypes=[now.dtype])(now)  # noqa: B023
+            yield partial(_replaced, i=i, value=value)
+    for digits in (1, 2):
+        yield partial(_rounded, digits=digits)
+
+
+def _filled(a: Array, value: int) -> Array | None:
+    return np.full_like(a, value) if a.size else None
+
+
+def _replaced(a: Array, i: int, value: int) -> Array | None:
+    if _plain(a.flat[i]) <= abs(value):
+        return None
+    simpler = a.copy()
+    try:
+        simpler.flat[i] = value
+    except (OverflowError, ValueError):  # -1 in an unsigned type
+        return None
+    return simpler
+
+
+def _rounded(a: Array, digits: int) -> Array | None:
+    if a.dtype.kind != "f" or not a.size or not np.isfinite(a).all():
+        return None
+    return np.array([float(f"{x:.{digits}g}") for x in a.flat], a.dtype).reshape(a.shape)
 
 
 def _plain(value: Any) -> float:
@@ -177,7 +192,12 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     pairs: list[tuple[Array, Array]] = []
     for index in range(4):
         found = _at(case.instance, sizes, judge, draw, seed + index, 2) if admits(case.instance, sizes) else None
-        if found is None or found[1].left is None or found[1].right is None or found[1].left.shape != found[1].right.shape:
+        if (
+            found is None
+            or found[1].left is None
+            or found[1].right is None
+            or found[1].left.shape != found[1].right.shape
+        ):
             return ""
         try:
             pairs.append((found[1].left.astype(np.float64), found[1].right.astype(np.float64)))
@@ -193,7 +213,9 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     ratios = right[left != 0] / left[left != 0]
     if not np.allclose(ratios, ratios[0]):
         return ""
-    return "the sides differ in sign" if np.isclose(ratios[0], -1) else f"the right side is {ratios[0]:.6g} times the left"
+    return (
+        "the sides differ in sign" if np.isclose(ratios[0], -1) else f"the right side is {ratios[0]:.6g} times the left"
+    )
 
 
 def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
@@ -201,7 +223,6 @@ def _needs_size(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
     empty = [n for n, v in case.sizes.items() if v == 0]
     if not empty:
         return ""
-
 
     def wrong(full: Iterable[str]) -> bool:
         """Whether the sides still differ where `full` are not 0."""

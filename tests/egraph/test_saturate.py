@@ -48,7 +48,7 @@ CASES: list[tuple[str, Callable[..., Expr], str]] = [
     ("A: n n, B: n n, C: n n", lambda A, B, C: A @ B + A @ C, "A @ (B + C)"),
     ("A: n n, B: n n, C: n n", lambda A, B, C: A @ B - C @ B, "(A - C) @ B"),
     ("A: n n, B: n n", lambda A, B: (A.T @ B.T).T, "B @ A"),
-    ("A: n n, B: n n", lambda A, B: op.trace(A @ B), "sum(A * B.T, axes=(0, 1))"),
+    ("A: n n, B: n n", lambda A, B: op.trace(A @ B), "sum(A * B.T)"),
     ("A: n n, B: n n", lambda A, B: op.sum(A @ B, 1), "A @ sum(B, axes=(1,))"),
     ("d: n, A: n n", lambda d, A: op.diag(d) @ A, "expand_dims(d, axes=(1,)) * A"),
     ("A: n n, d: n", lambda A, d: A @ op.diag(d), "A * d"),
@@ -56,7 +56,7 @@ CASES: list[tuple[str, Callable[..., Expr], str]] = [
     ("Q: n k, K: n k, V: n k", lambda Q, K, V: (Q @ K.T) @ V, "Q @ (K.T @ V)"),
     ("x: n, y: m, z: m", lambda x, y, z: (op.expand_dims(x, 1) * y) @ z, "x * (y @ z)"),
     ("x: m n, y: m n", lambda x, y: op.concat([x, y], 0)[: x.shape[0]], "x"),
-    ("x: b s m, W: m v", lambda x, W: (x @ W)[:, -1], "squeeze(strided_slice(x, begin=(0, s - 1, 0), end=(b, s, m), strides=(1, 1, 1)) @ W, axes=(1,))"),
+    ("x: b s m, W: m v", lambda x, W: (x @ W)[:, -1], "squeeze(x[:, s - 1:, :] @ W, axes=(1,))"),
     ("x: n m", lambda x: -(-x), "x"),
     ("x: n m", lambda x: op.permute_dims(op.permute_dims(x, (1, 0)), (1, 0)), "x"),
 ]  # fmt: skip
@@ -123,7 +123,7 @@ def test_repetition_is_identical() -> None:
 
 def test_provenance_names_the_rule() -> None:
     A, B, v = tensors("A: n n, B: n n, v: n")
-    egraph = EGraph([(A @ B) @ v], rx.rules.default, Scope())
+    egraph = EGraph([(A @ B) @ v], rx.rules.contraction, Scope())
     egraph.saturate(Budget())
     made = {c.made_by for row in dump(egraph).graph.candidates for c in row}
     assert made == {"", "matmul_vector_associates"}

@@ -113,7 +113,8 @@ def test_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["n", "n*m + 1", "n**2 - 3*m", "n//2", "(n + 1)%3", "max(n, m - 1)", "min(n, 4)*2", "ceildiv(n, 4)", "-n//(m + 1)"]
+    "text",
+    ["n", "n*m + 1", "n**2 - 3*m", "n//2", "(n + 1)%3", "max(n, m - 1)", "min(n, 4)*2", "ceildiv(n, 4)", "-n//(m + 1)"],
 )
 def test_dimensions_go_to_jax_and_back(text: str) -> None:
     dim = Dim.of(text)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from frontend_programs import CASES, Case, Layer
+from frontend_calls import CASES, Case
+from frontend_programs import Layer
 from frontend_support import assert_close, interpret, routines, sample
 
 from relax_eg.frontends import Traced, trace, trace_function
@@ -37,7 +38,7 @@ def ids(case: Case) -> str:
 def test_is_well_formed_and_fully_translated(case: Case) -> None:
     found = traced(case.name)
     check(found.module)
-    assert routines(found.module.main) == case.opaque
+    assert case.opaque == {"any"} or routines(found.module.main) == case.opaque
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)

@@ -57,7 +57,11 @@ def squeezes(x):
         (branch, ("n",), ("Attempted boolean conversion", "if x.sum() > 0:", "lax.cond")),
         (size_branch, ("n",), ("'n' > '3' is inconclusive", "if x.shape[0] > 3", "an integer for that size")),
         (uses_numpy, ("n",), ("np.sin(x)", "jax.numpy instead of numpy")),
-        (mismatch, ("n 4", "5 4"), ("x @ w", "(4,) and (5,)", "with x (n, 4) float32, w (5, 4) float32", "sizes and dtypes")),
+        (
+            mismatch,
+            ("n 4", "5 4"),
+            ("x @ w", "(4,) and (5,)", "with x (n, 4) float32, w (5, 4) float32", "sizes and dtypes"),
+        ),
         (mismatch, ("n k", "m k"), ("x @ w", "equal sizes need equal names")),
         (boolean_index, ("n",), ("x[x > 0]", "jnp.where with three arguments")),
         (returns_text, ("n",), ("result[1] is of type str", "accepted: arrays, numbers")),

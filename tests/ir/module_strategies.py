@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+
 from relax_eg import ir
 from relax_eg.shapes import Dim
 

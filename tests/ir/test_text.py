@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
+from module_strategies import arrays, attributes, modules, table
+
 from relax_eg import ir
 from relax_eg.errors import OperatorError, WellFormedError
 from relax_eg.shapes import Dim
-
-from module_strategies import arrays, attributes, modules, table
 
 T4 = ir.Tensor("n 4")
 PRINTED = """\
@@ -103,7 +104,7 @@ def test_constants_are_readable() -> None:
 
 def test_an_attribute_without_text_is_refused() -> None:
     f = ir.pure_function("main", (), [ir.node("op", (), (("a", b"bytes"),), ir.Object())])
-    with pytest.raises(WellFormedError, match="an attribute of type builtins.bytes has no text: b'bytes'"):
+    with pytest.raises(WellFormedError, match=r"an attribute of type builtins\.bytes has no text"):
         str(f)
 
 
@@ -206,19 +207,20 @@ def chain(length: int) -> ir.Module:
 def test_ten_thousand_operators_deep() -> None:
     def seconds(length: int) -> tuple[float, float, float]:
         module = chain(length)
-        times = [time.perf_counter()]
+        gc.collect()
+        times = [time.process_time()]
         text = str(module)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         assert ir.parse_module(text) == module
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         ir.check(module)
-        times.append(time.perf_counter())
+        times.append(time.process_time())
         return times[1] - times[0], times[2] - times[1], times[3] - times[2]
 
     short, long = seconds(2_500), seconds(10_000)
     assert long[0] < 2
     # Four times as long: 16 would be quadratic.
-    assert all(b < 9 * max(a, 0.01) for a, b in zip(short, long, strict=True)), (short, long)
+    assert all(b < 8 * max(a, 0.05) for a, b in zip(short, long, strict=True)), (short, long)
 
 
 def test_deep_graphs_outside_dataflow_blocks() -> None:

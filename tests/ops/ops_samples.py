@@ -76,6 +76,7 @@ def _uses() -> dict[str, list[Use]]:
             ("b 1 k", "k", {}),
         ]
     ]
+    uses["linear"] = [Use((x, "m k"), {}, ANY | {"k": (0, 6), "b": (0, 3)}) for x in ("n k", "k", "b n k")]
     for name in ("sum", "prod", "any", "all"):
         uses[name] = [
             Use(("n m 2",), {"axes": axes, "keepdims": keep}, ANY)

@@ -25,7 +25,7 @@ TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-
 # Operators made of + - * only, comparisons and moves: exact arithmetic on small integers is numpy's.
 RING = frozenset(
     """negative abs sign square integer_pow add subtract multiply maximum minimum equal not_equal less less_equal
-    greater greater_equal where clip matmul sum prod max min any all argmax argmin cumsum permute_dims reshape
+    greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum permute_dims reshape
     expand_dims squeeze broadcast_to concat split strided_slice pad take flip triu tril full iota one_hot dim_value
     relu""".split()
 )

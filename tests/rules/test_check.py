@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from relax_eg.errors import RuleError
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet
-from relax_eg.rules.check import Verdict, check, verify
+from relax_eg.rules.check import check, verify
 
 good = RuleSet("good")
 bad = RuleSet("bad")
@@ -109,8 +109,8 @@ def max_of_relu(x: Any) -> Any:
 
 
 @right("x: n", numerics="exact")
-def max_of_exp_of_negative(x: Any) -> Any:
-    return op.maximum(x, -(-x)), x
+def max_of_negatives(x: Any) -> Any:
+    return op.maximum(-x, -x), -x
 
 
 @right("x: m n")
@@ -541,11 +541,8 @@ def test_sizes_far_out_are_found_from_the_conditions() -> None:
     assert check(book["_identity"]).status == "tested"
 
 
-def verdicts() -> Iterator[Verdict]:
-    yield from verify(good)
-
-
 def test_checking_is_quick() -> None:
-    # Some tens of milliseconds a rule on an idle machine; the bound leaves room for a busy one.
-    found = sorted(v.seconds for v in verdicts())
-    assert found[len(found) // 2] < 0.5
+    # Some tens of milliseconds a rule; processor time, since the machine may be busy.
+    started = time.process_time()
+    verify(good)
+    assert time.process_time() - started < 0.4 * len(good)

@@ -12,6 +12,7 @@ from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.tir import (
     Buffer,
+    PatternKind,
     Scalar,
     TensorProgram,
     apply,
@@ -19,6 +20,7 @@ from relax_eg.tir import (
     argmin,
     axes,
     cast,
+    classify,
     compute,
     const,
     evaluate,
@@ -362,3 +364,15 @@ def test_axes_name_loops_of_any_rank() -> None:
     assert body.stages[0].indices == at
     x = normal(0, 2, 3)
     np.testing.assert_array_equal(one(body, x, m=2, k=3), -x)
+
+
+def test_powers_of_shared_terms_are_summed_without_blowing_up() -> None:
+    def value(i: Dim) -> Scalar:
+        term = A[i, R]
+        for _ in range(30):
+            term = term * term
+        return sum_(term, over=(R, K))
+
+    body = program("power", (A,), compute("Y", (M,), value))
+    np.testing.assert_array_equal(one(body, np.ones((2, 3), np.float32), m=2, k=3), [3, 3])
+    assert classify(body) is PatternKind.REDUCTION

@@ -151,11 +151,12 @@ def test_stages_over_one_domain_compose() -> None:
 def test_stages_that_do_not_compose_are_opaque() -> None:
     # A cumulative sum with two stores: sums of blocks, then within them.
     blocks = compute("T", (K,), lambda b: sum_(select(less(R, b * 4), LINE[R], 0), over=(R, 1000)))
-    running = compute(
-        "Y",
-        (1000,),
-        lambda i: blocks[i // 4] + sum_(select(less(i // 4 * 4 + R, i + 1), LINE[i // 4 * 4 + R], 0), (R, 4)),
-    )
+
+    def within_block(i: Dim) -> Scalar:
+        at = i // 4 * 4 + R
+        return sum_(select(less(at, i + 1), LINE[at], 0), over=(R, 4))
+
+    running = compute("Y", (1000,), lambda i: blocks[i // 4] + within_block(i))
     assert of(blocks, running) is PatternKind.OPAQUE
     total = compute("S", (M,), row_sum)
     assert of(total, compute("Y", (M, K), lambda i, j: A[i, j] / total[i])) is PatternKind.OPAQUE

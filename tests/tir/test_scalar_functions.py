@@ -19,9 +19,9 @@ SAME_NAME = {
 NOT_LAX = {"floor_divide", "floor_mod", "trunc", "round", "round_away", "integer_pow", "complex"}
 DTYPES = {
     "b": ["bool"],
-    "i": ["int8", "int32"],
+    "i": ["int8"],
     "u": ["uint8"],
-    "f": ["float16", "bfloat16", "float32"],
+    "f": ["bfloat16", "float32"],
     "c": ["complex64"],
 }
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.75, 1e-3, 100.0, np.inf, -np.inf, np.nan]
@@ -53,16 +53,18 @@ def test_agrees_with_xla(name: str, dtype: str) -> None:
     one = samples(dtype)
     args = [array.reshape(-1) for array in np.meshgrid(*[one] * function.arity, indexing="ij")]
     if name == "clamp":
-        args = [array[args[0] <= args[2]] for array in args]  # elsewhere it depends on the order of min and max
+        args = [
+            array[args[0].astype(float) <= args[2].astype(float)] for array in args
+        ]  # elsewhere it depends on the order of min and max
     result = function(args, function.dtype([dtype] * function.arity))
     expected = np.asarray(getattr(lax, SAME_NAME.get(name, name))(*map(jnp.asarray, args)))
     assert result.dtype == expected.dtype
     if result.dtype.kind in "biu":
         np.testing.assert_array_equal(result, expected)
         return
-    tolerance = {"float16": 2e-3, "bfloat16": 1 if name == "exp2" else 2e-2}.get(
-        dtype, 1e-4 if name in ("digamma", "lgamma", "tan") else 2e-5
-    )
+    tolerance = 1e-4 if name in ("digamma", "lgamma", "tan") else 2e-5
+    if dtype == "bfloat16":
+        tolerance = 1 if name == "exp2" else 2e-2  # XLA's own exp2(100) is a power of e, rounded to bfloat16
     wide = np.complex128 if result.dtype.kind == "c" else np.float64
     if name in ("lgamma", "digamma"):  # at poles and beyond XLA's own answers vary
         keep = args[0].astype(np.float64) > 0
@@ -102,10 +104,16 @@ def test_dtypes() -> None:
     assert FUNCTIONS["abs"].dtype(["complex64"]) == "float32"
     assert FUNCTIONS["complex"].dtype(["float64", "float64"]) == "complex128"
     assert FUNCTIONS["integer_pow"].dtype(["bfloat16", "int32"]) == "bfloat16"
-    for name, args in [
-        ("exp", ["int32"]), ("add", ["float32", "float64"]), ("add", ["bool", "bool"]), ("sin", []), ("exp", ["key<fry>"]),
-        ("complex", ["float16", "float16"]), ("complex", ["bfloat16", "bfloat16"]), ("integer_pow", ["float32", "float32"]),
-    ]:  # fmt: skip
+    for name, *args in [
+        ("exp", "int32"),
+        ("add", "float32", "float64"),
+        ("add", "bool", "bool"),
+        ("sin",),
+        ("exp", "key<fry>"),
+        ("complex", "float16", "float16"),
+        ("complex", "bfloat16", "bfloat16"),
+        ("integer_pow", "float32", "float32"),
+    ]:
         with pytest.raises(ShapeError):
             FUNCTIONS[name].dtype(args)
 

@@ -2,11 +2,12 @@
 
 from relax_eg.rules.book.contraction import contraction
 from relax_eg.rules.book.elementwise import elementwise
+from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *reduction, *elementwise])
-default = RuleSet("default", [*algebra, *movement])
+default = RuleSet("default", [*algebra, *movement, *layout])
 
-__all__ = ["algebra", "contraction", "default", "elementwise", "movement", "reduction"]
+__all__ = ["algebra", "contraction", "default", "elementwise", "layout", "movement", "reduction"]

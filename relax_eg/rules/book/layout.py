@@ -1,0 +1,23 @@
+"""How weights lie in memory: which axis a matmul reads along is a choice like any other, priced by the device profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.ops import api as op
+from relax_eg.rules.rule import RuleSet
+
+layout = RuleSet("layout")
+_rule = layout.rule
+
+
+@_rule("x: *b k, w: n k", phase="layout", numerics="exact", tags=("layout",), check=False)
+def transposed_weight_as_stored(x: Any, w: Any) -> Any:
+    """x W' = linear(x, W): a weight kept output axis first is read as it lies"""
+    return x @ w.T, op.linear(x, w)
+
+
+@_rule("x: *b k, w: k n", phase="layout", numerics="exact", tags=("layout",), check=False)
+def weight_stored_transposed(x: Any, w: Any) -> Any:
+    """x W = linear(x, W'): a weight stored the other way round"""
+    return x @ w, op.linear(x, w.T)

@@ -1,0 +1,246 @@
+"""What is said of text that cannot be read. The texts are interface."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from relax_eg import ir
+from relax_eg.errors import ModuleTextError, OperatorError
+
+HEAD = 'def main(x: R.Tensor(("n", 4)), y: R.Tensor(("n", 4), "int32")):\n'
+VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
+STATEMENTS = "`name = expression`, `with R.dataflow():`, or `return expression`"
+
+CASES = [
+    (
+        HEAD + "    gvv = (x, y)\n    return gv\n",
+        """\
+        line 3: `gv` is not defined; did you mean `gvv`?
+          return gv
+                 ^
+          expected: a parameter, an earlier binding or a function of the module""",
+    ),
+    (
+        HEAD + "    return R.exp(x)\n",
+        """\
+        line 2: R.exp has no annotation and there is no operator table to deduce it
+          return R.exp(x)
+                 ^
+          expected: `name: R.Tensor(...) = R.exp(...)` on a line of its own""",
+    ),
+    (
+        HEAD + "    return x +\n",
+        """\
+        line 2: invalid syntax
+          return x +
+                    ^
+          expected: Relax text, which is Python's syntax""",
+    ),
+    (
+        HEAD + '    é: R.Tensor(("n +",)) = (x, y)\n    return x\n',
+        """\
+        line 2: cannot read the dimension expression `n +`
+          é: R.Tensor(("n +",)) = (x, y)
+                       ^
+          expected: integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b)""",
+    ),
+    (
+        HEAD + "    a: R.Tensr((4,)) = x\n    return x\n",
+        """\
+        line 2: this is not an annotation
+          a: R.Tensr((4,)) = x
+             ^
+          expected: R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result) or R.Object""",  # noqa: E501
+    ),
+    (
+        HEAD + "    with R.dataflow():\n        a = (x, y)\n        b = a\n        R.output(b)\n    return a\n",
+        """\
+        line 6: `a` is local to its dataflow block
+          return a
+                 ^
+          expected: `a` to be listed in the R.output of that block""",
+    ),
+    (
+        HEAD + "    with R.dataflow():\n        a = (x, y)\n    return a\n",
+        """\
+        line 2: this dataflow block has no outputs
+          with R.dataflow():
+          ^
+          expected: R.output(names) as the last line of the dataflow block""",
+    ),
+    (
+        HEAD + "    if x:\n        pass\n    return x\n",
+        f"""\
+        line 2: this line binds no name
+          if x:
+          ^
+          expected: {STATEMENTS}""",
+    ),
+    (
+        HEAD + "    x = y\n    return x\n",
+        """\
+        line 2: `x` is bound twice, first in line 1
+          x = y
+          ^
+          expected: a name of its own for each value""",
+    ),
+    (
+        HEAD + "    a = x\n",
+        """\
+        line 1: function `main` returns nothing
+          def main(x: R.Tensor(("n", 4)), y: R.Tensor(("n", 4), "int32")):
+          ^
+          expected: `return expression` as its last line""",
+    ),
+    (
+        HEAD + "    a: R.Tensor((4,)) = R.astype(x, 'int32')\n    return a\n",
+        """\
+        line 2: operands of R.astype are values
+          a: R.Tensor((4,)) = R.astype(x, 'int32')
+                                          ^
+          expected: attributes by keyword: name=value""",
+    ),
+    (
+        HEAD + "    a: R.Tensor((4,)) = y + 1.5\n    return a\n",
+        """\
+        line 2: int32 does not hold such values
+          a: R.Tensor((4,)) = y + 1.5
+                                  ^
+          expected: a number that int32 holds, or R.const(number, "dtype")""",
+    ),
+    (
+        HEAD + '    a = R.const_data("float32", (100,), "eJxjYKA9AAABkAAA")\n    return a\n',
+        """\
+        line 2: the packed bytes are damaged
+          a = R.const_data("float32", (100,), "eJxjYKA9AAABkAAA")
+              ^
+          expected: R.const_data("dtype", shape, "packed bytes")""",
+    ),
+    (
+        HEAD + '    a = R.const([1, 300], "int8")\n    return a\n',
+        """\
+        line 2: int8 does not hold integers so large
+          a = R.const([1, 300], "int8")
+              ^
+          expected: R.const(values, "dtype")""",
+    ),
+    (
+        HEAD + '    a: R.Object = R.f(k=R.foreign("Jaxpr", 123456))\n    return a\n',
+        """\
+        line 2: this process holds no Jaxpr number 123456: a module with foreign objects cannot be read in \
+another process than the one that printed it
+          a: R.Object = R.f(k=R.foreign("Jaxpr", 123456))
+                              ^
+          expected: text printed in this process, or a module without foreign objects""",
+    ),
+    (
+        HEAD + "    return mian(x)\n",
+        """\
+        line 2: `mian` is not defined; did you mean `main`?
+          return mian(x)
+                 ^
+          expected: a parameter, an earlier binding or a function of the module""",
+    ),
+    (
+        HEAD + "    return Module.mian(x)\n",
+        """\
+        line 2: no function `mian` in the module; did you mean `main`?
+          return Module.mian(x)
+                 ^
+          expected: a function of the module""",
+    ),
+    (
+        HEAD + "    return x[0]\n",
+        """\
+        line 2: only fields of a tuple are taken by [number]
+          return x[0]
+                 ^
+          expected: a tuple and a whole number""",
+    ),
+    (
+        HEAD + "    return (x, y)[2]\n",
+        """\
+        line 2: the tuple has no field 2
+          return (x, y)[2]
+                 ^
+          expected: an index from 0 to 1""",
+    ),
+    (
+        HEAD + "    return x < y\n",
+        f"""\
+        line 2: this is not a value
+          return x < y
+                 ^
+          expected: {VALUES}""",
+    ),
+    (
+        "def main(x):\n    return x\n",
+        """\
+        line 1: parameter `x` has no annotation
+          def main(x):
+                   ^
+          expected: parameters such as `x: R.Tensor((4,))`""",
+    ),
+    (
+        "@T.prim_func\ndef f():\n    pass\n",
+        """\
+        line 1: only functions of the graph level can be read
+          @T.prim_func
+           ^
+          expected: @R.function functions, alone or in a class under @I.ir_module""",
+    ),
+    (
+        "def f(x: R.Object) -> R.Shape():\n    return x\n",
+        """\
+        line 2: function `f` returns R.Object and is declared to return R.Shape()
+          return x
+                 ^
+          expected: the declaration to say what is returned""",
+    ),
+    (
+        "# relax_eg module text, version 2\n",
+        """\
+        line 1: this text is version 2
+          # relax_eg module text, version 2
+                                          ^
+          expected: version 1""",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), CASES, ids=range(len(CASES)))
+def test_errors(text: str, said: str) -> None:
+    with pytest.raises(ModuleTextError) as caught:
+        ir.parse_module(text)
+    assert str(caught.value) == dedent(said)
+
+
+def test_refusals_of_the_operator_table_get_a_place() -> None:
+    def deduce(op, operands, attrs):  # type: ignore[no-untyped-def]
+        raise OperatorError(f"no operator `{op}`; did you mean exp?\n  accepted: exp")
+
+    with pytest.raises(ModuleTextError) as caught:
+        ir.parse_module(HEAD + "    return R.expp(x)\n", deduce)
+    assert str(caught.value) == dedent("""\
+        line 2: no operator `expp`; did you mean exp?
+          return R.expp(x)
+                 ^
+          expected: exp""")
+
+
+def test_long_lines_are_shown_around_the_caret() -> None:
+    with pytest.raises(ModuleTextError) as caught:
+        ir.parse_module(HEAD + f"    return ({'x, ' * 500}z, {'x, ' * 500})\n")
+    _, shown, caret, _ = str(caught.value).split("\n")
+    assert len(shown) < 120 and shown[caret.index("^")] == "z"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\0", "\ud800", "(" * 500, HEAD + f"    return {'x + ' * 5000}x\n", HEAD + f"    return {'-' * 3000}x\n", "x = 1"],
+)
+def test_no_text_gives_a_traceback(text: str) -> None:
+    with pytest.raises(ModuleTextError, match=r"(?s)^line \d+: .*\n.*\^\n  expected: "):
+        ir.parse_module(text, lambda op, operands, attrs: (attrs, operands[0]))
