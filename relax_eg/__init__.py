@@ -5,11 +5,12 @@ from importlib.metadata import version as _version
 
 from relax_eg import errors, ops, rules
 from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
-from relax_eg.driver import optimize, trace
+from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
 from relax_eg.extract.profile import PROFILES, Profile
 from relax_eg.extract.report import CostReport
+from relax_eg.frontends import trace
 from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple
 from relax_eg.jit import Jitted, jit
 from relax_eg.ops import api as op

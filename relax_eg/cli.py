@@ -129,7 +129,9 @@ def run(action: Callable[[], None]) -> None:
 @app.command()
 def optimize(
     function: Annotated[str, typer.Argument(help="file.py:function")],
-    spec: Annotated[list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')] = None,
+    spec: Annotated[
+        list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
+    ] = None,
     at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
     bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
     weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,

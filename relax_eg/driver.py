@@ -14,9 +14,10 @@ from relax_eg.backend.optimized import Optimized, Program, Variant
 from relax_eg.egraph import Budget, EGraph, Saturation, dump
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.plan import prepared_bytes, split, static_expressions
 from relax_eg.extract.profile import Profile, profile
 from relax_eg.extract.report import CostReport, Opaque, price_program
-from relax_eg.extract.weights import cheapest, prepared_bytes, split, static_expressions
+from relax_eg.extract.weights import cheapest
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Binding, Block, Function, Module
@@ -65,13 +66,13 @@ def optimize(
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
-    `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
-    module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a device
+    `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a module,
+    which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a device
     profile or its name. `at`: the sizes to be best at, one binding of the size variables or several; sizes left out
-    are assumed and the report says so. `bounds`: what sizes may ever be, inclusive; outside, a call raises. `weights`:
-    arguments known ahead of the calls, by name or position: what depends on them alone is computed once. `numerics`: the
-    loosest class of rules allowed. `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule
-    matches) as the search goes on.
+    are assumed and the report says so. `bounds`: what sizes may ever be, inclusive; outside, a call raises.
+    `weights`: arguments known ahead of the calls, by name or position: what depends on them alone is computed once.
+    `numerics`: the loosest class of rules allowed. `budget`: limits of the search. `progress`: called with (phase,
+    e-graph nodes, rule matches) as the search goes on.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -80,18 +81,14 @@ def optimize(
     return _optimize(traced, options)
 
 
-def trace(fn: Callable[..., Any], /, *specs: Any, **kwspecs: Any) -> Module:
-    """The module of a JAX function, one spec per argument: `trace(fn, "b s 768", "768 768")`. TraceError, SpecError."""
-    return trace_function(fn, specs, kwspecs).module
-
-
 def _traced(
     program: Callable[..., Any] | Module,
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
     bounds: Mapping[str, tuple[int | None, int | None]] | None,
 ) -> Traced:
-    decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if _is_pair(b) and b[1] is not None}
+    # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
+    decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
             raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
@@ -105,7 +102,7 @@ def _traced(
         return traced
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
-    return trace_function(program, specs, kwspecs, bounds={k: b for k, b in decided.items() if b[1] is not None})
+    return trace_function(program, specs, kwspecs, bounds={k: (a, b) for k, (a, b) in decided.items() if b is not None})
 
 
 def _is_pair(b: Any) -> bool:
@@ -189,7 +186,9 @@ def _weights(traced: Traced, weights: Sequence[str | int]) -> tuple[str, ...]:
         elif w in names:
             found.append(str(w))
         else:
-            raise OptionError(f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}")
+            raise OptionError(
+                f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}"
+            )
     return tuple(n for n in names if n in found)
 
 
@@ -230,7 +229,9 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
     return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
 
 
-def _optimize_block(block: Block, weights: set[str], options: Options) -> tuple[Block, tuple[Saturation, dict[str, int]]]:
+def _optimize_block(
+    block: Block, weights: set[str], options: Options
+) -> tuple[Block, tuple[Saturation, dict[str, int]]]:
     with EGraph([b.value for b in block.bindings], options.rules, options.scope) as egraph:
         saturation = egraph.saturate(options.budget, options.progress)
         read = dump(egraph)

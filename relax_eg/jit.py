@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver import Sizes, optimize
@@ -25,7 +26,9 @@ class Jitted:
     optimized so far, the latest last; `report` is the latest one's report.
     """
 
-    def __init__(self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
+    ) -> None:
         self._fn = fn
         self._dims = None if dims is None else tuple(dims)
         self._options = options
@@ -52,15 +55,19 @@ class Jitted:
     def _trace(self, *args: Any, **kwargs: Any) -> Any:
         """Runs while `jax.jit` traces: static arguments are plain values here, the others tracers."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        dynamic = [i for i, x in enumerate(leaves) if isinstance(x, jax.core.Tracer)]
+        dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
         try:
             best = self._optimized_for(args, kwargs, leaves, tree, dynamic)
         except Exception as e:
             result = self._fn(*args, **kwargs)
             if not self._warned:
                 self._warned = True
-                text = f"{type(e).__name__}: {e}" if isinstance(e, RelaxEgError) else f"internal {type(e).__name__}: {e}"
-                warnings.warn(f"{self.__name__} runs as written under jax.jit; it was not optimized: {text}", stacklevel=2)
+                text = (
+                    f"{type(e).__name__}: {e}" if isinstance(e, RelaxEgError) else f"internal {type(e).__name__}: {e}"
+                )
+                warnings.warn(
+                    f"{self.__name__} runs as written under jax.jit; it was not optimized: {text}", stacklevel=2
+                )
             return result
         if self._dims is not None:
             return best.to_jax()(*args, **kwargs)
@@ -94,6 +101,7 @@ class Jitted:
 
 def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
     """`run` under the signature of `fn`, which `jax.jit` needs to resolve names of static and donated arguments."""
+
     @functools.wraps(fn)
     def traced(*args: Any, **kwargs: Any) -> Any:
         return run(*args, **kwargs)
@@ -121,7 +129,15 @@ def jit(
     """
     if fn is None:
         return lambda f: jit(  # type: ignore[reportUnknownLambdaType]
-            f, dims=dims, rules=rules, target=target, at=at, bounds=bounds, numerics=numerics, budget=budget, **jit_options
+            f,
+            dims=dims,
+            rules=rules,
+            target=target,
+            at=at,
+            bounds=bounds,
+            numerics=numerics,
+            budget=budget,
+            **jit_options,
         )
     options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "numerics": numerics, "budget": budget}
     return Jitted(fn, dims, options, jit_options)

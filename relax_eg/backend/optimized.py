@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from relax_eg.backend.lower import bind_sizes, run_at
 from relax_eg.errors import OptionError, ShapeError
+from relax_eg.extract.plan import Split, split
 from relax_eg.extract.report import CostReport
-from relax_eg.extract.weights import Split, split
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Scope
 
@@ -23,10 +24,11 @@ from relax_eg.shapes import Scope
 class Program:
     """A function as the runtimes need it: how it was written, how it is called, and what was chosen for it.
 
-    `fn`: the function as written; `module`: the chosen program; `as_written`: the module traced from `fn`; `names`:
-    how the user writes each parameter; `arguments`: each parameter's argument of `fn`; `in_tree`, `out_tree`: pytree
-    structures of `(args, kwargs)` and of the result; `bind`: splits a call's arguments as the specs were; `weak_out`: which
-    results JAX holds weakly typed; `kept`: nothing was gained, run `fn` itself; `effectful`: it does more than compute.
+    `fn`: the function as written; `module`: the chosen program; `as_written`: the module traced from `fn`; `names`: how
+    the user writes each parameter; `arguments`: each parameter's argument of `fn`; `in_tree`, `out_tree`: pytree
+    structures of `(args, kwargs)` and of the result; `bind`: splits a call's arguments as the specs were; `weak_out`:
+    which results JAX holds weakly typed; `kept`: nothing was gained, run `fn` itself; `effectful`: it does more than
+    compute.
     """
 
     fn: Callable[..., Any]
@@ -164,7 +166,9 @@ class Optimized:
     `module`: the chosen program; `report`: what it costs and why; `variants`: every program of the family.
     """
 
-    def __init__(self, program: Program, variants: tuple[Variant, ...], weights: tuple[str, ...], tolerance: float) -> None:
+    def __init__(
+        self, program: Program, variants: tuple[Variant, ...], weights: tuple[str, ...], tolerance: float
+    ) -> None:
         self._program = program
         self.variants = variants
         self._weights = weights
@@ -192,10 +196,14 @@ class Optimized:
         leaves = p.leaves(args, kwargs)
         held = [leaves[i] for i in self._weight_indices]
         # Identity is a safe key for immutable arrays only; numpy's can change under us, tracers die.
-        if any(not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) for x in held):
+        if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
             return self._whole(*args, **kwargs)
         ready = self._ready
-        if ready is None or len(self._ready_for) != len(held) or any(r() is not x for r, x in zip(self._ready_for, held, strict=True)):
+        if (
+            ready is None
+            or len(self._ready_for) != len(held)
+            or any(r() is not x for r, x in zip(self._ready_for, held, strict=True))
+        ):
             ready = Ready(p, self._weight_indices, held)
             self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
@@ -223,7 +231,9 @@ class Optimized:
         given = dict(zip(self._weights, weights, strict=False)) | named
         missing = [w for w in self._weights if w not in given]
         if missing or len(weights) > len(self._weights) or set(given) - set(self._weights):
-            raise OptionError(f"prepare() takes the weights {', '.join(self._weights)}; got {', '.join(given) or 'none'}")
+            raise OptionError(
+                f"prepare() takes the weights {', '.join(self._weights)}; got {', '.join(given) or 'none'}"
+            )
         p = self._program
         leaves: list[Any] = []
         for w in self._weights:
@@ -241,7 +251,10 @@ class Optimized:
         leaves = p.check(p.leaves(args, kwargs))
         ours = jax.tree_util.tree_leaves_with_path(self(*args, **kwargs))
         theirs = jax.tree_util.tree_leaves(jax.jit(lambda *xs: p.original(list(xs)))(*leaves))
-        errors = [(_error(np.asarray(x), np.asarray(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in zip(ours, theirs, strict=True)]
+        errors = [
+            (_error(np.asarray(x), np.asarray(y)), f"result{jax.tree_util.keystr(k)}")
+            for (k, x), y in zip(ours, theirs, strict=True)
+        ]
         worst, where = max(errors, default=(0.0, "no result"))
         return Check(worst <= self._tolerance, worst, self._tolerance, where)
 
@@ -347,7 +360,7 @@ class Ready:
         return self._flat(self.prepared, self._others(args, kwargs))
 
     def to_jax(self) -> Callable[..., Any]:
-        """The program per call as a JAX function `(prepared, *others)`, so that weights stay arguments under `jax.jit`."""
+        """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""
 
         def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
             return self._main(prepared, self._others(args, kwargs))

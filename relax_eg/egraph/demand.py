@@ -105,7 +105,9 @@ class Demand:
         sorts = "Dim " * len(names)
         return symbol, [f"(function {symbol} ({sorts}) Dim :no-merge)", f"(relation need_{symbol} ({sorts}))"]
 
-    def condition(self, text: str, names: tuple[str, ...], holds: Callable[[dict[str, Dim]], bool]) -> tuple[str, list[str]]:
+    def condition(
+        self, text: str, names: tuple[str, ...], holds: Callable[[dict[str, Dim]], bool]
+    ) -> tuple[str, list[str]]:
         """The symbol of a guard over the sizes `names`, and the commands that declare it if it is new."""
         key = (text, names)
         if key in self._conditions:

@@ -95,9 +95,7 @@ class Engine:
     def tables(self) -> dict[str, list[Row]]:
         """Every table with all its rows. One deep copy of the e-graph."""
         frozen = self._graph.freeze().functions
-        return {
-            name: [Row(tuple(r.inputs), r.output) for r in f.rows if not r.subsumed] for name, f in frozen.items()
-        }
+        return {name: [Row(tuple(r.inputs), r.output) for r in f.rows if not r.subsumed] for name, f in frozen.items()}
 
     def integer(self, value: Value) -> int:
         return int(self._graph.value_to_i64(value))

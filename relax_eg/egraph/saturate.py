@@ -232,9 +232,7 @@ class EGraph:
         found = {a.dtype for a in (e.annotation for e in self.written) if isinstance(a, Tensor)}
         return ranks, [d for d in FLOATS if d in found]
 
-    def _instances(
-        self, rule: Rule, ranks: list[int], dtypes: list[str], present: set[str]
-    ) -> Iterable[Instance]:
+    def _instances(self, rule: Rule, ranks: list[int], dtypes: list[str], present: set[str]) -> Iterable[Instance]:
         choices = [self._attribute_values(source, present) for source in rule.attributes.values()]
         top = max(ranks, default=0)
         for block_ranks in product(range(top + 1), repeat=len(rule.stars)):

@@ -1,13 +1,14 @@
 """What an operator costs on a device, inside one XLA program (`execution="whole"`).
 
 Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
-broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers, concatenations and
-opaque calls are kernels of their own. The model prices just that, operator by operator, so that a program costs the
-sum over its distinct nodes.
+broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers,
+concatenations and opaque calls are kernels of their own. The model prices just that, operator by operator, so that a
+program costs the sum over its distinct nodes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,13 +82,13 @@ class WholeCost:
 
     def _matmul(self, site: Site, flops: int, moved: int) -> float:
         """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""
-        a, b = site.shape(0), site.shape(1)
-        rows = 1
-        for d in a[:-1] if len(b) <= 2 else a[-2:-1]:
-            rows *= self._at(d)
-        columns = 1 if len(b) == 1 else self._at(b[0] if site.op == "linear" else b[-1])
+        a = [self._at(d) for d in site.shape(0)]
+        b = [self._at(d) for d in site.shape(1)]
+        # With a plain matrix on the right all leading axes are rows; with batches on both sides the last is.
+        rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
+        columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
         share = 1.0
-        for size, half in zip((rows, columns, self._at(a[-1])), self.profile.matmul_half, strict=True):
+        for size, half in zip((rows, columns, a[-1]), self.profile.matmul_half, strict=True):
             share *= size / (size + half)
         seconds = max(flops / (self.profile.rate(site.dtype(0)) * max(share, 1e-3)), self.profile.move(moved))
         if site.op == "linear":

@@ -18,10 +18,10 @@ class Profile:
 
     `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused elementwise
     code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`:
-    seconds per kernel inside one executable; `dispatch`: seconds per call of an executable; `matmul_half`: sizes
-    (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor) pairs: how many times longer
-    a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`: with one row and a weight of so many
-    bytes or more that layout is the faster one, by this factor; `calibrated`: whether this machine was measured.
+    seconds per kernel inside one executable; `dispatch`: seconds per call of an executable; `matmul_half`: sizes (m,
+    n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor) pairs: how many times longer
+    a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`: with one row and a weight of so
+    many bytes or more that layout is the faster one, by this factor; `calibrated`: whether this machine was measured.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Profile:
         return next((factor for limit, factor in self.linear_penalty if rows <= limit), 1.0)
 
     def move(self, n_bytes: float) -> float:
-        """Seconds to move `n_bytes` once: from cache what fits, from memory what streams past it."""
-        hit = min(1.0, (self.cache_bytes / n_bytes) ** 2) if n_bytes > 0 else 1.0
+        """Seconds to move `n_bytes` once: from cache where they fit, from memory where they stream past it."""
+        hit = min(1.0, (self.cache_bytes / n_bytes) ** 4) if n_bytes > 0 else 1.0
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
 

@@ -207,7 +207,9 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-def price_program(function: Function, model: CostModel, skip: set[Expr] | None = None, prepared_bytes: int = 0) -> ProgramCost:
+def price_program(
+    function: Function, model: CostModel, skip: set[Expr] | None = None, prepared_bytes: int = 0
+) -> ProgramCost:
     """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing.
 
     XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.

@@ -22,7 +22,7 @@ _GAIN = 1e-12  # seconds: smaller differences are rounding
 
 @dataclass(slots=True)
 class Selection:
-    """A choice of candidate per class (-1 where the class is not used), its cost, and that of the program as written."""
+    """A choice of candidate per class (-1 where the class is not used), its cost, and the program as written's."""
 
     choice: list[int]
     cost: float

@@ -5,7 +5,7 @@ the values it closes over, the rule's declaration, and the checker's version. Th
 it: who changes what one means raises `CHECKER_VERSION`. Nothing is evaluated to compute a key, so that start-up stays
 instant.
 
-`python -m relax_eg.rules.certificates` writes the file anew.
+`python -m relax_eg.rules` writes the file anew.
 """
 
 from __future__ import annotations
@@ -169,7 +169,3 @@ def main() -> None:
     refuted = [str(v) for v in map(status, default) if v.status == "refuted"]
     if refuted:
         raise SystemExit("\n".join(refuted))
-
-
-if __name__ == "__main__":
-    main()

@@ -322,7 +322,8 @@ def accurate(case: Case) -> Failure | None:
         if np.any(error > _LAW * allowed):
             at = int(np.argmax(error / np.where(allowed > 0, allowed, 1e-300)))
             ratio = float(error.flat[at] / max(float(allowed.flat[at]), 1e-300))
-            what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows (8 times is accepted)"
+            what = f"in {left.dtype.name} the right side's error is {ratio:.3g} times what the left side's allows"
+            what += f" ({_LAW:g} times is accepted)"
             return Failure(what, left, right, i, _NOT_ACCURATE)
     return None
 

@@ -86,11 +86,11 @@ class Instance:
 class Rule:
     """A rewrite rule; make one with `RuleSet.rule`.
 
-    `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each `operator.attribute`
-    whose values in the program it ranges over. `sizes`: size variables that attributes of the left side bind (slice
-    bounds, say), `*t` for any number of them; the function gets each as a keyword, a `Dim` or a tuple of `Dim`s.
-    `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a fixpoint, "algebra" for a few rounds, "merge"
-    once.
+    `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each
+    `operator.attribute` whose values in the program it ranges over. `sizes`: size variables that attributes of the left
+    side bind (slice bounds, say), `*t` for any number of them; the function gets each as a keyword, a `Dim` or a tuple
+    of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a fixpoint, "algebra" for a few
+    rounds, "merge" once.
     """
 
     name: str

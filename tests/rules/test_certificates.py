@@ -24,7 +24,7 @@ def one(function: Callable[..., Any], shapes: str = "x: n", **options: Any) -> R
 
 
 def test_every_rule_of_the_books_has_a_verdict_on_file() -> None:
-    # After a change of a rule: python -m relax_eg.rules.certificates
+    # After a change of a rule: python -m relax_eg.rules
     missing = [r.name for r in default if known_verdict(r) is None]
     assert missing == []
     assert {v.status for v in map(status, default)} == {"tested"}

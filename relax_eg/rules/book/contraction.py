@@ -179,7 +179,13 @@ def matmul_of_transposes(a: Any, b: Any) -> Any:
     return (a @ b).T, b.T @ a.T
 
 
-@_rule("a: *b m k, w: k n, i: r @ int32", attrs={"mode": "take.mode"}, when=("k >= 1", "n >= 1"), tags=("matmul", "rows"), check=False)
+@_rule(
+    "a: *b m k, w: k n, i: r @ int32",
+    attrs={"mode": "take.mode"},
+    when=("k >= 1", "n >= 1"),
+    tags=("matmul", "rows"),
+    check=False,
+)
 def rows_taken_before_matmul(a: Any, w: Any, i: Any, mode: str) -> Any:
     """take(A W, i) = take(A, i) W along the rows"""
     axis = a.ndim - 2

@@ -14,7 +14,7 @@ _rule = elementwise.rule
 @_rule("x: *b", phase="simplify", numerics="exact", check=False)
 def negative_of_negative(x: Any) -> Any:
     """-(-x) = x"""
-    return -(-x), x
+    return op.negative(op.negative(x)), x
 
 
 @_rule("x: *b", phase="simplify", numerics="exact", check=False)

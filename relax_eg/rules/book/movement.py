@@ -30,9 +30,7 @@ def transpose_of_transpose(x: Any, p: Axes, q: Axes) -> Any:
     return op.permute_dims(op.permute_dims(x, p), q), x if both == tuple(range(x.ndim)) else op.permute_dims(x, both)
 
 
-@_rule(
-    "x: *b", attrs={"p": "permute_dims.axes"}, phase="simplify", numerics="exact", tags=("transpose",), check=False
-)
+@_rule("x: *b", attrs={"p": "permute_dims.axes"}, phase="simplify", numerics="exact", tags=("transpose",), check=False)
 def identity_transpose(x: Any, p: Axes) -> Any:
     """transpose(x, identity) = x"""
     return (op.permute_dims(x, p), x) if p == tuple(range(x.ndim)) else None
