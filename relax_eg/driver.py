@@ -66,13 +66,13 @@ def optimize(
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
-    `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a module,
-    which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a device
-    profile or its name. `at`: the sizes to be best at, one binding of the size variables or several; sizes left out
-    are assumed and the report says so. `bounds`: what sizes may ever be, inclusive; outside, a call raises.
-    `weights`: arguments known ahead of the calls, by name or position: what depends on them alone is computed once.
-    `numerics`: the loosest class of rules allowed. `budget`: limits of the search. `progress`: called with (phase,
-    e-graph nodes, rule matches) as the search goes on.
+    `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
+    module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`).
+    `target`: a device profile or its name. `at`: the sizes to be best at, one binding of the size variables or
+    several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
+    outside, a call raises. `weights`: arguments known ahead of the calls, by name or position: what depends on
+    them alone is computed once. `numerics`: the loosest class of rules allowed. `budget`: limits of the search.
+    `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """

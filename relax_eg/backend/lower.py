@@ -42,18 +42,21 @@ def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> A
 def bind_sizes(function: Function, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Values of the size variables when the parameters have these shapes.
 
-    While JAX traces for export a size may itself be symbolic; then variables are read off the axes they stand on.
+    While JAX traces for symbolic sizes a size may itself be symbolic; then variables are read off axes without checks.
     """
     patterns = [_dims(p.annotation) for p in function.params]
     if all(isinstance(n, int) for shape in shapes for n in shape):
         names = [str(p.attr("name")) for p in function.params]
         return Binder(patterns, names, function.name).bind(shapes)
     sizes: dict[str, Any] = {}
-    for dims, shape in zip(patterns, shapes, strict=True):
-        for d, n in zip(dims, shape, strict=True):
-            for v in d.variables:
-                if d == Dim.var(v):
-                    sizes.setdefault(v, n)
+    axes = [(d, n) for dims, shape in zip(patterns, shapes, strict=True) for d, n in zip(dims, shape, strict=True)]
+    # Axes of one variable first, as the rest may mention further ones.
+    for d, n in sorted(axes, key=lambda axis: (len(axis[0].variables), len(str(axis[0])))):
+        unknown = [v for v in d.variables if v not in sizes]
+        if len(unknown) == 1:
+            (v,) = unknown
+            rest, scale = (d.evaluate({**sizes, v: 0}), d.evaluate({**sizes, v: 1}) - d.evaluate({**sizes, v: 0}))
+            sizes[v] = (n - rest) // scale
     return sizes
 
 

@@ -16,12 +16,13 @@ from relax_eg.errors import OptionError
 class Profile:
     """A device.
 
-    `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused elementwise
-    code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`:
-    seconds per kernel inside one executable; `dispatch`: seconds per call of an executable; `matmul_half`: sizes (m,
-    n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor) pairs: how many times longer
-    a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`: with one row and a weight of so
-    many bytes or more that layout is the faster one, by this factor; `calibrated`: whether this machine was measured.
+    `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused
+    elementwise code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below
+    `cache_bytes`; `launch`: seconds per kernel inside one executable; `dispatch`: seconds per call of an
+    executable; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up
+    to, factor) pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`,
+    `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
+    `calibrated`: whether this machine was measured.
     """
 
     name: str
