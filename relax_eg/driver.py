@@ -291,7 +291,7 @@ def _report(
         execution="whole",
         at=binding,
         before=price_program(before, model),
-        after=price_program(after, model, once, prepared_bytes(cut, binding)),
+        after=price_program(after, model, once, (len(cut), prepared_bytes(cut, binding))),
         rules=dict(sorted(used.items(), key=lambda kv: (-kv[1], kv[0]))),
         matches=matches,
         numerics=tuple(n for n in NUMERICS if n in classes),

@@ -34,9 +34,11 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """A program priced at a binding, by operator (dearest first) and in total. `prepared` is run once, on weights."""
+    """A program priced at a binding, by operator (dearest first) and in total. `prepared_values` and `prepared_bytes`:
+    what is computed once from the weights, and is not in the rows."""
 
     rows: tuple[OperatorRow, ...]
+    prepared_values: int = 0
     prepared_bytes: int = 0
 
     @property
@@ -132,7 +134,7 @@ class CostReport:
         ):
             table.add_row(label, show(x), show(y), f"{x / y:.2f}" if y else "")
         if a.prepared_bytes:
-            table.add_row("prepared weights", "", _si(a.prepared_bytes) + "B", "")
+            table.add_row("prepared from weights", "", f"{_si(a.prepared_bytes)}B", "")
         yield table
         yield _operators(b, a)
         for line in self._notes():
@@ -143,6 +145,8 @@ class CostReport:
         lines = [f"rules used: {fired}"]
         if self.kept_as_written:
             lines.append("kept as written: no program was predicted to be more than 5% faster")
+        if self.after.prepared_values:
+            lines.append(f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls")
         total = sum(self.matches.values())
         lines.append(
             f"e-graph: {self.nodes} nodes, {total} rule matches, {self.rounds} rounds, stopped: {self.stop}; "
@@ -208,9 +212,10 @@ def _time(seconds: float) -> str:
 
 
 def price_program(
-    function: Function, model: CostModel, skip: set[Expr] | None = None, prepared_bytes: int = 0
+    function: Function, model: CostModel, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
 ) -> ProgramCost:
-    """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing.
+    """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing. `prepared`: how many values
+    the weights phase leaves, and their bytes.
 
     XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
     """
@@ -230,7 +235,7 @@ def price_program(
         for i, x in enumerate((1, cost.flops, cost.bytes, cost.launches, cost.seconds)):
             row[i] += x
     made = [OperatorRow(op, int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for op, r in rows.items()]
-    return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), prepared_bytes)
+    return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), *prepared)
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:

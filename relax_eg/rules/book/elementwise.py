@@ -129,3 +129,21 @@ def where_of_equals(x: Any, c: Any) -> Any:
 def where_of_not(x: Any, y: Any, c: Any) -> Any:
     """where(not c, x, y) = where(c, y, x)"""
     return op.where(op.logical_not(c), x, y), op.where(c, y, x)
+
+
+@_rule("x: *a *c, y: *c", both=True, numerics="exact", tags=("commute",), check=False)
+def add_commutes(x: Any, y: Any) -> Any:
+    """x + y = y + x"""
+    return x + y, y + x
+
+
+@_rule("x: *a *c, y: *c", both=True, numerics="exact", tags=("commute",), check=False)
+def multiply_commutes(x: Any, y: Any) -> Any:
+    """x * y = y * x"""
+    return x * y, y * x
+
+
+@_rule("x: *a n, y: *a 1", both=True, numerics="exact", tags=("commute",), check=False)
+def multiply_by_column_commutes(x: Any, y: Any) -> Any:
+    """x * y = y * x for a column y"""
+    return x * y, y * x

@@ -1,0 +1,273 @@
+"""`rx.jit` in the place of `jax.jit`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.errors import OptionError
+
+Array = Any
+
+
+@pytest.fixture(autouse=True)
+def no_fallback(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A function that is not optimized warns; here that fails the test, unless it says otherwise."""
+    with warnings.catch_warnings():
+        if "falls_back" not in request.keywords:
+            warnings.filterwarnings("error", message=".*runs as written.*")
+        yield
+
+
+def normal(seed: int, *shape: int, dtype: Any = np.float32) -> Array:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def same(x: Any, y: Any) -> None:
+    """As `jax.jit` gives it: structure, shapes, dtypes and weak types, values up to rounding."""
+    assert jax.tree_util.tree_structure(x) == jax.tree_util.tree_structure(y)
+    for p, q in zip(jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y), strict=True):
+        assert jax.typeof(p) == jax.typeof(q)
+        np.testing.assert_allclose(np.asarray(p, np.float64), np.asarray(q, np.float64), rtol=1e-4, atol=1e-4)
+
+
+def chain(a: Array, b: Array, v: Array) -> Array:
+    """A chain."""
+    return (a @ b) @ v
+
+
+ARGS = normal(0, 64, 64), normal(1, 64, 64), normal(2, 64)
+
+
+def test_drop_in() -> None:
+    fast = rx.jit(chain)
+    assert fast.report is None
+    same(fast(*ARGS), jax.jit(chain)(*ARGS))
+    assert fast.__name__ == "chain" and fast.__doc__ == "A chain." and fast.__wrapped__ is chain
+    assert fast.report is not None and fast.report.rules == {"matmul_vector_associates": 2}
+    assert fast.lower(*ARGS).compile() is not None
+
+
+def test_one_optimization_for_one_combination_of_shapes() -> None:
+    fast = rx.jit(chain)
+    for n in (8, 16, 8, 16):
+        args = normal(0, n, n), normal(1, n, n), normal(2, n)
+        same(fast(*args), chain(*args))
+    assert len(fast.optimized) == 2
+
+
+def test_decorators() -> None:
+    @rx.jit
+    def plain(x: Array) -> Array:
+        return -(-x)
+
+    @rx.jit(dims=["n"], at={"n": 1024})
+    def with_options(x: Array) -> Array:
+        return -(-x)
+
+    for fn in (plain, with_options):
+        same(fn(normal(0, 5)), normal(0, 5))
+        assert len(fn.optimized) == 1
+
+
+def test_dims_optimize_once_for_all_sizes() -> None:
+    fast = rx.jit(chain, dims=["n n", "n n", "n"], at={"n": 512})
+    for n in (1, 8, 16):
+        args = normal(0, n, n), normal(1, n, n), normal(2, n)
+        same(fast(*args), chain(*args))
+    assert len(fast.optimized) == 1 and fast.report is not None and fast.report.at == {"n": 512}
+
+
+def test_dims_with_pytrees_and_keywords() -> None:
+    def layer(p: dict[str, Array], x: Array) -> dict[str, Array]:
+        return {"y": (x @ p["w"]) @ p["u"]}
+
+    fast = rx.jit(layer, dims=[{"w": "k k", "u": "k k"}, "n k"], at={"n": 1, "k": 256})
+    p, x = {"w": normal(0, 8, 8), "u": normal(1, 8, 8)}, normal(2, 3, 8)
+    same(fast(p, x), layer(p, x))
+    same(fast(p, x=x), layer(p, x))
+
+
+@pytest.mark.parametrize("dims", [None, ["n n", "n n", "n", ""]])
+def test_static_arguments(dims: Any) -> None:
+    def program(a: Array, b: Array, v: Array, power: int = 1, *, flip: bool = False) -> Array:
+        for _ in range(power):
+            v = (a @ b) @ v
+        return -v if flip else v
+
+    by_number = rx.jit(program, static_argnums=3, static_argnames="flip")
+    by_name = rx.jit(program, static_argnames=("power", "flip"))
+    for fast in (by_number, by_name):
+        for power in (1, 2):
+            same(fast(*ARGS, power), program(*ARGS, power))
+            same(fast(*ARGS, power, flip=True), program(*ARGS, power, flip=True))
+        same(fast(*ARGS, power=2), program(*ARGS, 2))
+    assert len(by_number.optimized) >= 4
+
+
+def test_static_arguments_with_dims() -> None:
+    def program(a: Array, b: Array, v: Array, power: int) -> Array:
+        for _ in range(power):
+            v = (a @ b) @ v
+        return v
+
+    fast = rx.jit(program, dims=["n n", "n n", "n", 1], static_argnames="power", at={"n": 512})
+    for power in (1, 2, 1):
+        same(fast(*ARGS, power), program(*ARGS, power))
+    assert len(fast.optimized) == 2
+
+
+def test_donated_arguments() -> None:
+    def step(w: Array, g: Array) -> Array:
+        return w - 0.1 * g * 1.0
+
+    for options in ({"donate_argnums": 0}, {"donate_argnames": "w"}):
+        fast = rx.jit(step, **options)
+        w, g = normal(0, 16, 16), normal(1, 16, 16)
+        expected = step(w, g)
+        same(fast(w, g), expected)
+        assert w.is_deleted() and not g.is_deleted()
+
+
+def test_keywords_pytrees_and_none() -> None:
+    def program(p: dict[str, Any], *rest: Array, bias: Array | None = None) -> Any:
+        y = p["w"] @ p["v"] + sum(rest)
+        return {"y": y if bias is None else y + bias, "none": None}
+
+    fast, slow = rx.jit(program), jax.jit(program)
+    p = {"w": ARGS[0], "v": ARGS[2]}
+    same(fast(p), slow(p))
+    same(fast(p, ARGS[2], ARGS[2], bias=2.0), slow(p, ARGS[2], ARGS[2], bias=2.0))
+    same(fast(p, bias=None), slow(p, bias=None))
+
+
+def test_nested_in_jax_transformations() -> None:
+    fast = rx.jit(chain)
+
+    def loss(f: Any) -> Any:
+        return lambda *args: jnp.sum(f(*args) ** 2)
+
+    same(jax.jit(fast)(*ARGS), chain(*ARGS))
+    same(jax.grad(loss(fast))(*ARGS), jax.grad(loss(chain))(*ARGS))
+    same(jax.jit(jax.value_and_grad(loss(fast), 2))(*ARGS), jax.value_and_grad(loss(chain), 2)(*ARGS))
+    many = normal(5, 3, 64)
+    same(jax.vmap(fast, (None, None, 0))(*ARGS[:2], many), jax.vmap(chain, (None, None, 0))(*ARGS[:2], many))
+    same(jax.jvp(fast, ARGS, ARGS), jax.jvp(chain, ARGS, ARGS))
+    same(jax.eval_shape(fast, *ARGS).shape, (64,))
+
+
+def test_a_jitted_function_inside_another() -> None:
+    inner = rx.jit(chain)
+    outer = rx.jit(lambda a, b, v: inner(a, b, v) @ v)
+    same(outer(*ARGS), chain(*ARGS) @ ARGS[2])
+
+
+def test_a_jitted_gradient() -> None:
+    def loss(w: Array, x: Array) -> Array:
+        return jnp.mean((x @ w) ** 2)
+
+    w, x = normal(0, 8, 4), normal(1, 16, 8)
+    same(rx.jit(jax.grad(loss))(w, x), jax.jit(jax.grad(loss))(w, x))
+
+
+@pytest.mark.parametrize("value", [2, 2.5, True, np.float32(1.5), jnp.float32(2), 1j], ids=repr)
+def test_python_scalars_and_weak_types(value: Any) -> None:
+    def program(x: Array, s: Any) -> tuple[Array, ...]:
+        return x * s, s * 2, jnp.asarray(s), x + 1
+
+    for dtype in ("float32", "bfloat16", "int32"):
+        x = jnp.arange(4).astype(dtype)
+        ours, theirs = rx.jit(program)(x, value), jax.jit(program)(x, value)
+        assert [jax.typeof(y) for y in ours] == [jax.typeof(y) for y in theirs]
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_constants_and_no_arguments() -> None:
+    same(rx.jit(lambda: jnp.arange(3.0) * 1.0)(), jnp.arange(3.0))
+    same(rx.jit(lambda x: (3, x))(1.0), jax.jit(lambda x: (3, x))(1.0))
+
+
+def test_methods() -> None:
+    class Model:
+        @rx.jit
+        def double(x: Array) -> Array:  # noqa: N805
+            return x + x
+
+    same(Model.double(jnp.ones(3)), 2 * jnp.ones(3))
+
+
+# --- when the optimizer fails ---
+
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OptionError("no such thing"), "OptionError: no such thing"),
+        (ZeroDivisionError("oh"), "internal ZeroDivisionError: oh"),
+    ],
+)
+def test_a_failing_optimizer_warns_once(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("relax_eg.jit.optimize", fail)
+    fast = rx.jit(chain)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(fast(*ARGS), chain(*ARGS))
+        small = normal(0, 4, 4), normal(1, 4, 4), normal(2, 4)
+        same(fast(*small), chain(*small))
+    (warning,) = [str(w.message) for w in caught if "runs as written" in str(w.message)]
+    assert warning == f"chain runs as written under jax.jit; it was not optimized: {said}"
+    assert fast.optimized == []
+
+
+def test_wrong_options_warn_and_run() -> None:
+    fast = rx.jit(chain, numerics="fast")
+    text = "it was not optimized: OptionError: numerics='fast': one of exact, reassociate, approximate is accepted"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(fast(*ARGS), chain(*ARGS))
+    assert any(text in str(w.message) for w in caught)
+
+
+def test_a_function_that_jax_cannot_trace_raises_what_jax_raises() -> None:
+    def branches(x: Array) -> Array:
+        return x if x[0] > 0 else -x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(jax.errors.TracerBoolConversionError):
+            rx.jit(branches)(jnp.ones(3))
+
+
+def test_what_the_function_raises_comes_out_as_it_is() -> None:
+    def broken(x: Array) -> Array:
+        raise KeyError("mine")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(KeyError, match=re.escape("'mine'")):
+            rx.jit(broken)(jnp.ones(3))
+
+
+def test_a_call_that_contradicts_the_dims_raises() -> None:
+    fast = rx.jit(chain, dims=["n n", "n n", "n"])
+    with pytest.raises(rx.errors.ShapeError, match=re.escape("chain(): argument `v`, axis 0 should be n = 4")):
+        fast(normal(0, 4, 4), normal(1, 4, 4), normal(2, 5))
+
+
+def test_a_call_outside_the_bounds_raises() -> None:
+    fast = rx.jit(lambda x: x * 1.0, dims=["n"], bounds={"n": (1, 8)})
+    with pytest.raises(rx.errors.BoundsError, match=re.escape("n = 9 exceeds its bound 8")):
+        fast(jnp.ones(9))
