@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -98,8 +99,11 @@ def _traced(
         def run(*arrays: Any) -> Any:
             return run_function(module, main, arrays)
 
-        traced = trace_function(run, tuple(p.annotation for p in main.params), name=main.name)
-        return traced
+        # The module's own names: weights, errors and the optimized module speak of them.
+        names = [str(p.attr("name")) for p in main.params]
+        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+        run.__signature__ = signature  # type: ignore[reportFunctionMemberAccess]
+        return trace_function(run, tuple(p.annotation for p in main.params), name=main.name)
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
     return trace_function(program, specs, kwspecs, bounds={k: (a, b) for k, (a, b) in decided.items() if b is not None})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from jax.core import Tracer
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver import Sizes, optimize
 from relax_eg.egraph import Budget
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.rules import Numerics, RuleSet
@@ -57,43 +59,62 @@ class Jitted:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
         try:
-            best = self._optimized_for(args, kwargs, leaves, tree, dynamic)
+            if self._dims is None:
+                best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
+            else:
+                best, operands = self._of_dims(self._dims, args, kwargs)
         except Exception as e:
             result = self._fn(*args, **kwargs)
             if not self._warned:
                 self._warned = True
-                text = (
-                    f"{type(e).__name__}: {e}" if isinstance(e, RelaxEgError) else f"internal {type(e).__name__}: {e}"
-                )
+                text = f"{'' if isinstance(e, RelaxEgError) else 'internal '}{type(e).__name__}: {e}"
                 warnings.warn(
                     f"{self.__name__} runs as written under jax.jit; it was not optimized: {text}", stacklevel=2
                 )
             return result
-        if self._dims is not None:
-            return best.to_jax()(*args, **kwargs)
-        return best.to_jax()(*(leaves[i] for i in dynamic))
+        return best.to_jax()(*operands)
 
-    def _optimized_for(self, args: Any, kwargs: Any, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
-        if self._dims is not None:
-            key = tree
-            if key not in self._symbolic:
-                self._symbolic[key] = optimize(self._fn, *self._dims, **self._options)
-                self.optimized.append(self._symbolic[key])
-            return self._symbolic[key]
+    def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
+        """The function of the arrays among `leaves`, the others as they are, optimized for these very shapes."""
 
+        @functools.wraps(self._fn)
         def flat(*xs: Any) -> Any:
             full = list(leaves)
             for i, x in zip(dynamic, xs, strict=True):
                 full[i] = x
-            a, k = jax.tree_util.tree_unflatten(tree, full)
-            return self._fn(*a, **k)
+            args, kwargs = jax.tree_util.tree_unflatten(tree, full)
+            return self._fn(*args, **kwargs)
 
-        flat.__name__ = self.__name__
+        flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         avals = [jax.typeof(leaves[i]) for i in dynamic]
         specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
-        best = optimize(flat, *specs, **self._options)
-        self.optimized.append(best)
-        return best
+        self.optimized.append(optimize(flat, *specs, **self._options))
+        return self.optimized[-1]
+
+    def _of_dims(self, dims: tuple[Any, ...], args: Any, kwargs: Any) -> tuple[Optimized, list[Any]]:
+        """The function of the arguments that have arrays in them, the others (static ones, None) as they are, optimized
+        for the sizes `dims` tells; and those arguments."""
+        signature = inspect.signature(self._fn)
+        call = signature.bind(*args, **kwargs).arguments
+        specs = signature.bind_partial(*dims).arguments
+        fixed = {n: x for n, x in call.items() if not any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))}
+        taken = {n: x for n, x in call.items() if n not in fixed}
+        key = (tuple(fixed.items()), jax.tree_util.tree_structure(taken))
+        if key not in self._symbolic:
+            missing = [n for n in taken if n not in specs]
+            if missing:
+                raise OptionError(f"dims has no spec for argument `{missing[0]}`; one for each argument is accepted")
+
+            @functools.wraps(self._fn)
+            def of_arrays(*xs: Any) -> Any:
+                bound = inspect.BoundArguments(signature, OrderedDict({**fixed, **dict(zip(taken, xs, strict=True))}))
+                return self._fn(*bound.args, **bound.kwargs)
+
+            named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in taken]
+            of_arrays.__signature__ = inspect.Signature(named)  # type: ignore[reportAttributeAccessIssue]
+            self._symbolic[key] = optimize(of_arrays, *(specs[n] for n in taken), **self._options)
+            self.optimized.append(self._symbolic[key])
+        return self._symbolic[key], list(taken.values())
 
     def __repr__(self) -> str:
         return f"<relax_eg.jit of {self.__name__}>"
@@ -123,8 +144,8 @@ def jit(
 ) -> Any:
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
 
-    `jit_options` (`static_argnums`, `donate_argnames`, ...) are those of `jax.jit`. With `dims`, one spec per argument,
-    the function is optimized once for symbolic sizes; without, once for each combination of shapes, as `jax.jit`
+    `jit_options` (`static_argnums`, `donate_argnames`, ...) are those of `jax.jit`. With `dims`, one spec per argument
+    (anything for a static one), the function is optimized once for symbolic sizes; without, once for each combination of shapes, as `jax.jit`
     compiles. It composes with jit, grad, vmap. Where the optimizer fails it warns once and runs `fn` as written.
     """
     if fn is None:

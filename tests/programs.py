@@ -428,8 +428,9 @@ def programs(draw: st.DrawFn, most: int = 8) -> Module:
     outputs = [e for e in computed if e not in consumed][-MOST_RESULTS:]
     if b.pick([True, False, False]):
         outputs = list(dict.fromkeys([*outputs, b.pick(computed)]))
-    used = set(postorder(outputs))
-    params = [p for p in b.params if p in used] or b.params[:1]
+    bound = {v for p in b.params for d in p.shape for v in d.variables}
+    needed = {v for e in postorder(outputs) if isinstance(e.annotation, Tensor) for d in e.shape for v in d.variables}
+    params = [*b.params, *(var(f"size_{v}", Tensor((Dim.var(v),), b.dtype)) for v in sorted(needed - bound))]
     return Module((pure_function("main", params, outputs),))
 
 

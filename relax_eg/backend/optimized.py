@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.lower import bind_sizes, run_at
 from relax_eg.errors import OptionError, ShapeError
@@ -118,9 +119,17 @@ class Program:
             return self.chosen(list(xs))
 
         def derivative(primals: Any, tangents: Any) -> Any:
-            return jax.jvp(lambda *xs: self.original(list(xs)), primals, tangents)
+            # Zero tangents stay out: made into arrays, they would be pushed forward through a custom_vjp, which has no
+            # forward rule.
+            moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
 
-        primal.defjvp(derivative)
+            def written(*xs: Any) -> Any:
+                given = dict(zip(moving, xs, strict=True))
+                return self.original([given.get(i, x) for i, x in enumerate(primals)])
+
+            return jax.jvp(written, [primals[i] for i in moving], [tangents[i] for i in moving])
+
+        primal.defjvp(derivative, symbolic_zeros=True)
         return primal(*leaves)
 
 
