@@ -31,6 +31,7 @@ from relax_eg.shapes import Scope
 log = logging.getLogger("relax_eg")
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
+Bounds = Mapping[str, tuple[int | None, int | None] | int]
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 ASSUMED_SIZE = 128
@@ -58,7 +59,7 @@ def optimize(
     rules: RuleSet | None = None,
     target: str | Profile = "cpu",
     at: Sizes | Sequence[Sizes] | None = None,
-    bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
+    bounds: Bounds | None = None,
     weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
@@ -77,16 +78,32 @@ def optimize(
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
+    _check_kinds(rules, at, bounds, weights, budget, progress)
     traced = _traced(program, specs, kwspecs, bounds)
     options = _options(traced, rules, target, at, bounds, weights, numerics, budget or Budget(), progress)
     return _optimize(traced, options)
+
+
+def _check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, budget: Any, progress: Any) -> None:
+    """OptionError for an option that is no such thing at all; what is in it is looked at later."""
+    many = at if isinstance(at, (list, tuple)) else [at]
+    for option, value, fits, accepted in (
+        ("rules", rules, rules is None or isinstance(rules, RuleSet), "a RuleSet"),
+        ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
+        ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
+        ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
+        ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),
+        ("progress", progress, progress is None or callable(progress), "a function (phase, nodes, matches)"),
+    ):
+        if not fits:
+            raise OptionError(f"{option}={value!r}: {accepted} is accepted")
 
 
 def _traced(
     program: Callable[..., Any] | Module,
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
-    bounds: Mapping[str, tuple[int | None, int | None]] | None,
+    bounds: Bounds | None,
 ) -> Traced:
     # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
     decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if _is_pair(b)}
@@ -118,7 +135,7 @@ def _options(
     rules: RuleSet | None,
     target: str | Profile,
     at: Sizes | Sequence[Sizes] | None,
-    bounds: Mapping[str, tuple[int | None, int | None]] | None,
+    bounds: Bounds | None,
     weights: Sequence[str | int],
     numerics: str,
     budget: Budget,
@@ -129,9 +146,10 @@ def _options(
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
     _known_names(name, "bounds", bounds or {}, known)
     scope = Scope(bounds)
-    for v, pair in (bounds or {}).items():
-        if pair[0] is not None and pair[0] < 1:
-            raise BoundsError(f"{name}(): the lower bound of {v} is {pair[0]}; a traced program takes sizes >= 1")
+    for v in bounds or {}:
+        low, _ = scope.bounds(v)
+        if low is not None and low < 1:
+            raise BoundsError(f"{name}(): the lower bound of {v} is {low}; a traced program takes sizes >= 1")
     given: list[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else list(at)
     assumed = False
     bindings: list[dict[str, int]] = []

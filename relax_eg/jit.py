@@ -6,14 +6,14 @@ import functools
 import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from relax_eg.backend.optimized import Optimized
-from relax_eg.driver import Sizes, optimize
+from relax_eg.driver import Bounds, Sizes, optimize
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.profile import Profile
@@ -85,6 +85,7 @@ class Jitted:
             args, kwargs = jax.tree_util.tree_unflatten(tree, full)
             return self._fn(*args, **kwargs)
 
+        flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         avals = [jax.typeof(leaves[i]) for i in dynamic]
         specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
@@ -99,7 +100,9 @@ class Jitted:
         specs = signature.bind_partial(*dims).arguments
         fixed = {n: x for n, x in call.items() if not any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))}
         taken = {n: x for n, x in call.items() if n not in fixed}
-        key = (tuple(fixed.items()), jax.tree_util.tree_structure(taken))
+        held, structure = jax.tree_util.tree_flatten(fixed)
+        # 1, True and 1.0 are equal in Python.
+        key = (structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken))
         if key not in self._symbolic:
             missing = [n for n in taken if n not in specs]
             if missing:
@@ -110,6 +113,7 @@ class Jitted:
                 bound = inspect.BoundArguments(signature, OrderedDict({**fixed, **dict(zip(taken, xs, strict=True))}))
                 return self._fn(*bound.args, **bound.kwargs)
 
+            of_arrays.__name__ = self.__name__
             named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in taken]
             of_arrays.__signature__ = inspect.Signature(named)  # type: ignore[reportAttributeAccessIssue]
             self._symbolic[key] = optimize(of_arrays, *(specs[n] for n in taken), **self._options)
@@ -137,7 +141,7 @@ def jit(
     rules: RuleSet | None = None,
     target: str | Profile = "cpu",
     at: Sizes | Sequence[Sizes] | None = None,
-    bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
+    bounds: Bounds | None = None,
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
     **jit_options: Any,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from relax_eg.backend.lower import bind_sizes, run_at
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.extract.plan import Split, split
 from relax_eg.extract.report import CostReport
+from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Scope
 
@@ -57,32 +59,54 @@ class Program:
             raise ShapeError(f"{self.function.name}(): {e}") from None
         leaves, tree = jax.tree_util.tree_flatten(bound)
         if tree != self.in_tree:
-            raise ShapeError(
-                f"{self.function.name}(): the arguments are structured as {tree}; optimized for {self.in_tree}"
-            )
+            raise self._wrong_structure(bound)
         return leaves
 
-    def check(self, leaves: list[Any], start: int = 0) -> list[Any]:
-        """The arrays as JAX values of the declared dtypes. ShapeError where a dtype is another."""
-        checked: list[Any] = []
-        for leaf, param, name in zip(leaves, self.function.params[start:], self.names[start:], strict=True):
-            wanted = param.dtype
-            if isinstance(leaf, (bool, int, float, complex)) and not param.shape:
-                checked.append(jnp.asarray(leaf, wanted if not isinstance(leaf, complex) else None))
-                continue
-            array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-            if str(array.dtype) != wanted:
-                raise ShapeError(
-                    f"{self.function.name}(): argument `{name}` should be {wanted}, got {array.dtype}; "
-                    f"convert it, or optimize for that dtype"
-                )
-            checked.append(array)
-        return checked
+    def _wrong_structure(self, bound: tuple[tuple[Any, ...], dict[str, Any]]) -> ShapeError:
+        """The error for the first argument of a call that is not the pytree it was optimized for."""
+        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, [object()] * self.in_tree.num_leaves)
+        names = list(inspect.signature(self.fn).parameters)
+        given = {**dict(zip(names, bound[0], strict=False)), **bound[1]}
+        wanted = {**dict(zip(names, args, strict=False)), **kwargs}
+        where = f"{self.function.name}():"
+        for name in {**given, **wanted}:
+            if name not in wanted:
+                return ShapeError(f"{where} argument `{name}` was left out when the function was optimized")
+            if name not in given:
+                return ShapeError(f"{where} argument `{name}` is missing; the function was optimized with it")
+            got, expected = (jax.tree_util.tree_structure(x[name]) for x in (given, wanted))
+            if got != expected:
+                return ShapeError(f"{where} argument `{name}` should be {_pytree(expected)}, got {_pytree(got)}")
+        return ShapeError(f"{where} the arguments are structured as {_pytree(bound)}; optimized for {self.in_tree}")
 
-    def sizes(self, leaves: list[Any]) -> dict[str, Any]:
+    def check(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
+        """The arrays, of all parameters or of those at `only`, as JAX values of the declared dtypes. ShapeError where a
+        dtype is another."""
+        places = range(len(self.names)) if only is None else only
+        return [self._as_declared(x, self.function.params[i], self.names[i]) for i, x in zip(places, leaves, strict=True)]
+
+    def _as_declared(self, leaf: Any, param: Expr, name: str) -> Any:
+        try:
+            aval: Any = jax.typeof(leaf)
+        except TypeError:
+            raise ShapeError(
+                f"{self.function.name}(): argument `{name}` is of type {type(leaf).__name__}; an array or number is accepted"
+            ) from None
+        wanted = param.dtype
+        # A Python number becomes what the function wants, as in JAX, as long as that loses nothing.
+        if aval.weak_type and not param.shape and _kind(aval.dtype) <= _kind(np_dtype(wanted)):
+            return jnp.asarray(leaf, wanted)
+        if str(aval.dtype) != wanted:
+            raise ShapeError(
+                f"{self.function.name}(): argument `{name}` should be {wanted}, got {aval.dtype}; "
+                f"convert it, or optimize for that dtype"
+            )
+        return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+
+    def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The size variables' values, checked against signature and bounds."""
         signature = Function(self.function.name, self.as_written.main.params, (), self.function.result)
-        sizes = bind_sizes(signature, [x.shape for x in leaves])
+        sizes = bind_sizes(signature, shapes)
         if all(isinstance(n, int) for n in sizes.values()):
             self.scope.check(sizes, self.function.name)
         return sizes
@@ -100,7 +124,7 @@ class Program:
 
     def chosen(self, leaves: list[Any]) -> Any:
         """The chosen program on flat arrays."""
-        sizes = self.sizes(leaves)
+        sizes = self.sizes([x.shape for x in leaves])
         if self.kept:
             return self.original(leaves)
         return self.result(run_at(self.module, self.function, leaves, sizes))
@@ -131,6 +155,18 @@ class Program:
 
         primal.defjvp(derivative, symbolic_zeros=True)
         return primal(*leaves)
+
+
+def _pytree(structure: Any) -> str:
+    """A pytree's structure as errors show it; `*` is an array."""
+    text = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return "an array" if text == "*" else f"a pytree {text}"
+
+
+def _kind(dtype: Any) -> int:
+    """Bools, integers, floats and complex numbers in order: each holds those before it."""
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), len(kinds))
 
 
 def _weak(x: Any) -> Any:
@@ -200,13 +236,13 @@ class Optimized:
         With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
         """
         if not self._weights or self._program.kept:
-            return self._whole(*args, **kwargs)
+            return self._run(args, kwargs)
         p = self._program
         leaves = p.leaves(args, kwargs)
         held = [leaves[i] for i in self._weight_indices]
         # Identity is a safe key for immutable arrays only; numpy's can change under us, tracers die.
         if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
-            return self._whole(*args, **kwargs)
+            return self._run(args, kwargs)
         ready = self._ready
         if (
             ready is None
@@ -216,6 +252,14 @@ class Optimized:
             ready = Ready(p, self._weight_indices, held)
             self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._whole(*args, **kwargs)
+        except TypeError:
+            # `jax.jit` refuses what is no array before we see it; ours says which argument.
+            self._program.check(self._program.leaves(args, kwargs))
+            raise
 
     @property
     def _weight_indices(self) -> tuple[int, ...]:
@@ -237,11 +281,12 @@ class Optimized:
         by name; the result takes the others."""
         if not self._weights:
             raise OptionError("prepare(): no weights were declared; pass weights=(...) to optimize")
-        given = dict(zip(self._weights, weights, strict=False)) | named
-        missing = [w for w in self._weights if w not in given]
-        if missing or len(weights) > len(self._weights) or set(given) - set(self._weights):
+        given = dict(zip(self._weights, weights, strict=False))
+        twice = set(given) & set(named)
+        given |= named
+        if twice or len(weights) > len(self._weights) or set(given) != set(self._weights):
             raise OptionError(
-                f"prepare() takes the weights {', '.join(self._weights)}; got {', '.join(given) or 'none'}"
+                f"prepare() takes the weights {', '.join(self._weights)}; got {', '.join([*given, *twice]) or 'none'}"
             )
         p = self._program
         leaves: list[Any] = []
@@ -302,22 +347,16 @@ class Ready:
         params = program.function.params
         # What was kept as written runs as `fn` itself, with nothing to prepare.
         self._split: Split | None = None if program.kept else split(program.function, names)
-        checked: list[Any] = []
-        for i, w in zip(indices, weights, strict=True):
-            array = w if isinstance(w, jax.Array) else jnp.asarray(w)
-            if str(array.dtype) != params[i].dtype:
-                raise ShapeError(f"prepare(): `{program.names[i]}` should be {params[i].dtype}, got {array.dtype}")
-            checked.append(array)
+        checked = program.check(weights, indices)
         signature = Function("prepare", tuple(params[i] for i in indices), (), program.function.result)
-        self._weight_sizes = bind_sizes(signature, [x.shape for x in checked])
+        self._weight_shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
+        self._weight_sizes = bind_sizes(signature, list(self._weight_shapes.values()))
         by_name = {str(params[i].attr("name")): x for i, x in zip(indices, checked, strict=True)}
         self.prepared: tuple[Any, ...] = tuple(checked)
         if self._split is not None:
             kept = (by_name[n] for n in self._split.kept)
             self.prepared = (*self._run_prepare(self._split, checked), *kept)
-        others = [i for i in range(len(params)) if i not in self.indices]
-        self._other_params = tuple(params[i] for i in others)
-        self._other_names = tuple(program.names[i] for i in others)
+        self._others_at = tuple(i for i in range(len(params)) if i not in self.indices)
         self._flat = jax.jit(self._main)
         self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
 
@@ -327,16 +366,9 @@ class Ready:
 
     def _main(self, prepared: tuple[Any, ...], others: list[Any]) -> Any:
         p = self._program
-        checked: list[Any] = []
-        for x, param, name in zip(others, self._other_params, self._other_names, strict=True):
-            array = x if isinstance(x, jax.Array) else jnp.asarray(x, param.dtype if not param.shape else None)
-            if str(array.dtype) != param.dtype:
-                raise ShapeError(f"{p.function.name}(): argument `{name}` should be {param.dtype}, got {array.dtype}")
-            checked.append(array)
-        signature = Function(p.function.name, self._other_params, (), p.function.result)
-        sizes = {**self._weight_sizes, **bind_sizes(signature, [x.shape for x in checked])}
-        if all(isinstance(n, int) for n in sizes.values()):
-            p.scope.check(sizes, p.function.name)
+        checked = p.check(others, self._others_at)
+        shapes = {**self._weight_shapes, **{i: x.shape for i, x in zip(self._others_at, checked, strict=True)}}
+        sizes = p.sizes([shapes[i] for i in range(len(p.names))])
         if self._split is None:
             weights, rest = iter(prepared), iter(checked)
             return p.original([next(weights if i in self.indices else rest) for i in range(len(p.names))])

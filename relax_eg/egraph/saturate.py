@@ -209,7 +209,10 @@ class EGraph:
             return
         self._present = seen
         commands: list[str] = []
+        operators = {self.words.by_symbol[s].op for s in present}
         for rule in self._rules:
+            if not rule.left_operators <= operators:
+                continue
             for instance in self._instances(rule, ranks, dtypes, present):
                 if instance in self._added:
                     continue

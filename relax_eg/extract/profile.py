@@ -33,7 +33,7 @@ class Profile:
     cache_bytes: float
     launch: float
     dispatch: float
-    matmul_half: tuple[float, float, float] = (4.0, 16.0, 32.0)
+    matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     linear_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
     gemv_gain: float = 1.0

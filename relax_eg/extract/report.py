@@ -146,7 +146,9 @@ class CostReport:
         if self.kept_as_written:
             lines.append("kept as written: no program was predicted to be more than 5% faster")
         if self.after.prepared_values:
-            lines.append(f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls")
+            lines.append(
+                f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
+            )
         total = sum(self.matches.values())
         lines.append(
             f"e-graph: {self.nodes} nodes, {total} rule matches, {self.rounds} rounds, stopped: {self.stop}; "

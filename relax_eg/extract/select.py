@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from relax_eg.errors import ExtractionError
@@ -114,19 +114,26 @@ def program_cost(graph: ExtractionGraph, costs: Sequence[Sequence[float]], choic
 
 
 class _Program:
-    """A choice with reference counts, so that a switch is priced by what it frees and what it needs."""
+    """A choice with reference counts, so that a switch is priced by what it frees and what it needs, and with an order
+    of all classes, operands first, so that a switch is known to stay acyclic without looking at the whole program.
+
+    `label[c]` is the place of class `c`: every class stands after the classes its chosen candidate reads.
+    """
 
     def __init__(self, graph: ExtractionGraph, costs: Sequence[Sequence[float]], choice: Sequence[int]) -> None:
         self.graph = graph
         self.costs = costs
         self.choice = list(choice)
+        # A value used twice by one node is needed once.
+        self.reads = [[tuple(dict.fromkeys(k.children)) for k in row] for row in graph.candidates]
         self.uses = [0] * len(self.choice)
+        self.label = [0.0] * len(self.choice)
+        self._relabel()
         for r in graph.roots:
             self.add(r)
 
     def children(self, c: int) -> tuple[int, ...]:
-        # A value used twice by one node is needed once.
-        return tuple(dict.fromkeys(self.graph.candidates[c][self.choice[c]].children))
+        return self.reads[c][self.choice[c]] if self.choice[c] >= 0 else ()
 
     def add(self, c: int) -> float:
         """One more use of `c`; the cost of what that newly needs."""
@@ -152,20 +159,65 @@ class _Program:
                 stack.extend(self.children(x))
         return freed
 
-    def switch(self, c: int, k: int) -> float:
-        """Let class `c`, which is used, be computed by candidate `k`; the change of the program's cost."""
-        # New operands first: what both need is never dropped in between.
+    def above(self, starts: Sequence[int], c: int) -> list[int] | None:
+        """The classes under `starts` that do not stand before `c`, operands first; None where `c` is one of them.
+
+        Only these can be in the way of `c` reading `starts`: what stands before `c` does not reach it.
+        """
+        limit = self.label[c]
+        found: dict[int, None] = {}
+        for start in starts:
+            stack = [(start, 0)]
+            while stack:
+                x, i = stack.pop()
+                if x == c:
+                    return None
+                if x in found or self.label[x] < limit:
+                    continue
+                children = self.children(x)
+                while i < len(children) and (children[i] in found or self.label[children[i]] < limit):
+                    i += 1
+                if i < len(children):
+                    stack += [(x, i + 1), (children[i], 0)]
+                else:
+                    found[x] = None
+        return list(found)
+
+    def switch(self, c: int, k: int, moved: Sequence[int]) -> float:
+        """Let class `c`, which is used, be computed by candidate `k`; the change of the program's cost. `moved`: what
+        `above` found under the candidate, which now has to stand before `c`."""
         old = self.children(c)
         change = self.costs[c][k] - self.costs[c][self.choice[c]]
         self.choice[c] = k
+        self._move_before(c, moved)
+        # New operands first: what both need is never dropped in between.
         change += sum(self.add(x) for x in self.children(c))
         return change - sum(self.drop(x) for x in old)
 
-    def order(self) -> list[int]:
-        """Used classes, operands first."""
+    def _move_before(self, c: int, moved: Sequence[int]) -> None:
+        if not moved:
+            return
+        inside = set(moved)
+        low = max(
+            (self.label[y] for x in moved for y in self.children(x) if y not in inside), default=self.label[c] - 1.0
+        )
+        step = (self.label[c] - low) / (len(moved) + 1)
+        if step < 1e-9:
+            self._relabel()
+            return
+        for i, x in enumerate(moved):
+            self.label[x] = low + step * (i + 1)
+
+    def _relabel(self) -> None:
+        """Places 0, 1, 2, ... for all classes."""
+        for place, c in enumerate(self.order(range(len(self.choice)))):
+            self.label[c] = float(place)
+
+    def order(self, starts: Iterable[int]) -> list[int]:
+        """The classes under `starts`, operands first."""
         position: dict[int, None] = {}
-        for root in self.graph.roots:
-            stack = [(root, 0)]
+        for start in starts:
+            stack = [(start, 0)]
             while stack:
                 c, i = stack.pop()
                 if c in position:
@@ -179,21 +231,6 @@ class _Program:
                     position[c] = None
         return list(position)
 
-    def reaches(self, starts: Sequence[int], target: int, place: dict[int, int]) -> bool:
-        """Whether `target` is below `starts`. Classes placed before `target` cannot reach it and are not entered."""
-        limit = place[target]
-        seen: set[int] = set()
-        stack = list(starts)
-        while stack:
-            c = stack.pop()
-            if c == target:
-                return True
-            if c in seen or place.get(c, limit + 1) < limit:
-                continue
-            seen.add(c)
-            stack.extend(self.children(c))
-        return False
-
 
 def _swap_search(
     graph: ExtractionGraph, costs: Sequence[Sequence[float]], seed: Sequence[int], fallback: Sequence[int]
@@ -201,54 +238,49 @@ def _swap_search(
     program = _Program(graph, costs, seed)
     for _ in range(SWAP_PASSES):
         improved = False
-        order = program.order()
-        place = {c: i for i, c in enumerate(order)}
-        for c in reversed(order):
-            if program.uses[c] > 0 and _improve(program, c, place, fallback):
+        for c in reversed(program.order(graph.roots)):
+            if program.uses[c] > 0 and _improve(program, c, fallback):
                 improved = True
-                order = program.order()
-                place = {x: i for i, x in enumerate(order)}
         improved |= _switch_groups(program, fallback)
         if not improved:
             break
     return program.choice, program_cost(graph, costs, program.choice)
 
 
-def _improve(program: _Program, c: int, place: dict[int, int], fallback: Sequence[int]) -> bool:
+def _improve(program: _Program, c: int, fallback: Sequence[int]) -> bool:
     """Switch class `c` to its candidate that lowers the program's cost most, if one does."""
-    graph, costs = program.graph, program.costs
-    current = program.choice[c]
-    if len(graph.candidates[c]) == 1:
+    costs, current = program.costs[c], program.choice[c]
+    if len(costs) == 1:
         return False
     # Without its current operands, what would each candidate add?
-    freed = costs[c][current] + sum(program.drop(x) for x in program.children(c))
-    best, best_cost = current, freed - _GAIN
-    for k, candidate in enumerate(graph.candidates[c]):
-        if k == current or not math.isfinite(costs[c][k]) or any(fallback[x] < 0 for x in candidate.children):
+    freed = costs[current] + sum(program.drop(x) for x in program.children(c))
+    best, best_cost, best_moved = current, freed - _GAIN, list[int]()
+    for k, children in enumerate(program.reads[c]):
+        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in children):
             continue
-        if program.reaches(candidate.children, c, place):
+        moved = program.above(children, c)
+        if moved is None:
             continue
-        children = tuple(dict.fromkeys(candidate.children))
-        added = costs[c][k] + sum(program.add(x) for x in children)
+        added = costs[k] + sum(program.add(x) for x in children)
         for x in children:
             program.drop(x)
         if added < best_cost:
-            best, best_cost = k, added
-    program.choice[c] = best
+            best, best_cost, best_moved = k, added, moved
     for x in program.children(c):
         program.add(x)
+    if best != current:
+        program.switch(c, best, best_moved)
     return best != current
 
 
 def _switch_groups(program: _Program, fallback: Sequence[int]) -> bool:
     """For each value that several used classes could read and none does, switch all of them to it if that pays."""
-    graph = program.graph
     readers: dict[int, dict[int, int]] = {}
-    for c, row in enumerate(graph.candidates):
+    for c, row in enumerate(program.reads):
         if program.uses[c] == 0:
             continue
-        for k, candidate in enumerate(row):
-            for x in candidate.children:
+        for k, children in enumerate(row):
+            for x in children:
                 if program.uses[x] == 0 and fallback[x] >= 0 and math.isfinite(program.costs[c][k]):
                     readers.setdefault(x, {}).setdefault(c, k)
     improved = False
@@ -260,21 +292,19 @@ def _switch_groups(program: _Program, fallback: Sequence[int]) -> bool:
 
 def _switch_group(program: _Program, group: dict[int, int], fallback: Sequence[int]) -> bool:
     """Switch every class of `group` to its candidate; undo it unless the program got cheaper and stays acyclic."""
-    before = dict.fromkeys(group, 0)
+    before: dict[int, int] = {}
     change = 0.0
-    done: list[int] = []
     for c, k in group.items():
-        if program.uses[c] == 0:
+        children = program.reads[c][k]
+        if program.uses[c] == 0 or any(fallback[x] < 0 for x in children):
             continue
-        children = program.graph.candidates[c][k].children
-        place = {x: i for i, x in enumerate(program.order())}
-        if any(fallback[x] < 0 for x in children) or program.reaches(children, c, place):
-            continue
-        before[c] = program.choice[c]
-        change += program.switch(c, k)
-        done.append(c)
+        moved = program.above(children, c)
+        if moved is not None:
+            before[c] = program.choice[c]
+            change += program.switch(c, k, moved)
     if change < -_GAIN:
         return True
-    for c in reversed(done):
-        program.switch(c, before[c])
+    for c in reversed(before):
+        # Moving operands forward never breaks what held before: the old candidate needs nothing moved.
+        program.switch(c, before[c], ())
     return False

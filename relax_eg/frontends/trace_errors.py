@@ -72,7 +72,7 @@ def _place(fn: Callable[..., Any]) -> str:
 
 def _reason(error: Exception) -> str:
     """The first sentence of JAX's message."""
-    text = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
+    text = " ".join(str(error).split("\n\n")[0].split("\nThe error occurred")[0].split()) or type(error).__name__
     sentence = re.split(r"(?<=[^.A-Z])\.(?:\s|$)", text, maxsplit=1)[0]
     return sentence if len(sentence) <= 300 else sentence[:297] + "..."
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import VAR, Expr, postorder, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
 Numerics = Literal["exact", "reassociate", "approximate"]
@@ -112,6 +112,15 @@ class Rule:
         """Names of the `*b` blocks, in order of appearance."""
         names = [d.name for s in self.signature.values() for d in s.dims if isinstance(d, Star)]
         return tuple(dict.fromkeys(names + [s[1:] for s in self.sizes if s.startswith("*")]))
+
+    @cached_property
+    def left_operators(self) -> frozenset[str]:
+        """Names of the operators on the left side, read off the smallest instance: a program without them has no use
+        for the rule."""
+        from relax_eg.rules.domain import instances
+
+        smallest = next(iter(instances(self, limit=1)), None)
+        return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
 
     @property
     def has_open_dtype(self) -> bool:
