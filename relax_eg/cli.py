@@ -150,7 +150,12 @@ def optimize(
         fn = load_object(function)
         chosen = read_rules(rules)
         for name in without or []:
-            chosen = chosen - name
+            fewer = chosen - name
+            if len(fewer) == len(chosen):
+                raise OptionError(
+                    f"--without {name!r}: no rule has this name, tag or class; `relax-eg rules` lists them"
+                )
+            chosen = fewer
         with LiveLine(function) as line:
             best = rx.optimize(
                 fn,

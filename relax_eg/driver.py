@@ -106,7 +106,7 @@ def _traced(
     bounds: Bounds | None,
 ) -> Traced:
     # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
-    decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if _is_pair(b)}
+    decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
             raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
@@ -241,6 +241,7 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
         traced.in_tree,
         traced.out_tree,
         traced.arguments.bind,
+        tuple(leaf.weak_type for leaf in traced.leaves),
         tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
         options.scope,
         kept,

@@ -149,8 +149,9 @@ def jit(
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
 
     `jit_options` (`static_argnums`, `donate_argnames`, ...) are those of `jax.jit`. With `dims`, one spec per argument
-    (anything for a static one), the function is optimized once for symbolic sizes; without, once for each combination of shapes, as `jax.jit`
-    compiles. It composes with jit, grad, vmap. Where the optimizer fails it warns once and runs `fn` as written.
+    (anything for a static one), the function is optimized once for symbolic sizes; without, once for each combination
+    of shapes, as `jax.jit` compiles. It composes with jit, grad, vmap. Where the optimizer fails it warns once and runs
+    `fn` as written.
     """
     if fn is None:
         return lambda f: jit(  # type: ignore[reportUnknownLambdaType]

@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-import relax_eg as rx
 from relax_eg import op
 from relax_eg.errors import OperatorError
 from relax_eg.ir import Expr, Module, Tensor, np_dtype, postorder, pure_function, var
 from relax_eg.ir.annotations import is_float, is_integer
 from relax_eg.ops.sizes import product
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Scope
 
 T = TypeVar("T")
 Sizes = Mapping[str, int]
@@ -27,6 +26,7 @@ MOST_INPUTS = 5
 MOST_RESULTS = 5
 _MOST_ELEMENTS = 600  # of one value, with every size variable at LARGEST
 LARGEST = 5
+_SCOPE = Scope()
 
 
 class Builder:
@@ -92,6 +92,10 @@ class Builder:
             return self.value(lambda e: e.shape == (size,))
         except OperatorError:
             return self.input([size])
+
+    def indexable(self, *ranks: int) -> Expr:
+        """A value of one of these ranks that no size makes empty."""
+        return self.value(lambda e: e.ndim in ranks and all((_SCOPE.interval(d)[0] or 0) >= 1 for d in e.shape))
 
     def scalar(self) -> Expr:
         try:
@@ -222,7 +226,7 @@ def _norm(b: Builder) -> Expr:
 
 
 def _rows(b: Builder) -> Expr:
-    x = b.ranked(2, 3)
+    x = b.indexable(2, 3)
     y = x @ b.matrix(x.shape[-1]) if b.pick([True, False]) else x
     axis = b.pick(range(y.ndim))
     if b.pick([True, False]):
@@ -241,15 +245,19 @@ def _cut(b: Builder, x: Expr) -> Expr:
 
 
 def _slice(b: Builder) -> Expr:
-    x = b.ranked(1, 2, 3)
-    y = b.pick([lambda: x, lambda: x.T, lambda: x @ b.matrix(x.shape[-1]), lambda: _cut(b, x)])()
+    x = b.indexable(1, 2, 3)
+    y = b.pick([lambda: x, lambda: x.T, lambda: x @ b.matrix(x.shape[-1], b.size()), lambda: x + b.like(x)])()
     return b.pick([lambda: _cut(b, y), lambda: y[0], lambda: y[..., -1:], lambda: y[:, -1] if y.ndim > 1 else y[-1]])()
 
 
 def _concat(b: Builder) -> Sequence[Expr]:
     x = b.ranked(1, 2, 3)
     axis = b.pick(range(x.ndim))
-    y = b.value(lambda e: e.ndim == x.ndim and all(d == f or i == axis for i, (d, f) in enumerate(zip(x.shape, e.shape))))
+    y = b.value(
+        lambda e: (
+            e.ndim == x.ndim and all(d == f or i == axis for i, (d, f) in enumerate(zip(x.shape, e.shape, strict=True)))
+        )
+    )
     both = op.concat([x, y], axis)
     cut = x.shape[axis]
     zeros = (0,) * x.ndim
@@ -297,9 +305,7 @@ def _sum_scaled(b: Builder) -> Expr:
     x = b.ranked(1, 2, 3)
     s = b.scalar()
     size = b.size()
-    return b.pick(
-        [lambda: op.sum(x * s, -1), lambda: op.sum(x, -1) * s, lambda: op.sum(op.broadcast_to(s, (size,)))]
-    )()
+    return b.pick([lambda: op.sum(x * s, -1), lambda: op.sum(x, -1) * s, lambda: op.sum(op.broadcast_to(s, (size,)))])()
 
 
 def _unary(b: Builder) -> Expr:
@@ -317,7 +323,7 @@ def _neutral(b: Builder) -> Expr:
             lambda: 0.0 + x,
             lambda: x - 0.0,
             lambda: x / 1.0,
-            lambda: -(-x),
+            lambda: op.negative(op.negative(x)),
             lambda: op.maximum(x, x),
             lambda: op.minimum(x, x),
             lambda: op.abs(-x),
@@ -349,14 +355,18 @@ def _broadcast(b: Builder) -> Expr:
     x = b.ranked(0, 1, 2)
     lead = b.size()
     y = op.broadcast_to(x, (lead, *x.shape))
-    return b.pick([lambda: y, lambda: y * b.like(y), lambda: b.like(y) + y, lambda: op.full((lead, lead), b.scalar())])()
+    return b.pick(
+        [lambda: y, lambda: y * b.like(y), lambda: b.like(y) + y, lambda: op.full((lead, lead), b.scalar())]
+    )()
 
 
 def _spread(b: Builder) -> Expr:
     y = b.ranked(2, 3)
     axis = b.pick(range(y.ndim))
     x = op.sum(y, axis, keepdims=True)
-    return b.pick([op.add, op.multiply, op.subtract])(*b.pick([(y, x), (op.broadcast_to(x, y.shape), y), (y, op.broadcast_to(x, y.shape))]))
+    return b.pick([op.add, op.multiply, op.subtract])(
+        *b.pick([(y, x), (op.broadcast_to(x, y.shape), y), (y, op.broadcast_to(x, y.shape))])
+    )
 
 
 def _where(b: Builder) -> Expr:
@@ -389,7 +399,9 @@ def _reshape(b: Builder) -> Expr:
 
 def _integers(b: Builder) -> Expr:
     i = b.input([b.size()], "int32")
-    return b.pick([lambda: i + 0, lambda: i * 1, lambda: op.astype(i + 0, b.dtype), lambda: op.astype(i * 1, b.dtype)])()
+    return b.pick(
+        [lambda: i + 0, lambda: i * 1, lambda: op.astype(i + 0, b.dtype), lambda: op.astype(i * 1, b.dtype)]
+    )()
 
 
 def _input(b: Builder) -> Expr:
@@ -462,6 +474,3 @@ def _takes(module: Module, index: Expr) -> list[Expr]:
     """Where a parameter is used as an index; what is computed from it stays equal to it (`i + 0`, `i * 1`)."""
     expressions = module.main.expressions()
     return [e for e in expressions if e.op == "take" and e.attr("mode") != "clip" and index in postorder([e.args[1]])]
-
-
-__all__ = ["arguments", "programs", "rx", "size_bindings"]

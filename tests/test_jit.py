@@ -67,11 +67,11 @@ def test_one_optimization_for_one_combination_of_shapes() -> None:
 def test_decorators() -> None:
     @rx.jit
     def plain(x: Array) -> Array:
-        return -(-x)
+        return jnp.negative(jnp.negative(x))
 
     @rx.jit(dims=["n"], at={"n": 1024})
     def with_options(x: Array) -> Array:
-        return -(-x)
+        return jnp.negative(jnp.negative(x))
 
     for fn in (plain, with_options):
         same(fn(normal(0, 5)), normal(0, 5))
@@ -187,14 +187,13 @@ def test_constants_and_no_arguments() -> None:
 def test_methods() -> None:
     class Model:
         @rx.jit
-        def double(x: Array) -> Array:  # noqa: N805
+        def double(x: Array) -> Array:
             return x + x
 
     same(Model.double(jnp.ones(3)), 2 * jnp.ones(3))
 
 
 # --- when the optimizer fails ---
-
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,10 @@ def test_exact_leaves_reassociation_out() -> None:
     assert exact.report.kept_as_written and set(exact.report.numerics) <= {"exact"}
 
     def transposes(a: Array, b: Array) -> Array:
-        return (a.T @ b.T).T + 0.0 * a @ b
+        return jnp.negative(jnp.negative((a.T @ b.T).T))
 
-    best = rx.optimize(lambda a, b: -(-(a.T @ b.T).T), "256 256", "256 256", numerics="exact")
+    best = rx.optimize(transposes, "256 256", "256 256", numerics="exact")
+    assert not best.report.kept_as_written and best.report.numerics == ("exact",)
     args = normal(0, 256, 256), normal(1, 256, 256)
     assert best.check(*args).max_error <= 1e-6
 
@@ -382,18 +383,18 @@ def test_report_goes_to_a_file(tmp_path: Any) -> None:
 
 REPORT = """\
 chain   cpu, whole, at n=512
-                 as written  chosen   ratio
-operators                 2       2    1.00
-kernel launches           2       2    1.00
-flops                  269M   1.05M  256.50
-bytes moved            4.2M   2.11M    1.99
+                 as written   chosen   ratio
+operators                 2        2    1.00
+kernel launches           2        2    1.00
+flops                  269M    1.05M  256.50
+bytes moved            4.2M    2.11M    1.99
 """
 
 
 def test_report_as_text() -> None:
     text = str(rx.optimize(chain, "n n", "n n", "n", at={"n": 512}).report)
-    # Predicted times change with the profile; what is counted does not.
-    assert text.startswith(REPORT)
+    # Predicted times change with the profile, and columns with them; what is counted does not.
+    assert [line.split() for line in text.splitlines()][:6] == [line.split() for line in REPORT.splitlines()]
     assert "\nrules used: matmul_vector_associates x2\n" in text
     assert "stopped: saturated; numerics: reassociate" in text
 

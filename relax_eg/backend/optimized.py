@@ -15,10 +15,10 @@ from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.lower import bind_sizes, run_at
-from relax_eg.errors import OptionError, ShapeError
+from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.extract.plan import Split, split
 from relax_eg.extract.report import CostReport
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.expr import np_dtype
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Scope
 
@@ -42,6 +42,7 @@ class Program:
     in_tree: Any
     out_tree: Any
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    weak_in: tuple[bool, ...]
     weak_out: tuple[bool, ...]
     scope: Scope
     kept: bool
@@ -83,25 +84,26 @@ class Program:
         """The arrays, of all parameters or of those at `only`, as JAX values of the declared dtypes. ShapeError where a
         dtype is another."""
         places = range(len(self.names)) if only is None else only
-        return [self._as_declared(x, self.function.params[i], self.names[i]) for i, x in zip(places, leaves, strict=True)]
+        return [self._as_declared(x, i) for i, x in zip(places, leaves, strict=True)]
 
-    def _as_declared(self, leaf: Any, param: Expr, name: str) -> Any:
+    def _as_declared(self, leaf: Any, i: int) -> Any:
+        """An argument as what parameter `i` was traced as, its weak type included."""
+        where, param = f"{self.function.name}(): argument `{self.names[i]}`", self.function.params[i]
         try:
             aval: Any = jax.typeof(leaf)
         except TypeError:
-            raise ShapeError(
-                f"{self.function.name}(): argument `{name}` is of type {type(leaf).__name__}; an array or number is accepted"
-            ) from None
-        wanted = param.dtype
-        # A Python number becomes what the function wants, as in JAX, as long as that loses nothing.
-        if aval.weak_type and not param.shape and _kind(aval.dtype) <= _kind(np_dtype(wanted)):
-            return jnp.asarray(leaf, wanted)
-        if str(aval.dtype) != wanted:
-            raise ShapeError(
-                f"{self.function.name}(): argument `{name}` should be {wanted}, got {aval.dtype}; "
-                f"convert it, or optimize for that dtype"
-            )
-        return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+            raise ShapeError(f"{where} is of type {type(leaf).__name__}; an array or number is accepted") from None
+        if str(aval.dtype) != param.dtype:
+            # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
+            is_number = getattr(aval, "weak_type", False) and not param.shape
+            if not is_number or _kind(aval.dtype) > _kind(np_dtype(param.dtype)):
+                raise ShapeError(
+                    f"{where} should be {param.dtype}, got {aval.dtype}; convert it, or optimize for that dtype"
+                )
+        elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == self.weak_in[i]:
+            return leaf
+        array = jax.lax.convert_element_type(leaf, np_dtype(param.dtype))
+        return _weak(array) if self.weak_in[i] else array
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The size variables' values, checked against signature and bounds."""
@@ -155,6 +157,11 @@ class Program:
 
         primal.defjvp(derivative, symbolic_zeros=True)
         return primal(*leaves)
+
+
+def _without_notes(e: RelaxEgError) -> RelaxEgError:
+    """`e` without the remarks on tracebacks that JAX adds to what is raised while it traces."""
+    return type(e)(*e.args)
 
 
 def _pytree(structure: Any) -> str:
@@ -256,6 +263,8 @@ class Optimized:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return self._whole(*args, **kwargs)
+        except RelaxEgError as e:
+            raise _without_notes(e) from None
         except TypeError:
             # `jax.jit` refuses what is no array before we see it; ours says which argument.
             self._program.check(self._program.leaves(args, kwargs))
@@ -376,7 +385,10 @@ class Ready:
 
     def run(self, others: list[Any]) -> Any:
         """Call with the other parameters' arrays, flat."""
-        return self._flat(self.prepared, others)
+        try:
+            return self._flat(self.prepared, others)
+        except RelaxEgError as e:
+            raise _without_notes(e) from None
 
     def _others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         slots_args, slots_kwargs = self._placeholder
@@ -398,7 +410,7 @@ class Ready:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA with the arguments that are not weights."""
-        return self._flat(self.prepared, self._others(args, kwargs))
+        return self.run(self._others(args, kwargs))
 
     def to_jax(self) -> Callable[..., Any]:
         """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""

@@ -116,7 +116,7 @@ class _Body:
     def in_order(self, guard: InOrder) -> None:
         leaves = [f"i_{n}" for n in guard.names]
         self.facts += [f"(= v_{n} (Leaf {i}))" for n, i in zip(guard.names, leaves, strict=True)]
-        self.facts += [f"(< {a} {b})" for a, b in zip(leaves, leaves[1:], strict=False)]
+        self.facts += [f"(in_order {a} {b})" for a, b in zip(leaves, leaves[1:], strict=False)]
 
     def _size(self, d: Dim) -> str:
         if d.is_const:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -20,7 +20,7 @@ from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.patterns import Compiler
 from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declaration
 from relax_eg.ir.annotations import FLOATS, Tensor
-from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
 from relax_eg.shapes import Dim, Scope
 
@@ -29,6 +29,7 @@ Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
 SIMPLIFY_ROUNDS = 200
 ALGEBRA_ROUNDS = 6
+SIBLINGS = 4  # a value is merged with at most so many neighbours, itself included
 
 
 class StopReason(enum.Enum):
@@ -129,6 +130,26 @@ class EGraph:
             commands.append(f"(has_ann (node {i}) {self.words.annotation(e.annotation)})")
         self.engine.run(declarations)
         self.engine.run(commands)
+        self.engine.run(f"(in_order {i} {j})" for i, j in self._siblings())
+
+    def _siblings(self) -> Iterator[tuple[int, int]]:
+        """Pairs of program inputs that the same operator combines with the same first operand, in order.
+
+        What rules may merge (`InOrder`). Of many siblings only near neighbours are paired: all pairs of a fan-out of
+        thousands would be millions.
+        """
+        groups: dict[tuple[str, Expr], dict[int, None]] = {}
+        for e in self.written:
+            for a in e.args[1:]:
+                if a.op == VAR:
+                    groups.setdefault((e.op, e.args[0]), {})[self.words.leaf_index(a)] = None
+        pairs: dict[tuple[int, int], None] = {}
+        for group in groups.values():
+            members = sorted(group)
+            for n, i in enumerate(members):
+                for j in members[n + 1 : n + SIBLINGS]:
+                    pairs[i, j] = None
+        yield from pairs
 
     def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
         """Run the phases. Deterministic unless the clock ends it."""

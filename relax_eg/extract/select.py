@@ -252,22 +252,22 @@ def _improve(program: _Program, c: int, fallback: Sequence[int]) -> bool:
     costs, current = program.costs[c], program.choice[c]
     if len(costs) == 1:
         return False
-    # Without its current operands, what would each candidate add?
-    freed = costs[current] + sum(program.drop(x) for x in program.children(c))
-    best, best_cost, best_moved = current, freed - _GAIN, list[int]()
-    for k, children in enumerate(program.reads[c]):
-        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in children):
+    old = program.children(c)
+    best, best_change, best_moved = current, -_GAIN, list[int]()
+    for k, new in enumerate(program.reads[c]):
+        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in new):
             continue
-        moved = program.above(children, c)
+        moved = program.above(new, c)
         if moved is None:
             continue
-        added = costs[k] + sum(program.add(x) for x in children)
-        for x in children:
+        # New operands first, there and back: only what the two candidates do not share is walked.
+        change = costs[k] - costs[current] + sum(map(program.add, new)) - sum(map(program.drop, old))
+        for x in old:
+            program.add(x)
+        for x in new:
             program.drop(x)
-        if added < best_cost:
-            best, best_cost, best_moved = k, added, moved
-    for x in program.children(c):
-        program.add(x)
+        if change < best_change:
+            best, best_change, best_moved = k, change, moved
     if best != current:
         program.switch(c, best, best_moved)
     return best != current

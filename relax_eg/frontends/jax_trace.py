@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
 from relax_eg.frontends.jax_walk import Walk, constant
 from relax_eg.frontends.sources import is_raised_by_jax
@@ -75,6 +75,8 @@ def trace_function(
     `bounds` of sizes (inclusive) let the function compare sizes in Python where they decide. TraceError, with the
     user's line, where JAX cannot trace the function; SpecError for a spec that cannot be read.
     """
+    if not callable(fn):
+        raise TraceError(f"trace takes a function, got {type(fn).__name__}")
     label = name or _name_of(fn)
     sizes = Sizes(bounds)
     arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes)

@@ -1,6 +1,19 @@
 """The operator table: one record per operator, from which every part of the compiler reads what it needs."""
 
-from relax_eg.ops import contraction, creation, elementwise, movement, nn, reduction
+from relax_eg.ops import (
+    contraction,
+    creation,
+    elementwise,
+    gathering,
+    linalg,
+    movement,
+    nn,
+    reduction,
+    scans,
+    sorting,
+    special,
+    windows,
+)
 from relax_eg.ops.record import (
     TABLE,
     Attribute,
@@ -16,7 +29,20 @@ from relax_eg.ops.record import (
     site_of,
 )
 
-FAMILIES = (elementwise, contraction, reduction, movement, creation, nn)
+FAMILIES = (
+    elementwise,
+    special,
+    contraction,
+    reduction,
+    scans,
+    windows,
+    movement,
+    gathering,
+    sorting,
+    creation,
+    nn,
+    linalg,
+)
 
 __all__ = [
     "FAMILIES",

@@ -26,20 +26,25 @@ def _result(site: Site) -> tuple[Dims, Dim]:
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())), a[-1]
 
 
-def _accumulates(dtype: str, out: str) -> bool:
+def accumulates(dtype: str, out: str) -> bool:
     """Whether products of `dtype` may be summed as `out`, by XLA's rules."""
     if out not in ITEM_BITS or ITEM_BITS[out] < ITEM_BITS[dtype]:
         return False
     return kind(out) in {"i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
 
 
+def need_precision(site: Site) -> None:
+    """Attribute `precision`: one of `PRECISIONS`."""
+    if site["precision"] not in PRECISIONS:
+        raise site.error(f"precision {site['precision']!r}; accepted: {', '.join(map(str, PRECISIONS))}")
+
+
 def _deduce(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
     need_kind(site, "iufc")
-    if site["precision"] not in PRECISIONS:
-        raise site.error(f"precision {site['precision']!r}; accepted: {', '.join(map(str, PRECISIONS))}")
+    need_precision(site)
     out = site["out_dtype"]
-    if out is not None and not _accumulates(dtype, out):
+    if out is not None and not accumulates(dtype, out):
         raise site.error(
             f"out_dtype {out!r}; a dtype of the same kind is needed, or a float for integers, not narrower"
         )

@@ -109,7 +109,7 @@ def jax_broadcast(*arrays: Any) -> tuple[Any, ...]:
     )
 
 
-def _pointwise(function: Callable[..., Scalar]) -> Equations:
+def pointwise(function: Callable[..., Scalar]) -> Equations:
     """Equations that apply `function` to the broadcast operands: `function(site, *scalars)`."""
 
     def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
@@ -142,7 +142,9 @@ def _deduction(function: str, accepts: str) -> Deduce:
     return deduce
 
 
-def _lax(primitive: str) -> Callable[..., Any]:
+def jax_function(primitive: str) -> Callable[..., Any]:
+    """A lowering: the function of jax.lax on the broadcast operands."""
+
     def lower(*arrays: Any) -> Any:
         from jax import lax
 
@@ -155,41 +157,25 @@ def _function(name: str) -> Callable[..., Scalar]:
     return lambda site, *operands: apply(name, *operands)
 
 
-for _name, (_scalar, _primitive, _accepts) in _UNARY.items():
+def elementwise(
+    name: str, parameters: tuple[str, ...], function: str, accepts: str, lower: Callable[..., Any] | str, doc: str = ""
+) -> None:
+    """Register the operator that applies a scalar function of the index equations; `accepts`: kinds of dtype."""
+    words = f"{function} of elements, broadcast" if len(parameters) > 1 else f"{function} of each element"
     register(
         Operator(
-            _name,
-            ("x",),
-            _deduction(_scalar, _accepts),
-            f"jax.lax.{_primitive}",
-            _pointwise(_function(_scalar)),
-            doc=f"{_scalar} of each element",
+            name, parameters, _deduction(function, accepts), lower, pointwise(_function(function)), doc=doc or words
         )
     )
+
+
+for _name, (_scalar, _primitive, _accepts) in _UNARY.items():
+    elementwise(_name, ("x",), _scalar, _accepts, f"jax.lax.{_primitive}")
 
 for _name, (_scalar, _primitive, _accepts) in _BINARY.items():
-    register(
-        Operator(
-            _name,
-            ("x", "y"),
-            _deduction(_scalar, _accepts),
-            _lax(_primitive),
-            _pointwise(_function(_scalar)),
-            doc=f"{_scalar} of elements, broadcast",
-        )
-    )
+    elementwise(_name, ("x", "y"), _scalar, _accepts, jax_function(_primitive))
 
-
-register(
-    Operator(
-        "isnan",
-        ("x",),
-        _deduction("is_nan", "fc"),
-        "jax.numpy.isnan",
-        _pointwise(_function("is_nan")),
-        doc="whether each element is not a number",
-    )
-)
+elementwise("isnan", ("x",), "is_nan", "fc", "jax.numpy.isnan", "whether each element is not a number")
 
 
 # --- functions that depend on the dtype ---
@@ -216,8 +202,8 @@ register(
         "divide",
         ("x", "y"),
         _deduction("add", "iufc"),
-        _lax("div"),
-        _pointwise(_by_dtype("int_divide", "divide")),
+        jax_function("div"),
+        pointwise(_by_dtype("int_divide", "divide")),
         doc="x / y; integer quotients are truncated",
     )
 )
@@ -227,7 +213,7 @@ register(
         ("x", "y"),
         _deduction("shift_left", "iu"),
         _right_shift,
-        _pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
+        pointwise(_by_dtype("shift_right_arithmetic", "shift_right_arithmetic", "shift_right_logical")),
         doc="x >> y; signed integers keep their sign",
     )
 )
@@ -283,7 +269,7 @@ register(
         ("x",),
         _round_deduce,
         _round,
-        _pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
+        pointwise(lambda site, x: apply("round" if site["method"] == "to_even" else "round_away", x)),
         (Attribute("method", default="to_even"),),
         doc="the nearest integer, halves to the even one or away from zero",
     )
@@ -294,7 +280,7 @@ register(
         ("x",),
         _integer_pow_deduce,
         _integer_pow,
-        _pointwise(lambda site, x: integer_pow(x, site["y"])),
+        pointwise(lambda site, x: integer_pow(x, site["y"])),
         (Attribute("y"),),
         doc="x to a constant integer power",
     )
@@ -305,7 +291,7 @@ register(
         ("x",),
         _astype_deduce,
         _astype,
-        _pointwise(lambda site, x: cast(x, site["dtype"])),
+        pointwise(lambda site, x: cast(x, site["dtype"])),
         (Attribute("dtype"),),
         doc="x converted as XLA converts",
     )
@@ -343,7 +329,7 @@ register(
         ("condition", "x", "y"),
         _where_deduce,
         _where,
-        _pointwise(lambda site, condition, x, y: select(condition, x, y)),
+        pointwise(lambda site, condition, x, y: select(condition, x, y)),
         doc="x where the condition holds, else y",
     )
 )
@@ -353,7 +339,7 @@ register(
         ("lo", "x", "hi"),
         _deduction("clamp", "iuf"),
         _clip,
-        _pointwise(_function("clamp")),
+        pointwise(_function("clamp")),
         doc="x limited to lo .. hi",
     )
 )

@@ -1,29 +1,24 @@
-"""Reductions: over axes, to a position, and running."""
+"""Reductions: over axes, and to a position."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from relax_eg.ir.annotations import Annotation, Tensor, is_integer, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, is_integer
 from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
-from relax_eg.ops.sizes import ZERO, like, need_axes, need_axis, need_kind, product, reduced
+from relax_eg.ops.sizes import ZERO, need_axes, need_axis, need_kind, product, reduced
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
-    Counts,
     Index,
     Scalar,
     TensorProgram,
     cast,
     compute,
-    const,
-    less_equal,
     loop,
     program,
     reduce,
-    select,
-    sum_,
 )
 from relax_eg.tir.expr import Axis
 
@@ -187,53 +182,5 @@ register(
         _position_equations("argmin"),
         _POSITION,
         doc="where along the axis the first minimum is; NaN counts as one",
-    )
-)
-
-
-# --- running sums ---
-
-
-def _cumsum_deduce(site: Site) -> Annotation:
-    need_kind(site, "iufc")
-    need_axis(site, site["axis"], len(site.shape()))
-    return like(site)
-
-
-def _cumsum_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    (x,) = buffers
-    axis, k = site["axis"], loop("k")
-
-    def value(*i: Dim) -> Scalar:
-        here, there = (i[axis], k) if site["reverse"] else (k, i[axis])
-        read = x[(*i[:axis], k, *i[axis + 1 :])]
-        return sum_(select(less_equal(Index(here), Index(there)), read, const(0, x.dtype)), (k, x.shape[axis]))
-
-    return program("cumsum", buffers, compute("out", x.shape, value))
-
-
-def _cumsum_cost(site: Site) -> Counts:
-    # The equations say what it means, n*n/2 additions; a scan does it in one pass.
-    elements = product(site.shape())
-    moved = elements * itemsize(site.dtype())
-    return Counts(flops=elements, bytes_read=moved, bytes_written=moved)
-
-
-def _cumsum(x: Any, *, axis: int, reverse: bool) -> Any:
-    from jax import lax
-
-    return lax.cumsum(x, axis, reverse)
-
-
-register(
-    Operator(
-        "cumsum",
-        ("x",),
-        _cumsum_deduce,
-        _cumsum,
-        _cumsum_equations,
-        (Attribute("axis"), Attribute("reverse", default=False)),
-        cost=_cumsum_cost,
-        doc="running sums along the axis, from its end with `reverse`",
     )
 )

@@ -147,3 +147,18 @@ def reduced(shape: Dims, axes: Sequence[int], keepdims: bool) -> Dims:
 def dilated(size: Dim, interior: int) -> Dim:
     """`size` elements with `interior` others between neighbours."""
     return size if interior == 0 else size + interior * dim_max(size - 1, 0)
+
+
+def at_least_zero(d: Dim) -> Dim:
+    """`d`, or 0 where it is negative; `d` itself where it plainly is not."""
+    return d if _is_nonnegative(d) else dim_max(d, 0)
+
+
+def _is_nonnegative(d: Dim) -> bool:
+    """Whether `d` is plainly >= 0: sizes are, and sums and products of what is."""
+    atoms = [a for monomial, _ in d.terms for a in monomial]
+    return (
+        d.const >= 0
+        and all(c > 0 for _, c in d.terms)
+        and all((any if a.op == "max" else all)(map(_is_nonnegative, a.args)) for a in atoms)
+    )

@@ -1,20 +1,30 @@
-"""Sizes: `Dim`, the canonical symbolic integer; the grammar of specs; `Scope`, what is known of the variables."""
+"""Sizes: `Dim`, the canonical symbolic integer; the grammar of specs; `Scope`, what is known of the variables; `prove`."""
 
 from relax_eg.shapes.binder import Binder
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.division import ceildiv, dim_max, dim_min
+from relax_eg.shapes.prove import prove
+from relax_eg.shapes.relation import Relation
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.spec import Spec, Star, parse_signature, parse_spec
+from relax_eg.shapes.verdict import Proved, Refuted, Statistics, Unknown, Verdict
 
 __all__ = [
     "Binder",
     "Dim",
+    "Proved",
+    "Refuted",
+    "Relation",
     "Scope",
     "Spec",
     "Star",
+    "Statistics",
+    "Unknown",
+    "Verdict",
     "ceildiv",
     "dim_max",
     "dim_min",
     "parse_signature",
     "parse_spec",
+    "prove",
 ]

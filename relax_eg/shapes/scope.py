@@ -1,11 +1,8 @@
-"""`Scope`: what is known of the variables of a function, and what follows for sizes by interval arithmetic.
-
-Answers are sound and immediate; what they leave open is for the prover.
-"""
+"""`Scope`: what is known of the variables of a function, a branch, or what follows a `match_cast`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import cast
@@ -13,7 +10,11 @@ from typing import cast
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, said
 from relax_eg.shapes.dim import Dim
-from relax_eg.shapes.interval import ANY, Interval, interval_of
+from relax_eg.shapes.constraints import jax_constraint
+from relax_eg.shapes.interval import ANY, Interval
+from relax_eg.shapes.prover import Prover
+from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.verdict import Proved, Statistics
 
 _DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
 _ACCEPTED = "accepted: (low, high) with low <= high, either may be None, or one integer for a fixed size"
@@ -33,17 +34,44 @@ _DEFAULT = _Bound(1, None, _DEFAULT_SAID, "")
 
 
 class Scope:
-    """Bounds of variables. A variable is at least 1 unless declared otherwise.
+    """What is known of variables: bounds, and assumptions in text. A variable is at least 1 unless declared otherwise.
 
     `bounds` maps a name to `(low, high)`, where None leaves that side as it is by default, or to one integer, which
-    fixes the size.
+    fixes the size. Each of `assume` is a statement such as `"n % 8 == 0"`, `"n == 2*m"`, `"0 <= y < 32"`.
+
+    Scopes nest by `child()`: a child knows what its parent knew when it was made, and what it learns stays in it.
     """
 
-    def __init__(self, bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None) -> None:
+    def __init__(
+        self,
+        bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None,
+        *,
+        assume: Iterable[str] = (),
+    ) -> None:
         self._bounds: dict[str, _Bound] = {}
+        self._assumptions: list[Relation] = []
+        self._prover: Prover | None = None
+        self.statistics = Statistics()
         for name, bound in (bounds or {}).items():
-            low, high = _pair(name, bound)
-            self.declare(name, low, high)
+            self.bound(name, bound)
+        self.assume(*_texts(assume))
+
+    def child(self) -> Scope:
+        """A scope that starts with what this one knows; neither hears what the other learns later."""
+        inner = Scope()
+        inner._bounds = dict(self._bounds)
+        inner._assumptions = list(self._assumptions)
+        inner.statistics = self.statistics
+        # A prover does not change with the questions put to it, so both may ask the same one until either learns more.
+        inner._prover = self._prover
+        return inner
+
+    def bound(
+        self, name: str, bound: tuple[int | None, int | None] | int, said_by: str = "optimize(bounds=...)"
+    ) -> None:
+        """Adds a bound as `bounds` of a scope gives it; `said_by` is named in errors."""
+        low, high = _pair(name, bound)
+        self.declare(name, low, high, said_by)
 
     def declare(
         self, name: str, low: int | None = None, high: int | None = None, said_by: str = "optimize(bounds=...)"
@@ -69,38 +97,92 @@ class Scope:
                 f"no size satisfies the bounds of `{name}`: at least {low} ({low_said}) "
                 f"and at most {high} ({high_said}); {_ACCEPTED}"
             )
-        self._bounds[name] = _Bound(low, high, low_said, high_said)
+        self._change({**self._bounds, name: _Bound(low, high, low_said, high_said)}, self._assumptions)
+
+    def assume(self, *statements: str) -> None:
+        """Adds that each of `statements` holds and has a value: `"n % 8 == 0"`, `"b*s <= 4096"`, `"0 <= y < 32"`.
+
+        A statement that compares one variable with an integer declares a bound, so `n >= 0` allows an `n` of which
+        nothing was declared to be 0. BoundsError where no sizes satisfy all that is known, naming the least set of
+        statements that contradict each other; the scope then stays as it was.
+        """
+        bounds, assumptions = self._bounds, self._assumptions
+        try:
+            for statement in statements:
+                for relation in read_statement(statement):
+                    bound = _as_bound(relation)
+                    if bound is None:
+                        self._change(self._bounds, [*self._assumptions, relation])
+                    else:
+                        name, low, high = bound
+                        self.declare(name, low, high, f"the assumption `{relation}`")
+        except BoundsError:
+            self._bounds, self._assumptions, self._prover = bounds, assumptions, None
+            raise
+
+    def _change(self, bounds: dict[str, _Bound], assumptions: list[Relation]) -> None:
+        fresh = Prover(
+            {name: (bound.low, bound.high) for name, bound in bounds.items()}, assumptions, self.statistics
+        )
+        if assumptions and fresh.satisfiable() is False:
+            raise BoundsError(_contradiction(bounds, assumptions))
+        self._bounds, self._assumptions, self._prover = bounds, assumptions, fresh
+
+    @property
+    def prover(self) -> Prover:
+        """What decides relations by what is known now."""
+        if self._prover is None:
+            self._prover = Prover(
+                {name: (bound.low, bound.high) for name, bound in self._bounds.items()},
+                self._assumptions,
+                self.statistics,
+            )
+        return self._prover
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions in the words they were given in; bounds are not among them."""
+        return tuple(map(str, self._assumptions))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables of which something was declared or assumed."""
+        return frozenset(self._bounds).union(*(relation.variables for relation in self._assumptions))
 
     def bounds(self, name: str) -> Interval:
-        """The lower and upper bound of the variable `name`; None where there is none."""
+        """The lower and upper bound of the variable `name` as declared; None where there is none."""
         bound = self._bounds.get(name, _DEFAULT)
         return bound.low, bound.high
 
     def interval(self, d: Dim | int) -> Interval:
         """Bounds of the value of `d` wherever it is defined; None where none is known. Sound, not always tight."""
-        dim = Dim.of(d)
-        fixed = {
-            name: low for name in dim.variables for low, high in [self.bounds(name)] if low == high and low is not None
-        }
-        if not fixed:
-            return interval_of(dim, self.bounds)
+        facts = self.prover.facts
         try:
-            return interval_of(dim.substitute(fixed), self.bounds)
+            return facts.interval(facts.reduce(Dim.of(d)))
         except SpecError:  # a divisor is fixed at zero: there is no value to enclose
             return ANY
 
-    def equal(self, a: Dim | int, b: Dim | int) -> bool | None:
-        """True or False where equality or difference, for all sizes in bounds, is plain to see; else None."""
-        difference = Dim.of(a) - b
-        low, high = (difference.const, difference.const) if difference.is_const else self.interval(difference)
-        if low == high == 0:
-            return True
-        if (low is not None and low > 0) or (high is not None and high < 0):
-            return False
+    def equal(self, a: Dim | int, b: Dim | int, *, deep: bool = False) -> bool | None:
+        """True or False where equality or difference, for all sizes allowed, is plain to see; else None. Sizes are
+        compared where both have a value. `deep` searches, by z3 in the end; without it nothing is searched."""
+        left, right = Dim.of(a), Dim.of(b)
+        difference = left - right
+        if difference.is_const:
+            return difference.const == 0
+        for op, answer in (("==", True), ("!=", False)):
+            if isinstance(self.prover.decide(Relation(left, op, right), 0, refute=False), Proved):
+                return answer
+        if deep:
+            found = self.prover.decide(Relation(left, "==", right))
+            if isinstance(found, Proved):
+                return True
+            if isinstance(self.prover.decide(Relation(left, "!=", right)), Proved):
+                return False
         return None
 
     def check(self, env: Mapping[str, int], where: str) -> None:
-        """BoundsError for the first size in `env` outside its bounds; `where` names the function that was called."""
+        """BoundsError for the first size in `env` outside its bounds, and the first assumption that does not hold;
+        `where` names the function that was called."""
         for name, size in env.items():
             bound = self._bounds.get(name, _DEFAULT)
             if bound.high is not None and size > bound.high:
@@ -113,6 +195,35 @@ class Scope:
                     f"{said(where)}: {name} = {size} is below its bound {bound.low} ({bound.low_said}); "
                     f"lower the bound or pass a larger input"
                 )
+        for relation in self._assumptions:
+            if relation.variables <= env.keys() and not relation.holds(env):
+                at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
+                raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
+
+    @staticmethod
+    def from_constraints(constraints: Iterable[str]) -> Scope:
+        """The scope of constraints in the spelling of `jax.export.SymbolicScope`: `"mod(s, 8) == 0"`,
+        `"b*s <= 4096"`."""
+        scope = Scope()
+        scope.assume(*(text.replace("^", "**") for text in _texts(constraints)))
+        for name in scope._bounds:  # JAX takes every variable to be at least 1, whatever else is said
+            low, _ = scope.bounds(name)
+            scope.declare(name, 1 if low is None else max(low, 1), said_by="jax.export")
+        return scope
+
+    def to_constraints(self) -> list[str]:
+        """What is known, as `jax.export.SymbolicScope` takes it. `!=` has no spelling there and is left out, so JAX
+        knows less. BoundsError where a variable may be less than 1, which JAX rules out."""
+        out: list[str] = []
+        for name, bound in self._bounds.items():
+            if bound.low is None or bound.low < 1:
+                raise BoundsError(
+                    f"`{name}` may be {bound.low} ({bound.low_said}), and a symbolic dimension of JAX is at least 1; "
+                    f"accepted: a lower bound of 1 or more"
+                )
+            out += [f"{name} >= {bound.low}"] * (bound.low > 1)  # JAX refuses to hear `>= 1` again
+            out += [] if bound.high is None else [f"{name} <= {bound.high}"]
+        return out + [text for relation in self._assumptions if (text := jax_constraint(relation)) is not None]
 
     def bind(
         self,
@@ -130,7 +241,61 @@ class Scope:
         return env
 
     def __repr__(self) -> str:
-        return f"Scope({ {name: self.bounds(name) for name in self._bounds} })"
+        assumed = f", assume={list(self.assumptions)}" if self._assumptions else ""
+        return f"Scope({ {name: self.bounds(name) for name in self._bounds} }{assumed})"
+
+
+def _texts(statements: Iterable[str]) -> list[str]:
+    if isinstance(statements, str):  # a str is iterable too, one letter at a time
+        return [statements]
+    return list(statements)
+
+
+def _as_bound(relation: Relation) -> tuple[str, int | None, int | None] | None:
+    """The bound that the relation is, if it compares a variable with an integer."""
+    a, op, b = relation.left, relation.op, relation.right
+    if a.is_const and not b.is_const:
+        a, op, b = b, {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}.get(op, op), a
+    name = str(a)
+    if not b.is_const or op == "!=" or relation.divisors or relation.variables != frozenset({name}):
+        return None
+    size = b.value
+    match op:
+        case "==":
+            return name, size, size
+        case "<=" | "<":
+            return name, None, size - (op == "<")
+        case _:
+            return name, size + (op == ">"), None
+
+
+def _contradiction(bounds: Mapping[str, _Bound], assumptions: Sequence[Relation]) -> str:
+    """The error text for assumptions that no sizes satisfy: those of which none can be left out."""
+    sides: list[tuple[str, str, int, str]] = []
+    for name in sorted({*bounds, *(name for relation in assumptions for name in relation.variables)}):
+        bound = bounds.get(name, _DEFAULT)
+        sides += [] if bound.low is None else [(name, ">=", bound.low, bound.low_said)]
+        sides += [] if bound.high is None else [(name, "<=", bound.high, bound.high_said)]
+    core: list[tuple[str, str, int, str] | Relation] = [*sides, *assumptions]
+    for item in list(core):
+        rest = [other for other in core if other is not item]
+        if _clash(rest):
+            core = rest
+    said_so = [
+        str(item) if isinstance(item, Relation) else f"{item[0]} {item[1]} {item[2]} ({item[3]})" for item in core
+    ]
+    return "\n  ".join(["no sizes satisfy all of", *said_so, "accepted: assumptions that some sizes satisfy together"])
+
+
+def _clash(items: Sequence[tuple[str, str, int, str] | Relation]) -> bool:
+    relations = [item for item in items if isinstance(item, Relation)]
+    bounds: dict[str, Interval] = {name: ANY for relation in relations for name in relation.variables}
+    for item in items:
+        if not isinstance(item, Relation):
+            name, op, size, _ = item
+            low, high = bounds.get(name, ANY)
+            bounds[name] = (size, high) if op == ">=" else (low, size)
+    return Prover(bounds, relations).satisfiable() is False
 
 
 def _pair(name: str, bound: object) -> Interval:

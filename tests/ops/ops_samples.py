@@ -6,24 +6,7 @@ at every dtype, the others at one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-
-@dataclass(frozen=True)
-class Use:
-    """One use. `operands`: specs, with `@dtype` where the dtype does not vary; `low`, `high`: range of the values."""
-
-    operands: tuple[str, ...]
-    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    low: float = -3.0
-    high: float = 3.0
-
-
-N = {"n": (1, 5), "m": (1, 5)}
-ANY = {"n": (0, 5), "m": (0, 5)}
+from ops_library_samples import ANY, N, Use, library_uses
 
 # Where a function is defined, and not too steep for a relative comparison.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -97,9 +80,11 @@ def _uses() -> dict[str, list[Use]]:
             Use(("n m 2",), {"axis": axis, "keepdims": keep, "dtype": dtype}, N)
             for axis, keep, dtype in [(0, False, "int32"), (2, True, "uint8"), (1, False, "int32")]
         ]
-    uses["cumsum"] = [
-        Use(("n m",), {"axis": axis, "reverse": r}, ANY) for axis, r in [(0, False), (1, True), (1, False)]
-    ]
+    for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"):
+        uses[name] = [
+            Use(("n m",), {"axis": axis, "reverse": r}, ANY, -1.5, 1.5)
+            for axis, r in [(0, False), (1, True), (1, False)]
+        ]
     uses["permute_dims"] = [
         Use(("n m 2",), {"axes": (2, 0, 1)}, ANY), Use(("n m",), {"axes": (1, 0)}, ANY), Use(("",), {"axes": ()}),
     ]  # fmt: skip
@@ -170,6 +155,7 @@ def _uses() -> dict[str, list[Use]]:
         Use(("n m 3", "3"), {"axes": (2,), "epsilon": 1e-5}, N),
         Use(("n 4", "n 4"), {"axes": (0, 1), "epsilon": 1e-3}, N),
     ]  # fmt: skip
+    uses |= library_uses()
     return uses
 
 

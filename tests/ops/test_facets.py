@@ -21,11 +21,11 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind, evaluate
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "bool")
-TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2}
+TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2, "complex64": 2e-5}
 # Operators made of + - * only, comparisons and moves: exact arithmetic on small integers is numpy's.
 RING = frozenset(
     """negative abs sign square integer_pow add subtract multiply maximum minimum equal not_equal less less_equal
-    greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum permute_dims reshape
+    greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum cumprod cummax cummin conv reduce_window dynamic_slice dynamic_update_slice gather permute_dims reshape
     expand_dims squeeze broadcast_to concat split strided_slice pad take flip triu tril full iota one_hot dim_value
     relu""".split()
 )
@@ -77,7 +77,10 @@ def data(site: Site, use: Use, rng: np.random.Generator, integral: bool = False)
     arrays: list[np.ndarray] = []
     for i in range(len(site.operands)):
         shape, dtype = tuple(int(d) for d in site.shape(i)), site.dtype(i)
-        if dtype == "bool":
+        if dtype.startswith("complex"):
+            parts = rng.uniform(use.low, use.high, (2, *shape))
+            arrays.append(np.asarray(parts[0] + 1j * parts[1]).astype(dtype))
+        elif dtype == "bool":
             arrays.append(rng.integers(0, 2, shape).astype(bool))
         elif integral or dtype.startswith(("int", "uint")):
             low = np.ceil(use.low) if dtype.startswith(("int", "float", "bfloat")) else max(0, np.ceil(use.low))
@@ -86,7 +89,7 @@ def data(site: Site, use: Use, rng: np.random.Generator, integral: bool = False)
             )
         else:
             arrays.append(np.asarray(rng.uniform(use.low, use.high, shape)).astype(dtype))
-    return arrays
+    return arrays if use.prepare is None else use.prepare(arrays)
 
 
 def lowered(site: Site, arrays: list[np.ndarray]) -> list[Any]:
@@ -105,7 +108,9 @@ def referenced(site: Site, arrays: list[np.ndarray], sizes: Mapping[str, int], d
         return evaluate(program, arrays, sizes, domain=domain)
     reference = get(site.op).reference
     assert reference is not None
-    result = reference(*arrays, **site.attrs)
+    dims = {a.name for a in get(site.op).attributes if a.kind == "dims"}
+    attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in site.attrs.items()}
+    result = reference(*arrays, **attrs)
     return list(result) if isinstance(result, tuple) else [result]
 
 
@@ -119,7 +124,7 @@ def agree(got: Any, want: Any, annotation: Tensor, what: str) -> None:
     assert got.dtype.name == annotation.dtype, f"{what}: {got.dtype} where {annotation.dtype} was deduced"
     assert got.shape == tuple(int(d) for d in annotation.shape or ()), f"{what}: {got.shape}, {annotation} was deduced"
     tolerance = TOLERANCE.get(str(annotation.dtype), 0)
-    wide = "float64" if tolerance else got.dtype
+    wide = "complex128" if got.dtype.kind == "c" else "float64" if tolerance else got.dtype
     np.testing.assert_allclose(
         np.asarray(got).astype(wide), np.asarray(want).astype(wide), rtol=tolerance, atol=tolerance, err_msg=what
     )
@@ -152,7 +157,8 @@ def facets(use: Use, site: Site, deduced: Annotation, sizes: Mapping[str, int], 
         agree(want, want, part, f"the lowering of {what}")
         agree(got, want, part, what)
     for got, want in zip(referenced(concrete, arrays, {}), symbolic, strict=True):
-        np.testing.assert_array_equal(np.asarray(got, "float64"), np.asarray(want, "float64"), err_msg=what)
+        wide = "complex128" if want.dtype.kind == "c" else "float64"
+        np.testing.assert_array_equal(np.asarray(got, wide), np.asarray(want, wide), err_msg=what)
 
     spent = counts(site)
     for label in ("flops", "bytes_read", "bytes_written"):

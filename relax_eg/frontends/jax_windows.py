@@ -1,0 +1,84 @@
+"""Convolutions and reductions of windows, brought to the operators' layout: batch, channels, space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.frontends.jax_contractions import common_dtype, precision_of
+from relax_eg.frontends.jax_equation import ONE, Equation, astype, permuted, reshaped
+from relax_eg.frontends.symbolic import to_dim
+from relax_eg.ir.expr import Expr
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
+
+
+def convolution(e: Equation) -> Expr | None:
+    """`conv_general_dilated`. Batch groups are feature groups once the groups of the batch are side by side as
+    channels: JAX makes them when it differentiates a grouped convolution."""
+    precision = precision_of(e["precision"])
+    dtype = common_dtype(*e.args, e.dtype)
+    if precision == "odd" or dtype is None:
+        return None
+    numbers = e["dimension_numbers"]
+    x, w = permuted(e.args[0], numbers.lhs_spec), permuted(e.args[1], numbers.rhs_spec)
+    groups, batch_groups = int(e["feature_group_count"]), int(e["batch_group_count"])
+    if batch_groups > 1:
+        n, c, *space = x.shape
+        rest = n // batch_groups
+        x = reshaped(x, (Dim.of(batch_groups), rest, c, *space))
+        x = permuted(x, (1, 0, *range(2, x.ndim)))
+        x = reshaped(x, (rest, c * batch_groups, *space))
+        groups = batch_groups
+    low, high = _edges(e["padding"])
+    attrs = {
+        "strides": tuple(e["window_strides"]), "low": low, "high": high, "dilation": tuple(e["rhs_dilation"]),
+        "input_dilation": tuple(e["lhs_dilation"]), "groups": groups, "precision": precision,
+        "out_dtype": None if e.dtype == dtype else e.dtype,
+    }  # fmt: skip
+    made = call("conv", (astype(x, dtype), astype(w, dtype)), attrs)
+    order = list(numbers.out_spec)
+    return permuted(made, [order.index(a) for a in range(made.ndim)])
+
+
+def _edges(padding: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """The widths before and after each axis."""
+    return tuple(to_dim(low) for low, _ in padding), tuple(to_dim(high) for _, high in padding)
+
+
+def _window(e: Equation) -> dict[str, Any]:
+    low, high = _edges(e["padding"])
+    window = tuple(map(to_dim, e["window_dimensions"]))
+    return {"window": window, "strides": tuple(map(int, e["window_strides"])), "low": low, "high": high}
+
+
+def window_reduction(kind: str) -> Any:
+    """The rule for `reduce_window_<kind>`."""
+
+    def rule(e: Equation) -> Expr:
+        dilations = {"dilation": tuple(e["window_dilation"]), "input_dilation": tuple(e["base_dilation"])}
+        return call("reduce_window", e.args, {"kind": kind, **_window(e), **dilations})
+
+    return rule
+
+
+def general_window(e: Equation) -> Expr | None:
+    """`reduce_window` of a product, which has no primitive of its own: the initial value must be 1."""
+    from relax_eg.frontends.jax_indexing import combines_with
+    from relax_eg.ir.expr import CONSTANT, constant_value
+
+    if len(e.args) != 2 or combines_with(e["jaxpr"]) != "mul":
+        return None
+    start = e.args[1]
+    if start.op != CONSTANT or constant_value(start) != 1:
+        return None
+    dilations = {"dilation": tuple(e["window_dilation"]), "input_dilation": tuple(e["base_dilation"])}
+    return call("reduce_window", (e.x,), {"kind": "prod", **_window(e), **dilations})
+
+
+def select_and_scatter(e: Equation) -> Expr | None:
+    """`select_and_scatter_add`, the transpose of pooling: each window's cotangent goes to its extreme."""
+    kind = {"ge": "max", "le": "min"}.get(e["select_prim"].name)
+    return None if kind is None else call("window_scatter", e.args, {"kind": kind, **_window(e)})
+
+
+__all__ = ["ONE", "convolution", "general_window", "select_and_scatter", "window_reduction"]

@@ -1,0 +1,317 @@
+"""Reading and writing at computed positions: slices, and gather and scatter with JAX's dimension numbers.
+
+Positions out of range, by `mode`: "clip" moves them inside, "fill" reads a fill value and writes nothing, "promise"
+says there are none. A slice counts as out of range when any part of it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from relax_eg.ir.annotations import Annotation, Tensor, itemsize
+from relax_eg.ops.movement import fill_value
+from relax_eg.ops.record import Attribute, Operator, Site, register
+from relax_eg.ops.sizes import (
+    ZERO,
+    Dims,
+    need_at_most,
+    need_equal,
+    need_kind,
+    need_length,
+    need_same_dtype,
+    product,
+)
+from relax_eg.shapes import Dim
+from relax_eg.tir import (
+    Buffer,
+    Counts,
+    Index,
+    Scalar,
+    TensorProgram,
+    cast,
+    compute,
+    const,
+    less_equal,
+    maximum,
+    minimum,
+    program,
+    select,
+    within,
+)
+
+MODES = ("clip", "fill", "promise")
+
+
+def _need_starts(site: Site, first: int, rank: int) -> None:
+    """Operands from `first` on: a scalar integer for each axis."""
+    if len(site.operands) - first != rank:
+        raise site.error(f"{len(site.operands) - first} starts; {rank} are needed, one for each axis")
+    for i in range(first, len(site.operands)):
+        need_kind(site, "iu", i)
+        if site.shape(i) != ():
+            raise site.error(f"start {i - first}, operand {i}, must be a scalar")
+
+
+def _dynamic_slice(site: Site) -> Annotation:
+    dtype, shape = need_kind(site, "biufc"), site.shape()
+    _need_starts(site, 1, len(shape))
+    sizes: Dims = need_length(site, "sizes", len(shape), "the operand")
+    for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
+        need_at_most(site, ZERO, size, f"the size on axis {axis}")
+        need_at_most(site, size, room, f"the slice on axis {axis}")
+    return Tensor(sizes, dtype)
+
+
+def _moved_inside(start: Scalar, room: Dim) -> Scalar:
+    """`start` limited to 0 .. `room`."""
+    return minimum(maximum(cast(start, "int64"), 0), Index(room))
+
+
+def _dynamic_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, *starts = buffers
+    sizes: Dims = site["sizes"]
+
+    def element(*i: Dim) -> Scalar:
+        at = [
+            _moved_inside(s[()], room - size) + Index(v)
+            for s, v, size, room in zip(starts, i, sizes, x.shape, strict=True)
+        ]
+        return x[tuple(at)]
+
+    return program("dynamic_slice", buffers, compute("out", sizes, element))
+
+
+def _jax_dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+
+
+def _dynamic_update_slice(site: Site) -> Annotation:
+    need_same_dtype(site, (0, 1))
+    dtype, shape, update = need_kind(site, "biufc"), site.shape(0), site.shape(1)
+    if len(update) != len(shape):
+        raise site.error(f"the update has rank {len(update)}, the operand rank {len(shape)}")
+    _need_starts(site, 2, len(shape))
+    for axis, (size, room) in enumerate(zip(update, shape, strict=True)):
+        need_at_most(site, size, room, f"the update on axis {axis}")
+    return Tensor(shape, dtype)
+
+
+def _dynamic_update_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, update, *starts = buffers
+
+    def element(*i: Dim) -> Scalar:
+        at: list[Scalar] = []
+        inside: Scalar = const(True, "bool")
+        for v, start, size, room in zip(i, starts, update.shape, x.shape, strict=True):
+            at.append(Index(v) - _moved_inside(start[()], room - size))
+            inside = inside & within(0, at[-1], Index(size))
+        return select(inside, update[tuple(at)], x[i])
+
+    return program("dynamic_update_slice", buffers, compute("out", x.shape, element))
+
+
+def _jax_dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
+    from jax import lax
+
+    return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
+
+
+# --- gather ---
+
+# The dimension numbers, in the words of jax.lax.GatherDimensionNumbers.
+_GATHER = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims",
+           "start_indices_batching_dims")  # fmt: skip
+
+
+def _kept(site: Site, rank: int, dropped: Sequence[str]) -> list[int]:
+    """Axes of the operand that windows have: those in none of the attributes `dropped`."""
+    return [a for a in range(rank) if not any(a in site[name] for name in dropped)]
+
+
+def _need_dimension_numbers(site: Site, index_map: Sequence[int], batches: Sequence[int], rank: int) -> None:
+    """What gather and scatter ask of their indices, operand 1, alike."""
+    need_kind(site, "iu", 1)
+    indices = site.shape(1)
+    if site["mode"] not in MODES:
+        raise site.error(f"mode {site['mode']!r}; accepted: {', '.join(MODES)}")
+    if not indices:
+        raise site.error("indices, operand 1, need a last axis, of one index for each indexed axis")
+    need_equal(site, indices[-1], Dim.of(len(index_map)), "the last axis of the indices, and the indexed axes")
+    if any(not 0 <= a < rank for a in index_map) or len(batches) != len(site["operand_batching_dims"]):
+        raise site.error("the dimension numbers do not fit the operands")
+
+
+def _gather(site: Site) -> Annotation:
+    dtype, shape, indices = need_kind(site, "biufc"), site.shape(0), site.shape(1)
+    _need_dimension_numbers(site, site["start_index_map"], site["start_indices_batching_dims"], len(shape))
+    sizes: Dims = need_length(site, "slice_sizes", len(shape), "the operand")
+    for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
+        need_at_most(site, ZERO, size, f"the slice size of axis {axis}")
+        need_at_most(site, size, room, f"the slice on axis {axis}")
+    kept = _kept(site, len(shape), ("collapsed_slice_dims", "operand_batching_dims"))
+    offsets = site["offset_dims"]
+    if len(kept) != len(offsets):
+        raise site.error(f"{len(offsets)} offset_dims; {len(kept)} are needed, one for each axis a slice keeps")
+    windows, batch = iter(kept), iter(indices[:-1])
+    rank = len(kept) + len(indices) - 1
+    return Tensor(tuple(sizes[next(windows)] if a in offsets else next(batch) for a in range(rank)), dtype)
+
+
+def _gather_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, indices = buffers
+    shape, mode = site.shape(0), site["mode"]
+    result = _gather(site)
+    assert isinstance(result, Tensor) and result.shape is not None
+    kept = _kept(site, len(shape), ("collapsed_slice_dims", "operand_batching_dims"))
+    batched = dict(zip(site["operand_batching_dims"], site["start_indices_batching_dims"], strict=True))
+
+    def element(*i: Dim) -> Scalar:
+        offset = dict(zip(kept, (v for a, v in enumerate(i) if a in site["offset_dims"]), strict=True))
+        batch = [v for a, v in enumerate(i) if a not in site["offset_dims"]]
+        at: list[Dim | Scalar] = []
+        inside: Scalar | None = None
+        for axis in range(x.rank):
+            if axis in batched:
+                at.append(batch[batched[axis]])
+                continue
+            within_slice = offset.get(axis, ZERO)
+            if axis not in site["start_index_map"]:
+                at.append(within_slice)
+                continue
+            start = cast(indices[(*batch, site["start_index_map"].index(axis))], "int64")
+            room = shape[axis] - site["slice_sizes"][axis]
+            if mode == "clip":
+                start = _moved_inside(start, room)
+            elif mode == "fill":
+                fits = less_equal(0, start) & less_equal(start, Index(room))
+                inside = fits if inside is None else inside & fits
+            at.append(start if within_slice is ZERO else start + Index(within_slice))
+        read = x[tuple(at)]
+        if inside is None:
+            return read
+        value = site["fill_value"]
+        return select(inside, read, const(fill_value(x.dtype) if value is None else value, x.dtype))
+
+    return program("gather", buffers, compute("out", result.shape, element))
+
+
+def _jax_mode(mode: str) -> str:
+    return "promise_in_bounds" if mode == "promise" else mode
+
+
+def _jax_gather(
+    x: Any, indices: Any, *, slice_sizes: tuple[int, ...], mode: str, fill_value: Any, **numbers: tuple[int, ...]
+) -> Any:
+    from jax import lax
+
+    return lax.gather(
+        x, indices, lax.GatherDimensionNumbers(**numbers), slice_sizes, mode=_jax_mode(mode), fill_value=fill_value
+    )
+
+
+# --- scatter ---
+
+_SCATTER = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "operand_batching_dims",
+            "scatter_indices_batching_dims")  # fmt: skip
+_COMBINE = {"set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
+_KINDS = {"set": "biufc", "add": "iufc", "multiply": "iufc", "min": "biuf", "max": "biuf"}
+
+
+def _scatter(site: Site) -> Annotation:
+    shape, indices, updates = site.shape(0), site.shape(1), site.shape(2)
+    if site["kind"] not in _COMBINE:
+        raise site.error(f"kind {site['kind']!r}; accepted: {', '.join(_COMBINE)}")
+    need_same_dtype(site, (0, 2))
+    dtype = need_kind(site, _KINDS[site["kind"]])
+    index_map, batches = site["scatter_dims_to_operand_dims"], site["scatter_indices_batching_dims"]
+    _need_dimension_numbers(site, index_map, batches, len(shape))
+    kept = _kept(site, len(shape), ("inserted_window_dims", "operand_batching_dims"))
+    windows = site["update_window_dims"]
+    if len(kept) != len(windows) or len(updates) != len(windows) + len(indices) - 1:
+        raise site.error("the updates have not one axis for each axis of a window and of the indices but the last")
+    for axis, place in zip(kept, windows, strict=True):
+        need_at_most(site, updates[place], shape[axis], f"a window on axis {axis}")
+    for size, given in zip(indices, (d for a, d in enumerate(updates) if a not in windows), strict=False):
+        need_equal(site, given, size, "the updates, and the indices")
+    return Tensor(shape, dtype)
+
+
+def _scatter_reference(
+    x: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], updates: np.ndarray[Any, Any], *, kind: str, mode: str,
+    update_window_dims: tuple[int, ...], inserted_window_dims: tuple[int, ...],
+    scatter_dims_to_operand_dims: tuple[int, ...], operand_batching_dims: tuple[int, ...],
+    scatter_indices_batching_dims: tuple[int, ...],
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """Every update's place in the operand as arrays of indices, then one unbuffered numpy operation."""
+    out = np.array(x)
+    if not updates.size:
+        return out
+    places = np.indices(updates.shape)
+    batch = [places[a] for a in range(updates.ndim) if a not in update_window_dims]
+    kept = [a for a in range(x.ndim) if a not in inserted_window_dims and a not in operand_batching_dims]
+    window = dict(zip(kept, update_window_dims, strict=True))
+    at: list[np.ndarray[Any, Any]] = []
+    inside = np.ones(updates.shape, bool)
+    for axis in range(x.ndim):
+        if axis in operand_batching_dims:
+            at.append(batch[scatter_indices_batching_dims[operand_batching_dims.index(axis)]])
+            continue
+        offset, size = (places[window[axis]], updates.shape[window[axis]]) if axis in window else (0, 1)
+        start = np.zeros(updates.shape, np.int64)
+        if axis in scatter_dims_to_operand_dims:
+            start = indices[(*batch, scatter_dims_to_operand_dims.index(axis))].astype(np.int64)
+        room = x.shape[axis] - size
+        if mode == "clip":
+            start = np.clip(start, 0, max(room, 0))
+        inside &= (start >= 0) & (start <= room)
+        at.append(start + offset)
+    where = tuple(a[inside] for a in at)
+    combine = _COMBINE[kind]
+    if combine is None:
+        out[where] = updates[inside]
+        return out
+    # What numpy cannot compute in is computed wide and rounded once; the sums of float16 XLA rounds at each step.
+    wide = out.astype(np.float32) if out.dtype.kind == "V" or out.dtype == np.float16 else out
+    with np.errstate(all="ignore"):
+        combine.at(wide, where, updates[inside].astype(wide.dtype))
+    return wide.astype(x.dtype)
+
+
+def _scatter_cost(site: Site) -> Counts:
+    # The operand is copied, as a rule; each update reads its index and what it is combined with.
+    size = itemsize(site.dtype())
+    elements, updates = product(site.shape(0)) * size, product(site.shape(2))
+    read = elements + updates * size + product(site.shape(1)) * itemsize(site.dtype(1))
+    return Counts(ZERO if site["kind"] == "set" else updates, read, elements + updates * size)
+
+
+def _jax_scatter(x: Any, indices: Any, updates: Any, *, kind: str, mode: str, **numbers: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    function = {"set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "min": lax.scatter_min,
+                "max": lax.scatter_max}[kind]  # fmt: skip
+    return function(x, indices, updates, lax.ScatterDimensionNumbers(**numbers), mode=_jax_mode(mode))
+
+
+for _operator in (
+    Operator("dynamic_slice", ("x", "*start"), _dynamic_slice, _jax_dynamic_slice, _dynamic_slice_equations,
+             (Attribute("sizes", "dims"),),
+             doc="a slice of the given sizes at computed starts, which are moved so that it lies inside"),
+    Operator("dynamic_update_slice", ("x", "update", "*start"), _dynamic_update_slice, _jax_dynamic_update_slice,
+             _dynamic_update_slice_equations,
+             doc="x with a slice replaced, at computed starts, which are moved so that it lies inside"),
+    Operator("gather", ("x", "indices"), _gather, _jax_gather, _gather_equations,
+             (Attribute("slice_sizes", "dims"), Attribute("mode"), Attribute("fill_value", default=None),
+              *(Attribute(name, default=()) for name in _GATHER)),
+             doc="slices at computed positions, put together as the dimension numbers of jax.lax.gather say"),
+    Operator("scatter", ("x", "indices", "updates"), _scatter, _jax_scatter, None,
+             (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER)),
+             _scatter_reference, _scatter_cost,
+             doc="x with updates set, added, multiplied or compared in at computed positions, as jax.lax.scatter"),
+):  # fmt: skip
+    register(_operator)

@@ -1,0 +1,334 @@
+"""Linear algebra and the Fourier transform: library routines, with a numpy reference and a cost.
+
+Matrices are the last two axes; leading axes are batches. Of an empty matrix there is nothing to factor, but the results
+have their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import scipy.linalg
+
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
+from relax_eg.ops.sizes import Dims, need_equal, need_kind, need_same_dtype, product
+from relax_eg.ops.sorting import log2_of
+from relax_eg.shapes import Dim, dim_min
+from relax_eg.tir import Counts
+
+Array = np.ndarray[Any, Any]
+
+_REAL = {"complex64": "float32", "complex128": "float64"}
+_COMPLEX = {"float32": "complex64", "float64": "complex128"}
+_DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def _need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim, Dim]:
+    """Batch axes, rows and columns of operand `i`, of a dtype that the routines take."""
+    shape, dtype = site.shape(i), site.dtype(i)
+    if dtype not in _DTYPES:
+        raise site.error(f"operand {i} is {dtype}; {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]} is needed")
+    if len(shape) < 2:
+        raise site.error(f"operand {i} has rank {len(shape)}; a matrix, or a batch of them, is needed")
+    if square:
+        need_equal(site, shape[-2], shape[-1], f"operand {i} must be square")
+    return shape[:-2], shape[-2], shape[-1]
+
+
+def _cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
+    """A cost of `flops(site)` multiply-adds; operands are read and results written once."""
+
+    def cost(site: Site) -> Counts:
+        read = Dim.of(0)
+        for a in site.operands:
+            read = read + bytes_of(a)
+        scale = 4 if site.dtype().startswith("complex") else 1
+        return Counts(flops(site) * scale, read, bytes_of(deduce(site.op, site.operands, site.attrs)))
+
+    return cost
+
+
+def _cubes(times: int) -> Callable[[Site], Dim]:
+    """`times` rows * columns * the lesser of both."""
+
+    def flops(site: Site) -> Dim:
+        *batch, m, n = site.shape(0)
+        return product(batch) * m * n * (m if m is n else dim_min(m, n)) * times
+
+    return flops
+
+
+def _batched(function: Callable[..., Any], *arrays: Array, results: Sequence[tuple[tuple[int, ...], Any]]) -> Any:
+    """`function` of each matrix of a batch; `results`: shape and dtype of each result for one matrix."""
+    batch = arrays[0].shape[:-2]
+    made = [np.zeros((*batch, *shape), dtype) for shape, dtype in results]
+    for at in np.ndindex(*batch):
+        if all(a[at].size for a in arrays):
+            parts = function(*(a[at] for a in arrays))
+            for out, part in zip(made, parts, strict=True):
+                out[at] = part
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+# --- cholesky and triangular systems ---
+
+
+def _cholesky(site: Site) -> Annotation:
+    _need_matrix(site, square=True)
+    return Tensor(site.shape(), site.dtype())
+
+
+def _cholesky_of(a: Array) -> tuple[Array]:
+    lower = np.tril(a)
+    try:
+        return (np.linalg.cholesky(lower + np.tril(a, -1).conj().T),)
+    except np.linalg.LinAlgError:
+        return (np.full_like(lower, np.nan),)
+
+
+def _cholesky_reference(a: Array) -> Any:
+    return _batched(_cholesky_of, a, results=[(a.shape[-2:], a.dtype)])
+
+
+def _jax_cholesky(a: Any) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    return jnp.tril(lax.linalg.cholesky(a, symmetrize_input=False))
+
+
+def _triangular_solve(site: Site) -> Annotation:
+    need_same_dtype(site, (0, 1))
+    batch, n, _ = _need_matrix(site, 0, square=True)
+    others, rows, columns = _need_matrix(site, 1)
+    if len(batch) != len(others):
+        raise site.error(f"ranks {len(batch) + 2} and {len(others) + 2}; equal ones are needed")
+    for axis, (p, q) in enumerate(zip(batch, others, strict=True)):
+        need_equal(site, p, q, f"batch axis {axis}")
+    need_equal(site, n, rows if site["left_side"] else columns, "the matrix and the right side")
+    return Tensor(site.shape(1), site.dtype())
+
+
+def _triangular_solve_reference(
+    a: Array, b: Array, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
+) -> Any:
+    def solve(m: Array, right: Array) -> tuple[Array]:
+        m = m.conj() if conjugate_a else m
+        trans = 1 if transpose_a else 0
+        if left_side:
+            return (scipy.linalg.solve_triangular(m, right, trans, lower, unit_diagonal, check_finite=False),)
+        turned = scipy.linalg.solve_triangular(m, right.T, 1 - trans, lower, unit_diagonal, check_finite=False)
+        return (turned.T,)
+
+    return _batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
+
+
+def _triangular_solve_flops(site: Site) -> Dim:
+    return product(site.shape(1)) * site.shape(0)[-1]
+
+
+def _jax_triangular_solve(a: Any, b: Any, **attrs: bool) -> Any:
+    from jax import lax
+
+    return lax.linalg.triangular_solve(a, b, **attrs)
+
+
+# --- factorisations ---
+
+
+def _lu(site: Site) -> Annotation:
+    batch, m, n = _need_matrix(site)
+    pivots = Tensor((*batch, m if m is n else dim_min(m, n)), "int32")
+    return Tuple((Tensor(site.shape(), site.dtype()), pivots, Tensor((*batch, m), "int32")))
+
+
+def _lu_reference(a: Array) -> Any:
+    m, n = a.shape[-2:]
+
+    def factor(x: Array) -> tuple[Array, Array, Array]:
+        lu, pivots = cast("tuple[Array, Array]", scipy.linalg.lu_factor(x, check_finite=False))
+        order = np.arange(m)
+        for i, p in enumerate(pivots):
+            order[[i, p]] = order[[p, i]]
+        return lu, pivots, order
+
+    results = _batched(factor, a, results=[((m, n), a.dtype), ((min(m, n),), np.int32), ((m,), np.int32)])
+    if 0 in a.shape:
+        results[2][...] = np.arange(m)
+    return results
+
+
+def _jax_lu(a: Any) -> Any:
+    from jax import lax
+
+    return tuple(lax.linalg.lu(a))
+
+
+def _need_width(site: Site) -> tuple[Dims, Dim, Dim, Dim, bool]:
+    """Batch, rows, columns, the lesser of both, and attribute full_matrices."""
+    batch, m, n = _need_matrix(site)
+    return batch, m, n, m if m is n else dim_min(m, n), site["full_matrices"]
+
+
+def _qr(site: Site) -> Annotation:
+    batch, m, n, k, full = _need_width(site)
+    inner = m if full else k
+    return Tuple((Tensor((*batch, m, inner), site.dtype()), Tensor((*batch, inner, n), site.dtype())))
+
+
+def _qr_reference(a: Array, *, full_matrices: bool) -> Any:
+    m, n = a.shape[-2:]
+    k = m if full_matrices else min(m, n)
+    mode = "complete" if full_matrices else "reduced"
+    q, r = _batched(lambda x: np.linalg.qr(x, cast("Any", mode)), a, results=[((m, k), a.dtype), ((k, n), a.dtype)])
+    if 0 in (m, n):
+        q[...] = np.eye(m, k)
+    return q, r
+
+
+def _jax_qr(a: Any, *, full_matrices: bool) -> Any:
+    from jax import lax
+
+    return tuple(lax.linalg.qr(a, full_matrices=full_matrices))
+
+
+def _eigh(site: Site) -> Annotation:
+    batch, n, _ = _need_matrix(site, square=True)
+    values = Tensor((*batch, n), _REAL.get(site.dtype(), site.dtype()))
+    return Tuple((Tensor(site.shape(), site.dtype()), values))
+
+
+def _eigh_reference(a: Array, *, lower: bool) -> Any:
+    n, real = a.shape[-1], _REAL.get(a.dtype.name, a.dtype.name)
+
+    def factor(x: Array) -> tuple[Array, Array]:
+        values, vectors = np.linalg.eigh(x, "L" if lower else "U")
+        return vectors, values
+
+    return _batched(factor, a, results=[((n, n), a.dtype), ((n,), real)])
+
+
+def _jax_eigh(a: Any, *, lower: bool) -> Any:
+    from jax import lax
+
+    return tuple(lax.linalg.eigh(a, lower=lower, symmetrize_input=False))
+
+
+def _svd(site: Site) -> Annotation:
+    batch, m, n, k, full = _need_width(site)
+    values = Tensor((*batch, k), _REAL.get(site.dtype(), site.dtype()))
+    if not site["compute_uv"]:
+        return values
+    left, right = (m if full else k), (n if full else k)
+    return Tuple((values, Tensor((*batch, m, left), site.dtype()), Tensor((*batch, right, n), site.dtype())))
+
+
+def _svd_reference(a: Array, *, full_matrices: bool, compute_uv: bool) -> Any:
+    m, n = a.shape[-2:]
+    k, real = min(m, n), _REAL.get(a.dtype.name, a.dtype.name)
+    if not compute_uv:
+        return _batched(lambda x: (np.linalg.svd(x, compute_uv=False),), a, results=[((k,), real)])
+    left, right = (m, n) if full_matrices else (k, k)
+
+    def factor(x: Array) -> tuple[Array, Array, Array]:
+        u, s, vt = np.linalg.svd(x, full_matrices)
+        return s, u, vt
+
+    s, u, vt = _batched(factor, a, results=[((k,), real), ((m, left), a.dtype), ((right, n), a.dtype)])
+    if k == 0:
+        u[...], vt[...] = np.eye(m, left), np.eye(right, n)
+    return s, u, vt
+
+
+def _jax_svd(a: Any, *, full_matrices: bool, compute_uv: bool) -> Any:
+    from jax import lax
+
+    found = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+    if not compute_uv:
+        return found
+    u, s, vt = found
+    return s, u, vt
+
+
+# --- the Fourier transform ---
+
+_TRANSFORMS = ("fft", "ifft", "rfft", "irfft")
+
+
+def _fft(site: Site) -> Annotation:
+    shape, dtype, lengths = site.shape(), site.dtype(), cast("Dims", site["lengths"])
+    if site["kind"] not in _TRANSFORMS:
+        raise site.error(f"kind {site['kind']!r}; accepted: {', '.join(_TRANSFORMS)}")
+    if not 1 <= len(lengths) <= min(3, len(shape)):
+        raise site.error(f"{len(lengths)} lengths; 1 to {min(3, len(shape))} of the last axes can be transformed")
+    need_kind(site, "f" if site["kind"] == "rfft" else "c")
+    first = len(shape) - len(lengths)
+    half = lengths[-1] // 2 + 1
+    for axis, size in enumerate(lengths):
+        wanted = half if site["kind"] == "irfft" and axis == len(lengths) - 1 else size
+        need_equal(site, shape[first + axis], wanted, f"axis {first + axis} and its length")
+    if site["kind"] == "rfft":
+        if dtype not in _COMPLEX:
+            raise site.error(f"operand 0 is {dtype}; float32 or float64 is needed")
+        return Tensor((*shape[:first], *lengths[:-1], half), _COMPLEX[dtype])
+    if site["kind"] == "irfft":
+        return Tensor((*shape[:first], *lengths), _REAL[dtype])
+    return Tensor(shape, dtype)
+
+
+def _fft_reference(x: Array, *, kind: str, lengths: tuple[Any, ...]) -> Array:
+    sizes = [int(n) for n in lengths]
+    axes = list(range(-len(sizes), 0))
+    transform: Any = {"fft": np.fft.fftn, "ifft": np.fft.ifftn, "rfft": np.fft.rfftn, "irfft": np.fft.irfftn}[kind]
+    to_complex = x.dtype if x.dtype.kind == "c" else np.dtype(_COMPLEX[x.dtype.name])
+    made = _REAL[x.dtype.name] if kind == "irfft" else to_complex
+    if not x.size:
+        last = sizes[-1] // 2 + 1 if kind == "rfft" else sizes[-1]
+        return np.zeros((*x.shape[: -len(sizes)], *sizes[:-1], last), made)
+    return transform(x, sizes, axes).astype(made)
+
+
+def _fft_cost(site: Site) -> Counts:
+    result = deduce(site.op, site.operands, site.attrs)
+    points = product((*site.shape()[: -len(site["lengths"])], *site["lengths"]))
+    rounds = sum(map(log2_of, site["lengths"]))
+    real = site["kind"] in ("rfft", "irfft")
+    read = product(site.shape()) * itemsize(site.dtype())
+    return Counts(points * rounds * (3 if real else 5), read, bytes_of(result))
+
+
+def _jax_fft(x: Any, *, kind: str, lengths: tuple[int, ...]) -> Any:
+    from jax import lax
+
+    return lax.fft(x, kind, lengths)
+
+
+_A = ("a",)
+_FULL = Attribute("full_matrices", default=False)
+_FLAGS = tuple(
+    Attribute(name, default=False) for name in ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
+)
+
+for _operator in (
+    Operator("cholesky", _A, _cholesky, _jax_cholesky, None, (), _cholesky_reference,
+             _cost(lambda site: product(site.shape()) * site.shape()[-1]),
+             doc="the lower triangle L with L @ L.H = a, of which the lower triangle is read; NaN where there is none"),
+    Operator("triangular_solve", ("a", "b"), _triangular_solve, _jax_triangular_solve, None, _FLAGS,
+             _triangular_solve_reference, _cost(_triangular_solve_flops),
+             doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
+    Operator("lu", _A, _lu, _jax_lu, None, (), _lu_reference, _cost(_cubes(1)),
+             doc="both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make"),
+    Operator("qr", _A, _qr, _jax_qr, None, (_FULL,), _qr_reference, _cost(_cubes(4)),
+             doc="an orthogonal and an upper triangular factor"),
+    Operator("eigh", _A, _eigh, _jax_eigh, None, (Attribute("lower", default=True),), _eigh_reference,
+             _cost(_cubes(9)),
+             doc="eigenvectors and ascending eigenvalues of a Hermitian matrix, of which one triangle is read"),
+    Operator("svd", _A, _svd, _jax_svd, None, (_FULL, Attribute("compute_uv", default=True)), _svd_reference,
+             _cost(_cubes(14)), doc="singular values, descending, and the left and right singular vectors"),
+    Operator("fft", ("x",), _fft, _jax_fft, None, (Attribute("kind"), Attribute("lengths", "dims")), _fft_reference,
+             _fft_cost, doc="the discrete Fourier transform of the last axes: fft, ifft, rfft, irfft"),
+):  # fmt: skip
+    register(_operator)

@@ -1,0 +1,122 @@
+"""Running reductions along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from relax_eg.ir.annotations import Annotation, itemsize
+from relax_eg.ops.record import Attribute, Equations, Operator, Site, register
+from relax_eg.ops.sizes import like, need_axis, need_kind, product
+from relax_eg.ops.windows import identity
+from relax_eg.shapes import Dim
+from relax_eg.tir import (
+    Buffer,
+    Counts,
+    Index,
+    Scalar,
+    TensorProgram,
+    apply,
+    cast,
+    compute,
+    const,
+    exp,
+    less_equal,
+    log,
+    loop,
+    program,
+    reduce,
+    select,
+)
+
+_Kind = Literal["sum", "prod", "max", "min"]
+
+
+def _deduction(accepts: str) -> Callable[[Site], Annotation]:
+    def deduce(site: Site) -> Annotation:
+        need_kind(site, accepts)
+        need_axis(site, site["axis"], len(site.shape()))
+        return like(site)
+
+    return deduce
+
+
+def _running(site: Site, x: Buffer, i: tuple[Dim, ...], kind: _Kind, element: Callable[[Scalar], Scalar]) -> Scalar:
+    """The reduction of `element` of everything up to `i`, or from `i` on."""
+    axis, k = site["axis"], loop("k")
+    first, last = (i[axis], k) if site["reverse"] else (k, i[axis])
+    value = element(x[(*i[:axis], k, *i[axis + 1 :])])
+    nothing = const(identity(kind, value.dtype), value.dtype)
+    return reduce(kind, select(less_equal(Index(first), Index(last)), value, nothing), (k, x.shape[axis]))
+
+
+def _equations(kind: _Kind) -> Equations:
+    def equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+        (x,) = buffers
+        return program(site.op, buffers, compute("out", x.shape, lambda *i: _running(site, x, i, kind, lambda v: v)))
+
+    return equations
+
+
+def _logsumexp_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    """The greatest so far is taken out of the exponentials; where it is infinite, nothing is."""
+    (x,) = buffers
+    wide = "float32" if x.dtype in ("float16", "bfloat16") else x.dtype
+
+    def greatest(*i: Dim) -> Scalar:
+        top = _running(site, x, i, "max", lambda v: cast(v, wide))
+        return select(apply("is_finite", top), top, const(0, wide))
+
+    top = compute("top", x.shape, greatest)
+
+    def value(*i: Dim) -> Scalar:
+        total = _running(site, x, i, "sum", lambda v: exp(cast(v, wide) - top[i]))
+        return cast(log(total) + top[i], x.dtype)
+
+    return program("cumlogsumexp", buffers, top, compute("out", x.shape, value))
+
+
+def _cost(weight: int) -> Callable[[Site], Counts]:
+    def cost(site: Site) -> Counts:
+        # The equations say what it means, n*n/2 steps; a scan does it in one pass.
+        elements = product(site.shape())
+        moved = elements * itemsize(site.dtype())
+        return Counts(elements * weight, moved, moved)
+
+    return cost
+
+
+def _lower(name: str) -> Callable[..., Any]:
+    def lower(x: Any, *, axis: int, reverse: bool) -> Any:
+        from jax import lax
+
+        return getattr(lax, name)(x, axis, reverse)
+
+    return lower
+
+
+_ATTRIBUTES = (Attribute("axis"), Attribute("reverse", default=False))
+_SCANS: tuple[tuple[str, _Kind, str, str], ...] = (
+    ("cumsum", "sum", "iufc", "sums"),
+    ("cumprod", "prod", "iufc", "products"),
+    ("cummax", "max", "iuf", "maxima; NaN wins"),
+    ("cummin", "min", "iuf", "minima; NaN wins"),
+)
+
+for _name, _kind, _accepts, _what in _SCANS:
+    register(
+        Operator(_name, ("x",), _deduction(_accepts), _lower(_name), _equations(_kind), _ATTRIBUTES, cost=_cost(1),
+                 doc=f"running {_what}, along the axis, from its end with `reverse`")
+    )  # fmt: skip
+register(
+    Operator(
+        "cumlogsumexp",
+        ("x",),
+        _deduction("f"),
+        _lower("cumlogsumexp"),
+        _logsumexp_equations,
+        _ATTRIBUTES,
+        cost=_cost(24),
+        doc="running logarithms of sums of exponentials along the axis, from its end with `reverse`",
+    )
+)

@@ -1,0 +1,105 @@
+"""Order: sorting and the greatest elements. No index equations say where an element goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.ops.record import Attribute, Operator, Site, register
+from relax_eg.ops.sizes import like, need_at_most, need_axis, need_equal, need_kind, product
+from relax_eg.shapes import Dim
+from relax_eg.tir import Counts
+
+Array = np.ndarray[Any, Any]
+
+
+def log2_of(size: Dim) -> int:
+    """The binary logarithm of a size, rounded up; of one that is not known, that of a thousand."""
+    return max(1, (size.value - 1).bit_length()) if size.is_const else 10
+
+
+def _sort(site: Site) -> Annotation:
+    if not site.operands:
+        raise site.error("at least one operand is needed")
+    keys, shape = site["num_keys"], site.shape(0)
+    if not isinstance(keys, int) or not 1 <= keys <= len(site.operands):
+        raise site.error(f"num_keys is {keys}; 1 to {len(site.operands)} operands can be keys")
+    need_axis(site, site["axis"], len(shape))
+    for i in range(len(site.operands)):
+        need_kind(site, "biuf" if i < keys else "biufc", i)
+        if len(site.shape(i)) != len(shape):
+            raise site.error(f"operand {i} has rank {len(site.shape(i))}, operand 0 rank {len(shape)}")
+        for a, (p, q) in enumerate(zip(shape, site.shape(i), strict=True)):
+            need_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
+    fields = tuple(like(site, i) for i in range(len(site.operands)))
+    return fields[0] if len(fields) == 1 else Tuple(fields)
+
+
+def _comparable(x: Array) -> Array:
+    """`x` in a dtype that numpy sorts, in the same order: NaN is last, and the zeros are equal."""
+    return x.astype(np.float32) if x.dtype.kind == "V" else x
+
+
+def _sort_reference(*xs: Array, axis: int, num_keys: int, stable: bool) -> Any:
+    order = np.lexsort([_comparable(x) for x in reversed(xs[:num_keys])], axis=axis)
+    results = tuple(np.take_along_axis(x, order, axis) for x in xs)
+    return results[0] if len(results) == 1 else results
+
+
+def _sort_cost(site: Site) -> Counts:
+    moved = Dim.of(0)
+    for i in range(len(site.operands)):
+        moved = moved + product(site.shape(i)) * itemsize(site.dtype(i))
+    rounds = log2_of(site.shape(0)[site["axis"]])
+    return Counts(product(site.shape(0)) * rounds * site["num_keys"], moved * rounds, moved * rounds)
+
+
+def _jax_sort(*xs: Any, axis: int, num_keys: int, stable: bool) -> Any:
+    from jax import lax
+
+    return lax.sort(xs[0] if len(xs) == 1 else xs, dimension=axis, num_keys=num_keys, is_stable=stable)
+
+
+def _top_k(site: Site) -> Annotation:
+    dtype, shape = need_kind(site, "biuf"), site.shape()
+    axis = need_axis(site, site["axis"], len(shape))
+    if len(site["k"]) != 1:
+        raise site.error(f"k is one size; got {len(site['k'])}")
+    (k,) = site["k"]
+    need_at_most(site, k, shape[axis], f"k, and the size of axis {axis}")
+    result = (*shape[:axis], k, *shape[axis + 1 :])
+    return Tuple((Tensor(result, dtype), Tensor(result, "int32")))
+
+
+def _top_k_reference(x: Array, *, k: tuple[Any], axis: int) -> tuple[Array, Array]:
+    # From the end of the reversed axis: of equals the first comes first, and NaN is the greatest.
+    turned = np.flip(_comparable(x), axis)
+    order = np.flip(np.argsort(turned, axis=axis, kind="stable"), axis)
+    first = np.take(x.shape[axis] - 1 - order, np.arange(int(k[0])), axis=axis)
+    return np.take_along_axis(x, first, axis), first.astype(np.int32)
+
+
+def _top_k_cost(site: Site) -> Counts:
+    (k,), elements = site["k"], product(site.shape())
+    kept = product((*site.shape()[: site["axis"]], k, *site.shape()[site["axis"] + 1 :]))
+    rounds = log2_of(site.shape()[site["axis"]])
+    return Counts(elements * rounds, elements * itemsize(site.dtype()), kept * (itemsize(site.dtype()) + 4))
+
+
+def _jax_top_k(x: Any, *, k: tuple[int], axis: int) -> Any:
+    from jax import lax
+
+    return tuple(lax.top_k(x, k[0], axis=axis))
+
+
+for _operator in (
+    Operator("sort", ("*x",), _sort, _jax_sort, None,
+             (Attribute("axis"), Attribute("num_keys", default=1), Attribute("stable", default=True)),
+             _sort_reference, _sort_cost,
+             doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
+    Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis")),
+             _top_k_reference, _top_k_cost, doc="the k greatest along the axis, descending, and where they are"),
+):  # fmt: skip
+    register(_operator)

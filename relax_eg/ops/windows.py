@@ -1,0 +1,311 @@
+"""Operators over windows: convolution, and reductions of windows (pooling).
+
+Sizes of a window's result are floor divisions, 0 where the window is larger than what it slides over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from relax_eg.ir.annotations import Annotation, Tensor, is_integer, itemsize
+from relax_eg.ops.contraction import accumulates, need_precision
+from relax_eg.ops.record import Attribute, Operator, Site, register
+from relax_eg.ops.sizes import (
+    ONE,
+    ZERO,
+    Dims,
+    at_least_zero,
+    dilated,
+    need_at_most,
+    need_equal,
+    need_kind,
+    need_length,
+    need_same_dtype,
+    product,
+)
+from relax_eg.shapes import Dim
+from relax_eg.tir import (
+    Buffer,
+    Counts,
+    Index,
+    Scalar,
+    TensorProgram,
+    cast,
+    compute,
+    const,
+    equal,
+    less,
+    less_equal,
+    loop,
+    program,
+    reduce,
+    select,
+    sum_,
+)
+from relax_eg.tir.expr import Axis
+
+
+def window_count(size: Dim, window: Dim, stride: int) -> Dim:
+    """How many windows fit into `size` elements."""
+    return at_least_zero((size - window) // stride + 1)
+
+
+def _need_steps(site: Site, name: str, length: int, of: str) -> tuple[int, ...]:
+    """Attribute `name`: an integer >= 1 for each axis."""
+    for value in need_length(site, name, length, of):
+        if not isinstance(value, int) or value < 1:
+            raise site.error(f"{name} has {value}; integers >= 1 are accepted")
+    return site[name]
+
+
+def _guarded(at: Dim, size: Dim, low: Dim, high: Dim, dilation: int) -> tuple[Dim, list[Scalar]]:
+    """Where position `at` of a padded, dilated axis lies in the axis itself, and what must hold for it to do so."""
+    p = at - low
+    guards: list[Scalar] = []
+    if not (low.is_const and low.value <= 0):
+        guards.append(less_equal(Index(ZERO), Index(p)))
+    if not (high.is_const and high.value <= 0):
+        guards.append(less(Index(p), Index(dilated(size, dilation - 1))))
+    if dilation > 1:
+        guards.append(equal(Index(p % dilation), 0))
+    return p // dilation, guards
+
+
+def _read_guarded(x: Buffer, at: Sequence[Dim], guards: Sequence[Scalar], otherwise: Scalar) -> Scalar:
+    if not guards:
+        return x[tuple(at)]
+    inside = guards[0]
+    for g in guards[1:]:
+        inside = inside & g
+    return select(inside, x[tuple(at)], otherwise)
+
+
+# --- convolution ---
+
+
+def _conv_shape(site: Site) -> Dims:
+    x, w = site.shape(0), site.shape(1)
+    if len(x) != len(w) or len(x) < 2:
+        raise site.error(f"ranks {len(x)} and {len(w)}; both are (batch or out, channels, *spatial)")
+    rank = len(x) - 2
+    strides = _need_steps(site, "strides", rank, "space")
+    around, between = (_need_steps(site, name, rank, "space") for name in ("dilation", "input_dilation"))
+    low, high = (need_length(site, name, rank, "space") for name in ("low", "high"))
+    groups = site["groups"]
+    if not isinstance(groups, int) or groups < 1:
+        raise site.error(f"groups is {groups}; an integer >= 1 is needed")
+    need_equal(site, x[1], w[1] * groups, "channels, and channels of the kernel times groups")
+    if (rest := w[0] % groups) is not ZERO:
+        raise site.error(f"{w[0]} output channels in {groups} groups leave {rest}")
+    space: list[Dim] = []
+    for axis in range(rank):
+        size = low[axis] + dilated(x[2 + axis], between[axis] - 1) + high[axis]
+        need_at_most(site, ZERO, size, f"the padded size of axis {2 + axis}")
+        space.append(window_count(size, dilated(w[2 + axis], around[axis] - 1), strides[axis]))
+    return (x[0], w[0], *space)
+
+
+def _conv(site: Site) -> Annotation:
+    dtype = need_same_dtype(site, (0, 1))
+    need_kind(site, "iufc")
+    need_precision(site)
+    out = site["out_dtype"]
+    if out is not None and not accumulates(dtype, out):
+        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
+    return Tensor(_conv_shape(site), out or dtype)
+
+
+def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, w = buffers
+    shape = _conv_shape(site)
+    groups, out = site["groups"], site["out_dtype"] or x.dtype
+    c = loop("c")
+    window = [loop(f"k{a}") if size is not ONE else ZERO for a, size in enumerate(w.shape[2:])]
+    over: list[Axis] = [(c, w.shape[1])]
+    over += [(k, size) for k, size in zip(window, w.shape[2:], strict=True) if k is not ZERO]
+
+    def element(*i: Dim) -> Scalar:
+        channel = c if groups == 1 else i[1] // (shape[1] // groups) * w.shape[1] + c
+        at, guards = [i[0], channel], list[Scalar]()
+        for axis, k in enumerate(window):
+            place = i[2 + axis] * site["strides"][axis] + k * site["dilation"][axis]
+            p, more = _guarded(
+                place, x.shape[2 + axis], site["low"][axis], site["high"][axis], site["input_dilation"][axis]
+            )
+            at.append(p)
+            guards += more
+        read = _read_guarded(x, at, guards, const(0, x.dtype))
+        return sum_(cast(read, out) * cast(w[(i[1], c, *window)], out), over)
+
+    return program("conv", buffers, compute("out", shape, element))
+
+
+def _jax_conv(
+    x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
+    input_dilation: tuple[int, ...], groups: int, precision: str | None, out_dtype: str | None,
+) -> Any:  # fmt: skip
+    from jax import lax
+
+    return lax.conv_general_dilated(
+        x, w, strides, tuple(zip(low, high, strict=True)), lhs_dilation=input_dilation, rhs_dilation=dilation,
+        feature_group_count=groups, precision=precision, preferred_element_type=out_dtype,
+    )  # fmt: skip
+
+
+# --- reductions of windows ---
+
+_KINDS = {"sum": "iufc", "prod": "iufc", "max": "biuf", "min": "biuf"}
+
+
+def _window_shape(site: Site, i: int = 0) -> Dims:
+    shape = site.shape(i)
+    window, low, high = (need_length(site, name, len(shape), "the operand") for name in ("window", "low", "high"))
+    strides, around, between = (
+        _need_steps(site, name, len(shape), "the operand") for name in ("strides", "dilation", "input_dilation")
+    )
+    sizes: list[Dim] = []
+    for axis, size in enumerate(shape):
+        padded = low[axis] + dilated(size, between[axis] - 1) + high[axis]
+        need_at_most(site, ZERO, padded, f"the padded size of axis {axis}")
+        need_at_most(site, ONE, window[axis], f"the window on axis {axis}")
+        sizes.append(window_count(padded, dilated(window[axis], around[axis] - 1), strides[axis]))
+    return tuple(sizes)
+
+
+def _reduce_window(site: Site) -> Annotation:
+    if site["kind"] not in _KINDS:
+        raise site.error(f"kind {site['kind']!r}; accepted: {', '.join(_KINDS)}")
+    dtype = need_kind(site, _KINDS[site["kind"]])
+    return Tensor(_window_shape(site), dtype)
+
+
+def identity(kind: str, dtype: str) -> Any:
+    """What a reduction gives over nothing."""
+    if kind in ("sum", "prod"):
+        return int(kind == "prod")
+    if dtype == "bool":
+        return kind == "min"
+    if is_integer(dtype):
+        limits = ml_dtypes.iinfo(np.dtype(dtype))
+        return int(limits.min if kind == "max" else limits.max)
+    return float("-inf") if kind == "max" else float("inf")
+
+
+def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    (x,) = buffers
+    loops = [loop(f"k{a}") if size is not ONE else ZERO for a, size in enumerate(site["window"])]
+    over = [(k, size) for k, size in zip(loops, site["window"], strict=True) if k is not ZERO]
+
+    def element(*i: Dim) -> Scalar:
+        at, guards = list[Dim](), list[Scalar]()
+        for axis, k in enumerate(loops):
+            place = i[axis] * site["strides"][axis] + k * site["dilation"][axis]
+            p, more = _guarded(
+                place, x.shape[axis], site["low"][axis], site["high"][axis], site["input_dilation"][axis]
+            )
+            at.append(p)
+            guards += more
+        read = _read_guarded(x, at, guards, const(identity(site["kind"], x.dtype), x.dtype))
+        return reduce(site["kind"], read, over)
+
+    return program("reduce_window", buffers, compute("out", _window_shape(site), element))
+
+
+def _jax_reduce_window(
+    x: Any, *, kind: str, window: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...],
+    high: tuple[int, ...], dilation: tuple[int, ...], input_dilation: tuple[int, ...],
+) -> Any:  # fmt: skip
+    from jax import lax
+
+    combine = {"sum": lax.add, "prod": lax.mul, "max": lax.max, "min": lax.min}[kind]
+    start = np.asarray(identity(kind, x.dtype.name)).astype(x.dtype)
+    return lax.reduce_window(
+        x, start, combine, window, strides, tuple(zip(low, high, strict=True)), input_dilation, dilation
+    )
+
+
+# --- the transpose of max pooling ---
+
+
+def _window_scatter(site: Site) -> Annotation:
+    if site["kind"] not in ("max", "min"):
+        raise site.error(f"kind {site['kind']!r}; accepted: max, min")
+    need_same_dtype(site, (0, 1))
+    dtype = need_kind(site, "f")
+    ones = (1,) * len(site.shape(1))
+    wanted = _window_shape(Site(site.op, site.operands, {**site.attrs, "dilation": ones, "input_dilation": ones}), i=1)
+    for axis, (a, b) in enumerate(zip(site.shape(0), wanted, strict=True)):
+        need_equal(site, a, b, f"axis {axis} of the source, and the number of windows")
+    return Tensor(site.shape(1), dtype)
+
+
+def _window_scatter_reference(
+    source: np.ndarray[Any, Any], x: np.ndarray[Any, Any], *, kind: str, window: Sequence[Any],
+    strides: Sequence[int], low: Sequence[Any], high: Sequence[Any],
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    better: Callable[..., Any] = np.greater_equal if kind == "max" else np.less_equal
+    out = np.zeros(x.shape, np.float64)
+    if 0 in source.shape or 0 in x.shape:
+        return out.astype(x.dtype)
+    places = np.indices(source.shape)
+    best = np.zeros(source.shape)
+    chosen = np.full(source.shape, -1)
+    for k in np.ndindex(*(int(n) for n in window)):
+        at = [places[a] * strides[a] + k[a] - int(low[a]) for a in range(x.ndim)]
+        valid = np.logical_and.reduce([(p >= 0) & (p < n) for p, n in zip(at, x.shape, strict=True)])
+        flat = np.ravel_multi_index([np.where(valid, p, 0) for p in at], x.shape)
+        value = x.ravel()[flat].astype(np.float64)
+        takes = valid & ((chosen < 0) | ~better(best, value))  # the first of equals stays
+        best, chosen = np.where(takes, value, best), np.where(takes, flat, chosen)
+    found = chosen >= 0
+    np.add.at(out.reshape(-1), chosen[found], source[found].astype(np.float64))
+    return out.astype(x.dtype)
+
+
+def _window_scatter_cost(site: Site) -> Counts:
+    windows, elements = product(site.shape(0)), product(site.shape(1))
+    size = itemsize(site.dtype())
+    return Counts(windows * product(site["window"]) + windows, (windows + elements) * size, elements * size)
+
+
+def _jax_window_scatter(
+    source: Any, x: Any, *, kind: str, window: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...],
+    high: tuple[int, ...],
+) -> Any:  # fmt: skip
+    # The derivative of pooling is the public way to this primitive.
+    import jax
+    from jax import lax
+
+    combine, start = (lax.max, -np.inf) if kind == "max" else (lax.min, np.inf)
+
+    def pool(v: Any) -> Any:
+        return lax.reduce_window(
+            v, np.asarray(start).astype(x.dtype), combine, window, strides, tuple(zip(low, high, strict=True))
+        )
+
+    return jax.vjp(pool, x)[1](source)[0]
+
+
+_WINDOW = (
+    Attribute("kind"), Attribute("window", "dims"), Attribute("strides"), Attribute("low", "dims"),
+    Attribute("high", "dims"),
+)  # fmt: skip
+_DILATIONS = (Attribute("dilation"), Attribute("input_dilation"))
+
+for _operator in (
+    Operator("conv", ("x", "weight"), _conv, _jax_conv, _conv_equations,
+             (Attribute("strides"), Attribute("low", "dims"), Attribute("high", "dims"), *_DILATIONS,
+              Attribute("groups", default=1), Attribute("precision", default=None),
+              Attribute("out_dtype", default=None)),
+             doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
+    Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*_WINDOW, *_DILATIONS),
+             doc="the sum, product, maximum or minimum of every window; what is padded counts nothing"),
+    Operator("window_scatter", ("source", "x"), _window_scatter, _jax_window_scatter, None, _WINDOW,
+             _window_scatter_reference, _window_scatter_cost,
+             doc="each source element added where its window of x has its first extreme: pooling's transpose"),
+):  # fmt: skip
+    register(_operator)

@@ -1,0 +1,80 @@
+"""Left minus right: terms grouped by their factors, guards weighed against each other by z3 where they differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+from relax_eg.rules.verify_formal.guards import Facts, Guard
+from relax_eg.rules.verify_formal.terms import Factor, Normalizer, Sum, Term
+from relax_eg.shapes import Dim
+
+# How much more than the left side's the absolute sum of the right side's summands may be.
+_MASS = 2
+
+Summand = tuple[Fraction, Dim, frozenset[Guard]]
+
+
+class _Group:
+    """Terms that differ in guards and integer factors only: coefficients of both sides and masses."""
+
+    def __init__(self) -> None:
+        self.left: list[Summand] = []
+        self.right: list[Summand] = []
+        self.left_mass: list[Summand] = []
+        self.right_mass: list[Summand] = []
+
+
+def same_sums(left: Sum, right: Sum, facts: Facts, normal: Normalizer, modulus: int, accurately: bool) -> str:
+    """Why `left` and `right`, settled, are not shown equal; empty where they are. With `accurately`, also that the
+    right side adds up no larger summands than the left."""
+    groups: dict[tuple[tuple[str, ...], frozenset[str]], _Group] = {}
+    for side, s in (("left", left), ("right", right)):
+        for t, c, m in s.items():
+            named = normal.named(t)
+            plain, dim = _without_dims(named)
+            group = groups.setdefault((tuple(f.key for f in plain), named.bound), _Group())
+            getattr(group, side).append((c, dim, named.guards))
+            getattr(group, f"{side}_mass").append((m, dim, named.guards))
+    for key, group in groups.items():
+        difference = _collected(group.left, group.right, modulus)
+        if difference and not facts.never(lambda w, d=difference: w.differs(w.weighted(d, _scale(d)), 0)):
+            return f"not shown equal: the terms with factors {' * '.join(key[0]) or '1'}"
+        if accurately and not _lighter(group, facts):
+            return f"the right side sums and cancels terms with factors {' * '.join(key[0]) or '1'}"
+    return ""
+
+
+def _without_dims(t: Term) -> tuple[list[Factor], Dim]:
+    dim = Dim.of(1)
+    plain: list[Factor] = []
+    for f in t.factors:
+        if f.kind == "dim":
+            dim = dim * f.dims[0]
+        else:
+            plain.append(f)
+    return plain, dim
+
+
+def _collected(left: Iterable[Summand], right: Iterable[Summand], modulus: int = 0) -> list[Summand]:
+    total: dict[tuple[Dim, frozenset[Guard]], Fraction] = {}
+    for sign, side in ((1, left), (-1, right)):
+        for c, d, g in side:
+            total[d, g] = total.get((d, g), Fraction(0)) + sign * c
+    if modulus:
+        total = {k: c % modulus for k, c in total.items()}
+        total = {k: c - modulus if 2 * c > modulus else c for k, c in total.items()}
+    return [(c, d, g) for (d, g), c in total.items() if c]
+
+
+def _lighter(group: _Group, facts: Facts) -> bool:
+    """Whether the right side's mass is at most `_MASS` times the left's wherever anything is."""
+    rest = _collected([(_MASS * c, d, g) for c, d, g in group.left_mass], group.right_mass)
+    if all(c > 0 for c, _, _ in rest):
+        return True
+    return facts.never(lambda w: w.exceeds(0, w.weighted(rest, _scale(rest))))
+
+
+def _scale(summands: Iterable[Summand]) -> int:
+    return math.lcm(*(c.denominator for c, _, _ in summands))

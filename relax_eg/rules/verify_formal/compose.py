@@ -1,0 +1,255 @@
+"""One scalar term for an element of a program: the index equations of its operators put into one another.
+
+The term reads pattern variables only, each index is a `Dim`, and bound variables are distinct throughout. An index
+that depends on data becomes an *opaque* variable, whose definition, a scalar term, `Composer.opaque` keeps: equal
+definitions have one variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ops.record import program_of, site_of
+from relax_eg.rules.verify_formal.guards import Guard, at_least, divisors, not_zero, zero
+from relax_eg.shapes import Dim, dim_max, dim_min
+from relax_eg.tir.expr import (
+    Apply,
+    Cast,
+    Const,
+    Index,
+    IndexValue,
+    Read,
+    Reduce,
+    Scalar,
+    Select,
+    loop,
+    walk,
+)
+from relax_eg.tir.functions import kind
+
+ZERO = Dim.of(0)
+ONE = Dim.of(1)
+# Sizes and positions are taken to fit these; what is computed with them is so only in the wide one.
+_INDEX_DTYPES = ("int32", "int64", "uint32", "uint64")
+_WIDE = "int64"
+_NEAR = 2**20
+
+Reader = Callable[[str, tuple[Dim, ...], str], Scalar]
+
+
+class Unsupported(Exception):
+    """Not expressible here; the proof ends as unknown."""
+
+
+class Composer:
+    """Makes terms; one for both sides of an instance, so that they share bound variables' and opaque names."""
+
+    def __init__(self) -> None:
+        self.opaque: dict[str, Scalar] = {}
+        self._names: dict[Scalar, str] = {}
+        self._count = 0
+        self._memo: dict[tuple[Expr, int, tuple[Dim, ...]], Scalar] = {}
+
+    def fresh(self, prefix: str = "v") -> Dim:
+        self._count += 1
+        return loop(f"{prefix}{self._count}")
+
+    def element(self, e: Expr, at: Sequence[Dim], output: int = 0) -> Scalar:
+        """Element `at` of `e`, or of its result number `output`."""
+        key = (e, output, tuple(at))
+        if key not in self._memo:
+            self._memo[key] = self._element(e, tuple(at), output)
+        return self._memo[key]
+
+    def _element(self, e: Expr, at: tuple[Dim, ...], output: int) -> Scalar:
+        if e.op == VAR:
+            return Read(str(e.attr("name")), at, e.dtype)
+        if e.op == CONSTANT:
+            value = constant_value(e)
+            if value.ndim:
+                raise Unsupported("a constant tensor")
+            return Const(value.item(), e.dtype)
+        if e.op == TUPLE_GET:
+            return self.element(e.args[0], at, e.attr("index"))
+        if e.op in CORE:
+            raise Unsupported(e.op)
+        made = program_of(site_of(e))
+        if made is None:
+            raise Unsupported(f"{e.op} has no index equations")
+        inputs = {b.name: a for b, a in zip(made.inputs, e.args, strict=True)} if made.inputs else {}
+        stages = {s.output.name: s for s in made.stages}
+
+        def read(name: str, indices: tuple[Dim, ...], dtype: str) -> Scalar:
+            if name in inputs:
+                return self.element(inputs[name], indices)
+            s = stages[name]
+            env = {next(iter(v.variables)): i for v, i in zip(s.indices, indices, strict=True)}
+            return self.translate(s.value, env, read)
+
+        name = made.outputs[output]
+        return read(name, at, made.buffers[name].dtype)
+
+    def translate(self, s: Scalar, env: Mapping[str, Dim], read: Reader) -> Scalar:
+        """`s` with its loop variables replaced and its reads given by `read`."""
+        if isinstance(s, Const):
+            return s
+        if isinstance(s, Index):
+            return Index(self.replaced(s.dim, env), s.dtype)
+        if isinstance(s, Read):
+            at = tuple(self._index(i, env, read) for i in s.indices)
+            return read(s.buffer, at, s.dtype)
+        if isinstance(s, Apply):
+            return Apply(s.fn, tuple(self.translate(a, env, read) for a in s.args))
+        if isinstance(s, Cast):
+            return Cast(self.translate(s.arg, env, read), s.dtype)
+        if isinstance(s, Select):
+            return Select(*(self.translate(a, env, read) for a in (s.cond, s.then, s.other)))
+        assert isinstance(s, Reduce)
+        inner = dict(env)
+        over: list[tuple[Dim, Dim]] = []
+        for v, extent in s.over:
+            (name,) = v.variables
+            size = self.replaced(extent, env)
+            # One element: its index is 0. A position is kept, for what it says of an empty axis.
+            if size is ONE and not s.kind.startswith("arg"):
+                inner[name] = ZERO
+                continue
+            inner[name] = self.fresh()
+            over.append((inner[name], size))
+        body = self.translate(s.body, inner, read)
+        return Reduce(s.kind, tuple(over), body) if over else body
+
+    def _index(self, i: IndexValue, env: Mapping[str, Dim], read: Reader) -> Dim:
+        return self.replaced(i, env) if isinstance(i, Dim) else self.as_dim(self.translate(i, env, read))
+
+    def as_dim(self, s: Scalar) -> Dim:
+        """The integer `s` as a Dim; what depends on data is an opaque variable."""
+        found = index_dim(s, self.name_of)
+        return Dim.var(self.name_of(s)) if found is None else found
+
+    def name_of(self, s: Scalar) -> str:
+        """The opaque variable that stands for `s`."""
+        if s not in self._names:
+            (name,) = self.fresh("o").variables
+            self._names[s], self.opaque[name] = name, s
+        return self._names[s]
+
+    def free(self, d: Dim) -> frozenset[str]:
+        """The variables of `d`, those in definitions of opaque ones included."""
+        return self.closed(d.variables)
+
+    def closed(self, names: Iterable[str]) -> frozenset[str]:
+        found: set[str] = set()
+        todo = list(names)
+        while todo:
+            n = todo.pop()
+            if n not in found:
+                found.add(n)
+                if n in self.opaque:
+                    for t in walk(self.opaque[n]):
+                        todo.extend(v for d in dims_in(t) for v in d.variables)
+        return frozenset(found)
+
+    def replaced(self, d: Dim, env: Mapping[str, Dim]) -> Dim:
+        """`d` with variables replaced, also in the definitions of its opaque ones."""
+        mine: dict[str, Dim] = {}
+        for n in d.variables:
+            if n in env:
+                mine[n] = env[n]
+            elif n in self.opaque and self.closed((n,)) & env.keys():
+                mine[n] = self.as_dim(self.renamed(self.opaque[n], env))
+        return d.substitute(mine) if mine else d
+
+    def renamed(self, s: Scalar, env: Mapping[str, Dim]) -> Scalar:
+        """`s` with its free variables replaced."""
+        return self.translate(s, env, lambda name, at, dtype: Read(name, at, dtype))
+
+
+def dims_in(t: Scalar) -> tuple[Dim, ...]:
+    if isinstance(t, Index):
+        return (t.dim,)
+    if isinstance(t, Read):
+        return tuple(i for i in t.indices if isinstance(i, Dim))
+    return tuple(d for _, d in t.over) if isinstance(t, Reduce) else ()
+
+
+def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
+    """The integer term `s` as a Dim where that is exact, reads as opaque variables; else None."""
+    if isinstance(s, Const):
+        return Dim.of(int(s.value)) if kind(s.dtype) in "iu" and isinstance(s.value, int) else None
+    if isinstance(s, Index):
+        return s.dim if s.dtype in _INDEX_DTYPES else None
+    if isinstance(s, Read):
+        return Dim.var(name_of(s)) if kind(s.dtype) in "iu" else None
+    if isinstance(s, Cast):
+        widens = s.dtype == _WIDE and kind(s.arg.dtype) in "iu" and s.arg.dtype != "uint64"
+        return index_dim(s.arg, name_of) if widens else None
+    if isinstance(s, Apply) and s.fn in ("add", "subtract") and s.dtype in ("int32", _WIDE) and _is_near(s):
+        a, b = (index_dim(x, name_of) for x in s.args)
+        return None if a is None or b is None else a + b if s.fn == "add" else a - b
+    if isinstance(s, Apply) and s.dtype == _WIDE and len(s.args) == 2:
+        a, b = (index_dim(x, name_of) for x in s.args)
+        if a is None or b is None:
+            return None
+        match s.fn:
+            case "maximum":
+                return dim_max(a, b)
+            case "minimum":
+                return dim_min(a, b)
+            case "add" | "subtract" | "multiply" if s.on_indices:  # of data, they might wrap
+                return a + b if s.fn == "add" else a - b if s.fn == "subtract" else a * b
+            case _:
+                return None
+    return None
+
+
+def _is_near(s: Apply) -> bool:
+    """Whether it is a position and a small constant."""
+    x, y = s.args
+    return isinstance(x, Index) and isinstance(y, Const) and abs(int(y.value.real)) <= _NEAR
+
+
+# --- what must hold for programs to exist ---
+
+# Operators whose preconditions on sizes are stated below, or are settled when the node is made.
+_PROMISE = "promise"
+
+
+def size_conditions(results: Sequence[Expr]) -> list[tuple[Guard, ...]]:
+    """What the sizes must satisfy for `results` to exist: in each tuple one guard, at least, holds."""
+    found: dict[tuple[Guard, ...], None] = {}
+    for e in postorder(results):
+        if not isinstance(e.annotation, Tensor):
+            if e.op == "split":
+                found.update(dict.fromkeys((at_least(s),) for s in e.attr("sections")))
+            continue
+        attributes = [v for _, value in e.attrs for v in (value if isinstance(value, tuple) else (value,))]
+        dims = [*e.shape, *(v for v in attributes if isinstance(v, Dim))]
+        found.update(dict.fromkeys((at_least(d),) for d in e.shape))
+        found.update(dict.fromkeys((not_zero(by),) for d in dims for by in divisors(d)))
+        if e.op == "strided_slice":
+            for low, high, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
+                found.update(dict.fromkeys((at_least(d),) for d in (low, high - low, size - high)))
+        elif e.op == "take" and e.attr("mode") != "fill":
+            # Only an empty axis has no element that a clipped index could mean.
+            extent = e.args[0].shape[e.attr("axis")]
+            found[(at_least(extent - 1), *(zero(d) for d in e.args[1].shape))] = None
+        elif e.op in ("argmax", "argmin"):
+            extent = e.args[0].shape[e.attr("axis")]
+            found[(at_least(extent - 1), *(zero(d) for d in e.shape))] = None
+    return [c for c in found if not any(g.dim.is_const and _true(g) for g in c)]
+
+
+def _true(g: Guard) -> bool:
+    return g.dim.value >= 0 if g.kind == "ge" else (g.dim.value == 0) == (g.kind == "eq")
+
+
+def promises(results: Sequence[Expr]) -> set[tuple[Expr, Dim]]:
+    """Index tensors promised to be in range, and of what extent."""
+    return {
+        (e.args[1], e.args[0].shape[e.attr("axis")])
+        for e in postorder(results)
+        if e.op == "take" and e.attr("mode") == _PROMISE
+    }

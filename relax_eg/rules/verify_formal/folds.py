@@ -1,0 +1,235 @@
+"""Equality bit for bit: the same scalar term at the same places, float functions uninterpreted, reductions as folds in
+order; and a list of identities of IEEE arithmetic, each true of every bit pattern but the payload of a NaN.
+
+The comparison walks both terms at once under facts. Where a condition on indices is undecided, both cases are walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from relax_eg.rules.verify_formal.compose import Composer, index_dim
+from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
+from relax_eg.tir.functions import kind
+
+_COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
+# Of two NaNs, or two zeros, either may be given: only equal arguments say which.
+_IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
+# A fold of folds in the same order: those whose function is associative on bits, whatever is done with signed zeros,
+# as long as it is the first or the last of equals, or the greater bit pattern.
+_ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
+_MOST_STEPS = 20_000
+
+_EMPTY: frozenset[Guard] = frozenset()
+
+
+class Folds:
+    """Compares terms made by one composer."""
+
+    def __init__(self, composer: Composer, facts: Facts) -> None:
+        self.composer = composer
+        self.facts = facts
+        self._steps = 0
+
+    def same(self, a: Scalar, b: Scalar, extra: frozenset[Guard] = _EMPTY) -> bool:
+        """Whether the terms have the same bits wherever the facts and `extra` hold."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            return False
+        if a == b:
+            return True
+        a, b = self.reduced(a, extra), self.reduced(b, extra)
+        if a == b:
+            return True
+        for s in (a, b):
+            if isinstance(s, Select):
+                guard = self._guard(s.cond)
+                if guard is None:
+                    continue
+                for g in (guard, guard.negated()):
+                    more = extra | {g}
+                    if not self.facts.impossible(more) and not self.same(a, b, more):
+                        return False
+                return True
+        if a.dtype != b.dtype or type(a) is not type(b):
+            return False
+        if isinstance(a, Read) and isinstance(b, Read):
+            return a.buffer == b.buffer and self._equal(a.indices, b.indices, extra)
+        if isinstance(a, Index) and isinstance(b, Index):
+            return self._equal((a.dim,), (b.dim,), extra)
+        if isinstance(a, Cast) and isinstance(b, Cast):
+            return a.arg.dtype == b.arg.dtype and self.same(a.arg, b.arg, extra)
+        if isinstance(a, Select) and isinstance(b, Select):
+            pairs = ((a.cond, b.cond), (a.then, b.then), (a.other, b.other))
+            return all(self.same(x, y, extra) for x, y in pairs)
+        if isinstance(a, Reduce) and isinstance(b, Reduce):
+            return self._same_fold(a, b, extra)
+        return isinstance(a, Apply) and isinstance(b, Apply) and self._same_call(a, b, extra)
+
+    def _equal(self, xs: Iterable[object], ys: Iterable[object], extra: frozenset[Guard]) -> bool:
+        for x, y in zip(xs, ys, strict=True):
+            if not isinstance(x, Dim) or not isinstance(y, Dim):
+                return False
+            if x is not y and not self._are_equal(x, y, extra):
+                return False
+        return True
+
+    def _are_equal(self, x: Dim, y: Dim, extra: frozenset[Guard]) -> bool:
+        x, y = simplified(x, self.facts, extra), simplified(y, self.facts, extra)
+        return x is y or self.facts.entails(zero(x - y), extra)
+
+    def _same_call(self, a: Apply, b: Apply, extra: frozenset[Guard]) -> bool:
+        if a.fn != b.fn or len(a.args) != len(b.args):
+            return False
+        if all(self.same(x, y, extra) for x, y in zip(a.args, b.args, strict=True)):
+            return True
+        return a.fn in _COMMUTE and self.same(a.args[0], b.args[1], extra) and self.same(a.args[1], b.args[0], extra)
+
+    def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
+        if a.kind != b.kind or len(a.over) != len(b.over):
+            return False
+        if not self._equal([n for _, n in a.over], [n for _, n in b.over], extra):
+            return False
+        env: dict[str, Dim] = {}
+        more = set(extra)
+        for (v, n), (w, _) in zip(a.over, b.over, strict=True):
+            (name,) = w.variables
+            env[name] = v
+            more.update(in_range(v, n))
+        return self.same(a.body, self.composer.renamed(b.body, env), frozenset(more))
+
+    def _guard(self, cond: Scalar) -> Guard | None:
+        """A comparison of indices as a guard; None for any other condition."""
+        if isinstance(cond, Apply) and len(cond.args) == 2:
+            a, b = cond.args
+            if kind(a.dtype) not in "iu":
+                return None
+            x, y = (index_dim(v, self.composer.name_of) for v in (a, b))
+            if x is None or y is None:
+                return None
+            match cond.fn:
+                case "less":
+                    return at_least(y - x - 1)
+                case "less_equal":
+                    return at_least(y - x)
+                case "greater":
+                    return at_least(x - y - 1)
+                case "greater_equal":
+                    return at_least(x - y)
+                case "equal":
+                    return zero(x - y)
+                case "not_equal":
+                    return not_zero(x - y)
+                case _:
+                    return None
+        return None
+
+    # --- one step of rewriting at the head ---
+
+    def reduced(self, s: Scalar, extra: frozenset[Guard]) -> Scalar:
+        """`s` rewritten at its head, as long as a step applies."""
+        while True:
+            t = self._step(s, extra)
+            if t is s:
+                return s
+            s = t
+
+    def _step(self, s: Scalar, extra: frozenset[Guard]) -> Scalar:
+        if isinstance(s, Select):
+            return self._select(s, extra)
+        if isinstance(s, Reduce):
+            return self._fold(s, extra)
+        if isinstance(s, Index) and not is_plain(s.dim):
+            dim = simplified(s.dim, self.facts, extra)
+            return s if dim is s.dim else Index(dim, s.dtype)
+        if isinstance(s, Cast):
+            if s.arg.dtype == s.dtype:
+                return s.arg
+            return Index(s.arg.dim, s.dtype) if isinstance(s.arg, Index) and _wide_enough(s) else s
+        return self._identity(s, extra) if isinstance(s, Apply) else s
+
+    def _select(self, s: Select, extra: frozenset[Guard]) -> Scalar:
+        cond = self.reduced(s.cond, extra)
+        if isinstance(cond, Const):
+            return s.then if cond.value else s.other
+        if isinstance(cond, Apply) and cond.fn == "bitwise_not":
+            return Select(cond.args[0], s.other, s.then)
+        if isinstance(cond, Apply) and cond.fn == "bitwise_and":
+            return Select(cond.args[0], Select(cond.args[1], s.then, s.other), s.other)
+        guard = self._guard(cond)
+        if guard is not None:
+            if self.facts.entails(guard, extra):
+                return s.then
+            if self.facts.entails(guard.negated(), extra):
+                return s.other
+        if self.same(s.then, s.other, extra):
+            return s.then
+        return s if cond == s.cond else Select(cond, s.then, s.other)
+
+    def _fold(self, s: Reduce, extra: frozenset[Guard]) -> Scalar:
+        inside = extra | {g for v, n in s.over for g in in_range(v, n)}
+        body = self.reduced(s.body, inside)
+        if s.kind in _ASSOCIATIVE and isinstance(body, Reduce) and body.kind == s.kind:
+            return Reduce(s.kind, (*s.over, *body.over), body.body)
+        return s
+
+    def _identity(self, s: Apply, extra: frozenset[Guard]) -> Scalar:
+        """Identities of bits. Each is tested on all special values by `tests/rules/test_verify.py`."""
+        args = tuple(self.reduced(a, extra) for a in s.args)
+        x = args[0]
+        y = args[1] if len(args) == 2 else None
+        if kind(x.dtype) == "c":  # (a + bi) * 1 computes b * 0, which is NaN where b is infinite
+            return s if args == s.args else Apply(s.fn, args)
+        match s.fn:
+            case "negative" if isinstance(x, Apply) and x.fn == "negative":
+                return x.args[0]
+            case "abs" if isinstance(x, Apply) and x.fn in ("abs", "negative") and kind(x.dtype) in "if":
+                return Apply("abs", x.args)
+            case "square":
+                return Apply("multiply", (x, x))
+            case "multiply" if y is not None and _is(y, 1):
+                return x
+            case "multiply" if y is not None and _is(x, 1):
+                return y
+            case "multiply" if y is not None and _negated(x) is not None and _negated(y) is not None:
+                return Apply("multiply", (_need(_negated(x)), _need(_negated(y))))
+            case "divide" if y is not None and _is(y, 1):
+                return x
+            case "subtract" if y is not None and _is(y, 0) and not _is_minus_zero(y):
+                return x
+            case "add" if y is not None and _is(y, 0) and (kind(s.dtype) in "iu" or _is_minus_zero(y)):
+                return x
+            case "add" if y is not None and _negated(y) is not None:
+                return Apply("subtract", (x, _need(_negated(y))))
+            case "subtract" if y is not None and _negated(y) is not None:
+                return Apply("add", (x, _need(_negated(y))))
+            case "bitwise_not" if isinstance(x, Apply) and x.fn == "bitwise_not":
+                return x.args[0]
+            case _ if s.fn in _IDEMPOTENT and y is not None and self.same(x, y, extra):
+                return x
+            case _:
+                return s if args == s.args else Apply(s.fn, args)
+
+
+def _is(s: Scalar, value: int) -> bool:
+    return isinstance(s, Const) and s.dtype != "bool" and s.value == value
+
+
+def _is_minus_zero(s: Scalar) -> bool:
+    return isinstance(s, Const) and repr(s.value) == "-0.0"
+
+
+def _negated(s: Scalar) -> Scalar | None:
+    return s.args[0] if isinstance(s, Apply) and s.fn == "negative" else None
+
+
+def _need(s: Scalar | None) -> Scalar:
+    assert s is not None
+    return s
+
+
+def _wide_enough(s: Cast) -> bool:
+    """Whether an index of the cast's source is the same integer in its result's dtype."""
+    return s.dtype == "int64" and s.arg.dtype in ("int32", "uint32")

@@ -1,0 +1,216 @@
+"""Proofs of rules, for all sizes: `prove_rule`.
+
+A rule is proved when every instance is: at block ranks 0 to `LARGEST_RANK`, at every attribute value, and in the other
+float types for a few instances of each. An instance is proved when
+
+- the right side exists wherever the left does: sizes of axes, slice bounds, divisors, what `take` needs;
+- each result is the same at every index, by `folds` (bit for bit) or, where the rule does not claim bits, by `values`
+  (over the reals, or modulo 2^w), equally defined, and the right side adds up no larger summands than the left.
+
+Anything else, running out of time included, is "unknown": the prover never refutes. Assumed: sizes and positions fit
+int32 and int64, and the arithmetic of positions does not wrap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import FLOATS, Tensor, is_float
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.rules.domain import instances
+from relax_eg.rules.rule import Condition, Instance, Rule
+from relax_eg.rules.verify_formal.compare import same_sums
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported, promises, size_conditions
+from relax_eg.rules.verify_formal.folds import Folds
+from relax_eg.rules.verify_formal.guards import (
+    Deadline,
+    Facts,
+    Guard,
+    OutOfTime,
+    at_least,
+    in_range,
+    zero,
+)
+from relax_eg.rules.verify_formal.terms import Normalizer
+from relax_eg.rules.verify_formal.values import Values, is_tame, modulus_of
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Scalar, loop
+from relax_eg.tir.functions import kind
+
+LARGEST_RANK = 2
+SECONDS = 10.0
+# Instances in each of the other float types, which differ from float32's in accumulators and casts only.
+_OTHER_FLOATS = 6
+_MOST_INSTANCES = 400
+
+Theory = Literal["exact", "modular", "real"]
+_STRENGTH: tuple[Theory, ...] = ("exact", "modular", "real")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the prover says of a rule.
+
+    `theory`: "exact" (the same bits), "modular" (integers modulo 2^w), "real" (over the reals, no cancellation added),
+    the weakest that an instance needed; None where unknown. `ranks`: block ranks proved, or "all" where every
+    operator was seen to pass the blocks through in order. `reason`: why it is unknown.
+    """
+
+    rule: Rule
+    status: Literal["proved", "unknown"]
+    theory: Theory | None
+    instances: int
+    ranks: str
+    seconds: float
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.status == "unknown":
+            return f"{self.rule.name}: unknown ({self.reason})"
+        ranks = f", block ranks {self.ranks}" if self.ranks else ""
+        return f"{self.rule.name}: proved ({self.theory}, {self.instances} instances{ranks})"
+
+
+def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
+    """Try to prove `rule` for all sizes, within about `seconds`."""
+    started = time.perf_counter()
+    deadline = Deadline(started + seconds)
+    count = 0
+    theories: set[Theory] = set()
+    reason = ""
+    try:
+        for instance in _instances(rule):
+            deadline.check()
+            count += 1
+            if count > _MOST_INSTANCES:
+                raise Unsupported("too many instances")
+            theories.add(prove_instance(instance, deadline))
+    except OutOfTime:
+        reason = f"out of time after {count} instances"
+    except (Unsupported, RelaxEgError) as e:
+        reason = f"{e} (instance {count})"
+    except RecursionError:
+        reason = "terms too deep"
+    if not count and not reason:
+        reason = "no instance can be formed"
+    spent = time.perf_counter() - started
+    if reason:
+        return Proof(rule, "unknown", None, count, "", spent, reason)
+    return Proof(rule, "proved", max(theories, key=_STRENGTH.index), count, _ranks(rule), spent)
+
+
+def _instances(rule: Rule) -> Iterator[Instance]:
+    ranks = range(LARGEST_RANK + 1)
+    yield from instances(rule, ranks=ranks)
+    if rule.has_open_dtype:
+        for dtype in FLOATS:
+            if dtype != "float32":
+                yield from instances(rule, limit=_OTHER_FLOATS, ranks=ranks, dtypes=(dtype,))
+
+
+def _ranks(rule: Rule) -> str:
+    if not rule.stars:
+        return ""
+    return f"0 to {LARGEST_RANK}"
+
+
+def prove_instance(instance: Instance, deadline: Deadline) -> Theory:
+    """The theory in which the instance is proved; raises Unsupported where it is not."""
+    base = _facts(instance, deadline)
+    _need_existence(instance, base)
+    theories: set[Theory] = set()
+    for left, right in zip(instance.left, instance.right, strict=True):
+        theories.add(_prove_result(instance, left, right, base))
+    return max(theories, key=_STRENGTH.index)
+
+
+def _facts(instance: Instance, deadline: Deadline) -> Facts:
+    """What holds wherever the rule applies and its left side exists."""
+    names: dict[str, None] = {}
+    for e in postorder((*instance.left, *instance.right)):
+        for d in _dims(e):
+            names.update(dict.fromkeys(sorted(d.variables)))
+    known = [at_least(Dim.var(n)) for n in names]
+    for c in size_conditions(instance.left):
+        if len(c) == 1:
+            known.append(c[0])
+    for g in instance.guards:
+        if isinstance(g, Condition):
+            known.append(_condition(g))
+    return Facts(list(dict.fromkeys(known)), deadline)
+
+
+def _condition(c: Condition) -> Guard:
+    match c.op:
+        case "==":
+            return zero(c.left - c.right)
+        case "!=":
+            return zero(c.left - c.right).negated()
+        case "<=":
+            return at_least(c.right - c.left)
+        case "<":
+            return at_least(c.right - c.left - 1)
+
+
+def _dims(e: Expr) -> Iterator[Dim]:
+    if isinstance(e.annotation, Tensor):
+        yield from e.shape
+    for _, value in e.attrs:
+        yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
+
+
+def _need_existence(instance: Instance, facts: Facts) -> None:
+    """The right side exists wherever the left does."""
+    given = set(size_conditions(instance.left))
+    for needed in size_conditions(instance.right):
+        if needed in given or any(facts.entails(g) for g in needed):
+            continue
+        if not facts.impossible([g.negated() for g in needed]):
+            raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
+    if not promises(instance.right) <= promises(instance.left):
+        raise Unsupported("the right side promises more of indices than the left")
+
+
+def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> Theory:
+    at = tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(left.shape))
+    ranges = [g for v, n in zip(at, left.shape, strict=True) if not v.is_const for g in in_range(v, n)]
+    facts = base.with_(ranges)
+    composer = Composer()
+    a, b = composer.element(left, at), composer.element(right, at)
+    if Folds(composer, facts).same(a, b):
+        return "exact"
+    floats = _has_floats((*instance.left, *instance.right))
+    if instance.rule.numerics == "approximate" or (instance.rule.numerics == "exact" and floats):
+        raise Unsupported("not shown to have the same bits")
+    why = _equal_values(a, b, composer, facts)
+    if why:
+        raise Unsupported(why)
+    return "real" if floats else "modular"
+
+
+def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> str:
+    """Why the terms are not shown equal and equally defined; empty where they are."""
+    normal = Normalizer(composer, facts)
+    left, right = Values(composer, facts, normal), Values(composer, facts, normal)
+    x, y = left.sum_of(a), right.sum_of(b)
+    if left.hazards != right.hazards:
+        return "not shown equally defined"
+    floats = is_float(a.dtype)
+    why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats)
+    if why:
+        return why
+    if right.fragile or (floats and not is_tame(y) and a != b):
+        return "equal over the reals; nothing is known of the right side's accuracy"
+    return ""
+
+
+def _has_floats(results: Iterable[Expr]) -> bool:
+    return any(kind(e.dtype) not in "biu" for e in _tensors(results))
+
+
+def _tensors(results: Iterable[Expr]) -> Iterator[Expr]:
+    return (e for e in postorder(tuple(results)) if isinstance(e.annotation, Tensor))

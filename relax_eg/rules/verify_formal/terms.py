@@ -1,0 +1,496 @@
+"""Values as sums of terms: coefficient times factors times guards, summed over bound variables.
+
+`Sum` is the working form, a map from terms to coefficients; `Form` the frozen, canonical one. Bound variables of a
+canonical form are named by how deeply forms nest inside and by position, so that forms equal up to renaming are equal,
+and no name is captured by a form around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported
+from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, simplified, zero
+from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import product as monomial_dim
+from relax_eg.tir.expr import is_loop, loop
+
+# Orders of bound variables that look alike tried for a canonical one, terms of one sum, rounds of simplification.
+_MOST_ORDERS = 120
+_MOST_TERMS = 400
+_MOST_ROUNDS = 60
+
+_ANY = loop("any")
+_THIS = loop("this")
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """What a term multiplies: an element of a buffer, a function of sums, or an integer that is one atom of a Dim."""
+
+    kind: Literal["read", "apply", "dim"]
+    name: str
+    dims: tuple[Dim, ...] = ()
+    args: tuple[Form, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        return f"{self.kind} {self.name}[{', '.join(map(str, self.dims))}]({'; '.join(a.key for a in self.args)})"
+
+    @cached_property
+    def height(self) -> int:
+        return max((a.height for a in self.args), default=0)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Variables it mentions, except what its arguments bind."""
+        return frozenset[str]().union(*(d.variables for d in self.dims), *(a.variables for a in self.args))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Factor) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def guard_variables(g: Guard) -> frozenset[str]:
+    return g.dim.variables if g.of is None else g.dim.variables | g.of.variables
+
+
+@dataclass(frozen=True)
+class Term:
+    """The product of `factors` where `guards` hold, summed over all integers for each of `bound`."""
+
+    factors: tuple[Factor, ...] = ()
+    guards: frozenset[Guard] = frozenset()
+    bound: frozenset[str] = frozenset()
+
+    @cached_property
+    def key(self) -> tuple[str, str, str]:
+        factors = " * ".join(f.key for f in self.factors)
+        return factors, " & ".join(sorted(g.key for g in self.guards)), " ".join(sorted(self.bound))
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        parts = (*(f.variables for f in self.factors), *map(guard_variables, self.guards))
+        return frozenset[str]().union(*parts) - self.bound
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """A canonical sum; `modulus` is 2^w for integers of width w, 0 for reals."""
+
+    terms: tuple[tuple[Term, Fraction], ...]
+    modulus: int = 0
+
+    @cached_property
+    def key(self) -> str:
+        body = " + ".join(f"{c} {{{' | '.join(t.key)}}}" for t, c in self.terms)
+        return f"{body} mod {self.modulus}" if self.modulus else body
+
+    @cached_property
+    def height(self) -> int:
+        inner = [f.height for t, _ in self.terms for f in t.factors]
+        inner += [g.of.height for t, _ in self.terms for g in t.guards if g.of is not None]
+        return 1 + max(inner, default=0)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        return frozenset[str]().union(*(t.variables for t, _ in self.terms))
+
+    @property
+    def constant(self) -> Fraction | None:
+        """Its value where it is a constant."""
+        if not self.terms:
+            return Fraction(0)
+        (t, c), *more = self.terms
+        return c if not more and t == Term() else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Form) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass
+class Sum:
+    """A sum of terms. `mass` is what the sum of absolute coefficients was before equal terms met: where it exceeds
+    the coefficient, something cancelled."""
+
+    terms: dict[Term, Fraction] = field(default_factory=dict)
+    mass: dict[Term, Fraction] = field(default_factory=dict)
+
+    def add(self, t: Term, c: Fraction, mass: Fraction | None = None) -> None:
+        self.terms[t] = self.terms.get(t, Fraction(0)) + c
+        self.mass[t] = self.mass.get(t, Fraction(0)) + (abs(c) if mass is None else mass)
+        if len(self.terms) > _MOST_TERMS:
+            raise Unsupported("too many terms")
+
+    def items(self) -> Iterable[tuple[Term, Fraction, Fraction]]:
+        return [(t, c, self.mass[t]) for t, c in self.terms.items()]
+
+    def plus(self, other: Sum, sign: int = 1) -> Sum:
+        made = Sum(dict(self.terms), dict(self.mass))
+        for t, c, m in other.items():
+            made.add(t, sign * c, m)
+        return made
+
+    def scaled(self, by: Fraction) -> Sum:
+        return Sum({t: c * by for t, c in self.terms.items()}, {t: m * abs(by) for t, m in self.mass.items()})
+
+
+class Normalizer:
+    """Brings terms to canonical form under facts."""
+
+    def __init__(self, composer: Composer, facts: Facts) -> None:
+        self.composer = composer
+        self.facts = facts
+        self._given = set(facts.known)
+        self._settled: dict[Term, list[tuple[Term, Fraction]]] = {}
+
+    # --- replacing variables ---
+
+    def factor_with(self, f: Factor, env: Mapping[str, Dim]) -> Factor:
+        if not self.composer.closed(f.variables) & env.keys():
+            return f
+        return Factor(
+            f.kind,
+            f.name,
+            tuple(self.composer.replaced(d, env) for d in f.dims),
+            tuple(self.form_with(a, env) for a in f.args),
+        )
+
+    def form_with(self, form: Form, env: Mapping[str, Dim]) -> Form:
+        if not self.composer.closed(form.variables) & env.keys():
+            return form
+        total = Sum()
+        for t, c in form.terms:
+            total.add(self.term_with(t, env), c)
+        return self.frozen(self.settled(total), form.modulus)
+
+    def guard_with(self, g: Guard, env: Mapping[str, Dim]) -> Guard:
+        if g.of is not None:
+            return Guard(g.kind, g.dim, self.factor_with(g.of, env))
+        d = self.composer.replaced(g.dim, env)
+        if g.kind == "ge":
+            return at_least(d)
+        return zero(d) if g.kind == "eq" else zero(d).negated()
+
+    def term_with(self, t: Term, env: Mapping[str, Dim]) -> Term:
+        """`t` with its free variables replaced."""
+        return Term(
+            tuple(self.factor_with(f, env) for f in t.factors),
+            frozenset(self.guard_with(g, env) for g in t.guards),
+            t.bound,
+        )
+
+    def rebound(self, t: Term, names: Iterable[str] | None = None) -> Term:
+        """`t` with its bound variables, or those of `names`, renamed afresh."""
+        env = {n: self.composer.fresh() for n in (t.bound if names is None else names)}
+        bound = (t.bound - env.keys()) | {v for d in env.values() for v in d.variables}
+        made = self.term_with(t, env)
+        return Term(made.factors, made.guards, bound) if env else t
+
+    # --- arithmetic ---
+
+    def product(self, a: Sum, b: Sum) -> Sum:
+        total = Sum()
+        for t, c, m in a.items():
+            for u, d, n in b.items():
+                other = self.rebound(u, t.bound & u.bound)
+                factors = tuple(sorted((*t.factors, *other.factors), key=lambda f: f.key))
+                total.add(Term(factors, t.guards | other.guards, t.bound | other.bound), c * d, m * n)
+        return self.settled(total)
+
+    def settled(self, s: Sum) -> Sum:
+        total = Sum()
+        for t, c, m in s.items():
+            for made, by in self._settle(t):
+                total.add(made, c * by, m * abs(by))
+        return total
+
+    def _settle(self, term: Term) -> list[tuple[Term, Fraction]]:
+        found = self._settled.get(term)
+        if found is None:
+            done: list[tuple[Term, Fraction]] = []
+            todo = [(term, Fraction(1))]
+            for _ in range(_MOST_ROUNDS):
+                if not todo:
+                    break
+                t, c = todo.pop()
+                self.facts.deadline.check()
+                step = self._step(t)
+                if step is None:
+                    done.append((t, c))
+                else:
+                    todo.extend((u, c * d) for u, d in step)
+            else:
+                raise Unsupported("a term does not settle")
+            found = self._settled[term] = done
+        return found
+
+    def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """One simplification of `t`, as a sum; None where there is none."""
+        for step in (self._guards, self._solve, self._factors, self._split, self._count, self._shift):
+            found = step(t)
+            if found is not None:
+                return found
+        return None
+
+    def _guards(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """Guards decided or given are dropped; a term whose guards contradict one another is 0."""
+        kept: set[Guard] = set()
+        for g in t.guards:
+            if g.of is not None:
+                if g.negated() in t.guards:
+                    return []
+                kept.add(g)
+                continue
+            d = g.dim
+            if not is_plain(d):
+                d = simplified(d, self.facts, t.guards - {g})
+                made = at_least(d) if g.kind == "ge" else zero(d) if g.kind == "eq" else zero(d).negated()
+                if made != g:  # one at a time: two guards must not each be simplified by the other
+                    return [(Term(t.factors, (t.guards - {g}) | {made}, t.bound), Fraction(1))]
+            if d.is_const:
+                holds = d.value >= 0 if g.kind == "ge" else (d.value == 0) == (g.kind == "eq")
+                if not holds:
+                    return []
+                continue
+            if g in self._given:
+                continue
+            if g.negated() in self._given or g.negated() in t.guards:
+                return []
+            kept.add(g)
+        for g in list(kept):
+            if g.kind != "ge":
+                continue
+            opposite = at_least(-g.dim)
+            if opposite in kept or opposite in self._given:
+                kept -= {g, opposite}
+                kept.add(zero(g.dim))
+        # Of parallel bounds the tightest stays.
+        for g in list(kept):
+            if g.kind == "ge" and any(
+                h is not g and h.kind == "ge" and h.of is None and _less_by_constant(h.dim, g.dim) for h in kept
+            ):
+                kept.discard(g)
+        guards = frozenset(kept)
+        return None if guards == t.guards else [(Term(t.factors, guards, t.bound), Fraction(1))]
+
+    def _solve(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """An equation is solved for a bound variable, else for its last loop variable, which then occurs in it only."""
+        for g in sorted((g for g in t.guards if g.kind == "eq"), key=lambda g: g.key):
+            loops = sorted(n for n in g.dim.variables if is_loop(n) and n not in self.composer.opaque)
+            solvable = [n for n in loops if self.coefficient(g.dim, n) in (1, -1)]
+            if not solvable:
+                continue
+            name = next((n for n in solvable if n in t.bound), solvable[-1])
+            v = Dim.var(name)
+            solution = v - g.dim * (self.coefficient(g.dim, name) or 1)
+            rest = Term(t.factors, t.guards - {g}, t.bound - {name})
+            made = self.term_with(rest, {name: solution})
+            if name in t.bound:
+                return [(made, Fraction(1))]
+            if made != rest:
+                return [(Term(made.factors, made.guards | {g}, t.bound), Fraction(1))]
+        return None
+
+    def _factors(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """Indices simplified, integers written out as sums of products of atoms."""
+        for n, f in enumerate(t.factors):
+            dims = tuple(simplified(d, self.facts, t.guards) for d in f.dims)
+            others = (*t.factors[:n], *t.factors[n + 1 :])
+            if f.kind == "dim" and (len(dims[0].terms) != 1 or dims[0].const or _power(dims[0]) != 1):
+                made: list[tuple[Term, Fraction]] = []
+                for atoms, c in (*dims[0].terms, ((), dims[0].const)):
+                    if c:
+                        written = tuple(Factor("dim", "", (monomial_dim((a,)),)) for a in atoms)
+                        made.append((self._with(t, (*others, *written)), Fraction(c)))
+                return made
+            if dims != f.dims:
+                return [(self._with(t, (*others, Factor(f.kind, f.name, dims, f.args))), Fraction(1))]
+        return None
+
+    def _with(self, t: Term, factors: Iterable[Factor]) -> Term:
+        return Term(tuple(sorted(factors, key=lambda f: f.key)), t.guards, t.bound)
+
+    def _dims(self, t: Term) -> list[Dim]:
+        return [d for f in t.factors for d in f.dims] + [g.dim for g in t.guards]
+
+    def _split(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """A bound `v` that is divided by `d` is written `q*d + r`."""
+        for d in self._dims(t):
+            for atoms, _ in d.terms:
+                for a in atoms:
+                    if a.op != "floordiv":
+                        continue
+                    top, by = a.args
+                    name = next(iter(top.variables)) if len(top.variables) == 1 else ""
+                    if name not in t.bound or top is not Dim.var(name) or by.variables & t.bound:
+                        continue
+                    if not self.facts.entails(at_least(by - 1), t.guards):
+                        continue
+                    v, q, r = top, self.composer.fresh(), self.composer.fresh()
+                    bound = (t.bound - {name}) | q.variables | r.variables
+                    # 0 <= v, and v < by * e, say the same of q alone.
+                    guards = {g for g in t.guards if g.kind != "ge" or g.dim is not v}
+                    more = {*in_range(r, by)}
+                    if len(guards) < len(t.guards):
+                        more.add(at_least(q))
+                    for g in list(guards):
+                        if g.kind == "ge" and self.coefficient(g.dim, name) == -1:
+                            extent = g.dim + v + 1
+                            whole = simplified(extent // by, self.facts, t.guards)
+                            if whole * by is extent:
+                                guards.discard(g)
+                                more.add(at_least(whole - 1 - q))
+                    plain = Term(t.factors, frozenset(guards), t.bound - {name})
+                    made = self.term_with(plain, {name: q * by + r})
+                    return [(Term(made.factors, made.guards | more, bound), Fraction(1))]
+        return None
+
+    def coefficient(self, d: Dim, name: str) -> int | None:
+        """The coefficient of a variable that stands in `d` linearly, 0 where it does not occur, else None."""
+        found = 0
+        for atoms, c in d.terms:
+            if len(atoms) == 1 and atoms[0].op == "var" and atoms[0].name == name:
+                found = c
+            elif any(name in self._within(a.name, a.args) for a in atoms):
+                return None
+        return found
+
+    def _within(self, name: str, args: tuple[Dim, ...]) -> frozenset[str]:
+        return self.composer.closed((name,) if not args else frozenset[str]().union(*(x.variables for x in args)))
+
+    def _count(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """A bound variable in no factor is counted: its term is multiplied by how many values it has."""
+        used = self.composer.closed(frozenset[str]().union(*(f.variables for f in t.factors)))
+        for name in sorted(t.bound - used):
+            v = Dim.var(name)
+            low: list[Dim] = []
+            high: list[Dim] = []
+            others: set[Guard] = set()
+            for g in t.guards:
+                if name not in self.composer.closed(guard_variables(g)):
+                    others.add(g)
+                    continue
+                c = self.coefficient(g.dim, name) if g.kind == "ge" else None
+                if c == 1:
+                    low.append(v - g.dim)
+                elif c == -1:
+                    high.append(g.dim + v)
+                else:
+                    break
+            else:
+                rest = frozenset(others)
+                least, most = self._extreme(low, rest, 1), self._extreme(high, rest, -1)
+                if least is None or most is None:
+                    continue
+                count = most - least + 1
+                factors = (*t.factors, Factor("dim", "", (count,)))
+                made = Term(factors, rest | {at_least(count)}, t.bound - {name})
+                return [(self._with(made, factors), Fraction(1))]
+        return None
+
+    def _extreme(self, dims: list[Dim], guards: frozenset[Guard], sign: int) -> Dim | None:
+        for d in dims:
+            if all(d is e or self.facts.entails(at_least((d - e) * sign), guards) for e in dims):
+                return d
+        return None
+
+    def _shift(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """A bound variable that indexes only as `v + e` or `e - v` is replaced by that index."""
+        places = [d for f in t.factors if f.kind == "read" for d in f.dims]
+        for name in sorted(t.bound):
+            v = Dim.var(name)
+            if any(d is v for d in places):
+                continue
+            offsets = [d for d in places if self.coefficient(d, name) in (1, -1)]
+            # Once other bound variables are in it, which to replace is a matter of taste: left as it is.
+            offsets = [d for d in offsets if not (d.variables - {name}) & t.bound]
+            if not offsets:
+                continue
+            d = min(offsets, key=Dim.sort_key)
+            c = self.coefficient(d, name)
+            w = self.composer.fresh()
+            plain = Term(t.factors, t.guards, t.bound - {name})
+            made = self.term_with(plain, {name: (w - (d - v * (c or 1))) * (c or 1)})
+            return [(Term(made.factors, made.guards, made.bound | w.variables), Fraction(1))]
+        return None
+
+    # --- canonical names ---
+
+    def frozen(self, s: Sum, modulus: int = 0) -> Form:
+        """The canonical form of a settled sum."""
+        total: dict[Term, Fraction] = {}
+        for t, c, _ in s.items():
+            named = self.named(t)
+            total[named] = total.get(named, Fraction(0)) + c
+        kept = {t: _reduced(c, modulus) for t, c in total.items()}
+        return Form(tuple(sorted(((t, c) for t, c in kept.items() if c), key=lambda x: x[0].key)), modulus)
+
+    def named(self, t: Term) -> Term:
+        """`t` with canonical names for its bound variables."""
+        if not t.bound:
+            return self._with(t, t.factors)
+        inner = [f.height for f in t.factors] + [g.of.height for g in t.guards if g.of is not None]
+        height = 1 + max(inner, default=0)
+        signs = {n: self._signature(t, n) for n in t.bound}
+        groups = [list(g) for _, g in itertools.groupby(sorted(t.bound, key=lambda n: (signs[n], n)), signs.__getitem__)]
+        if math.prod(math.factorial(len(g)) for g in groups) > _MOST_ORDERS:
+            raise Unsupported("too many bound variables look alike")
+        best: Term | None = None
+        for orders in itertools.product(*(itertools.permutations(g) for g in groups)):
+            order = [n for g in orders for n in g]
+            env = {n: loop(f"b{height}_{i}") for i, n in enumerate(order)}
+            made = self.term_with(Term(t.factors, t.guards), env)
+            made = self._with(Term(made.factors, made.guards, frozenset(loop_name(d) for d in env.values())), made.factors)
+            if best is None or made.key < best.key:
+                best = made
+        assert best is not None
+        return best
+
+    def _signature(self, t: Term, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        env = dict.fromkeys(t.bound, _ANY) | {name: _THIS}
+        used = [f for f in t.factors if name in self.composer.closed(f.variables)]
+        guarding = [g for g in t.guards if name in self.composer.closed(guard_variables(g))]
+        return (
+            tuple(sorted(self.factor_with(f, env).key for f in used)),
+            tuple(sorted(self.guard_with(g, env).key for g in guarding)),
+        )
+
+
+def loop_name(d: Dim) -> str:
+    (name,) = d.variables
+    return name
+
+
+def _reduced(c: Fraction, modulus: int) -> Fraction:
+    if not modulus:
+        return c
+    if c.denominator != 1:
+        raise Unsupported("a fraction among integers")
+    c = c % modulus
+    return c - modulus if 2 * c > modulus else c
+
+
+def _power(d: Dim) -> int:
+    """1 where `d` is one atom to the first power."""
+    ((atoms, c),) = d.terms
+    return len(atoms) if c == 1 else 0
+
+
+def _less_by_constant(a: Dim, b: Dim) -> bool:
+    rest = b - a
+    return rest.is_const and rest.value > 0

@@ -1,0 +1,384 @@
+"""Scalar terms as sums: over the reals, or modulo 2^w for integers.
+
+What is not polynomial stays an opaque function of canonical forms. Where a function has no value, as 1/x at 0, is
+noted as a *hazard*: a term whose only factor names the function and its argument. Two sides are equally defined where
+their hazards are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
+from relax_eg.rules.verify_formal.guards import Facts, Guard, Guards, at_least, in_range, zero
+from relax_eg.rules.verify_formal.terms import Factor, Form, Normalizer, Sum, Term, loop_name
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
+from relax_eg.tir.functions import kind
+
+Paths = tuple[Guards, ...]
+Condition = tuple[Paths, Paths]  # where it holds, and where it does not: disjoint conjunctions
+
+_NOTHING: Guards = frozenset()
+_TRUE: Condition = ((_NOTHING,), ())
+_FALSE: Condition = ((), (_NOTHING,))
+_ZERO = Dim.of(0)
+_MOST_PATHS = 32
+_LARGEST_POWER = 6
+
+# Real functions with a value at every real number.
+_TOTAL = frozenset({
+    "exp", "exp2", "expm1", "sin", "cos", "tanh", "sinh", "cosh", "atan", "asinh", "erf", "erfc", "sigmoid", "abs",
+    "sign", "floor", "ceil", "trunc", "round", "round_away", "cbrt", "maximum", "minimum", "atan2", "clamp",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "population_count", "count_leading_zeros",
+})  # fmt: skip
+_SYMMETRIC = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
+_IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
+_WIDER = {
+    "float16": ("float32", "float64"), "bfloat16": ("float32", "float64"), "float32": ("float64",),
+}  # fmt: skip
+
+
+def modulus_of(dtype: str) -> int:
+    """2^w for integers of width w, else 0."""
+    return 2 ** int(dtype.lstrip("uint")) if kind(dtype) in "iu" else 0
+
+
+class Values:
+    """Evaluates the terms of one side. `fragile` tells that an argument of a function was summed with cancellation,
+    so that nothing is known of its accuracy."""
+
+    def __init__(self, composer: Composer, facts: Facts, normalizer: Normalizer) -> None:
+        self.composer = composer
+        self.facts = facts
+        self.normal = normalizer
+        self.hazards: set[Form] = set()
+        self.fragile = False
+        self._memo: dict[tuple[Scalar, Guards, frozenset[str], bool], Sum] = {}
+        self._bound: frozenset[str] = frozenset()
+        # How many functions are around what is evaluated: they may make a number of what is none.
+        self._inside = 0
+
+    def sum_of(self, s: Scalar, path: Guards = _NOTHING) -> Sum:
+        """`s` as a settled sum, at points where `path` holds."""
+        self.facts.deadline.check()
+        key = (s, path, self._bound, self._inside > 0)
+        if key not in self._memo:
+            self._memo[key] = self._sum(s, path)
+        return self._memo[key]
+
+    def form_of(self, s: Scalar, path: Guards) -> Form:
+        """`s` as the argument of a function."""
+        self._inside += 1
+        try:
+            total = self.sum_of(s, path)
+        finally:
+            self._inside -= 1
+        modulus = modulus_of(s.dtype)
+        if not modulus and not is_tame(total):
+            self.fragile = True
+        return self.normal.frozen(total, modulus)
+
+    def _one(self, f: Factor) -> Sum:
+        total = Sum()
+        total.add(Term((f,)), Fraction(1))
+        return self.normal.settled(total)
+
+    def _constant(self, value: Fraction | int) -> Sum:
+        total = Sum()
+        if value:
+            total.add(Term(), Fraction(value))
+        return total
+
+    def _where(self, paths: Iterable[Guards]) -> Sum:
+        """1 where one of `paths` holds."""
+        total = Sum()
+        for p in paths:
+            total.add(Term((), p), Fraction(1))
+        return self.normal.settled(total)
+
+    def _sum(self, s: Scalar, path: Guards) -> Sum:
+        if s.dtype == "bool":
+            return self._where(self.condition(s, path)[0])
+        if kind(s.dtype) == "c":
+            raise Unsupported("complex numbers")
+        if isinstance(s, Const):
+            if isinstance(s.value, float) and not math.isfinite(s.value):
+                self._hazard(f"constant {s.value!r}", (), path)
+                return Sum()
+            assert isinstance(s.value, (int, float))
+            return self._constant(Fraction(s.value))
+        if isinstance(s, Index):
+            return self._one(Factor("dim", "", (s.dim,)))
+        if isinstance(s, Read):
+            return self._one(Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
+        if isinstance(s, Select):
+            return self._select(s, path)
+        if isinstance(s, Cast):
+            return self._cast(s, path)
+        if isinstance(s, Reduce):
+            return self._reduce(s, path)
+        assert isinstance(s, Apply)
+        return self._apply(s, path)
+
+    def _select(self, s: Select, path: Guards) -> Sum:
+        yes, no = self.condition(s.cond, path)
+        total = Sum()
+        for paths, branch in ((yes, s.then), (no, s.other)):
+            for p in paths:
+                guarded = Sum()
+                guarded.add(Term((), p), Fraction(1))
+                total = total.plus(self.normal.product(guarded, self.sum_of(branch, path | p)))
+        return total
+
+    def _cast(self, s: Cast, path: Guards) -> Sum:
+        source = s.arg.dtype
+        if source == "bool":
+            return self._where(self.condition(s.arg, path)[0])
+        if source == s.dtype:
+            return self.sum_of(s.arg, path)
+        if isinstance(s.arg, Index):
+            return self.sum_of(Index(s.arg.dim, s.dtype), path)
+        # What was computed narrow was rounded there: only what was merely read is the same number wide.
+        if s.dtype in _WIDER.get(source, ()) and isinstance(s.arg, (Read, Const)):
+            return self.sum_of(s.arg, path)
+        return self._one(Factor("apply", f"cast {source} {s.dtype}", (), (self.form_of(s.arg, path),)))
+
+    # --- functions ---
+
+    def _apply(self, s: Apply, path: Guards) -> Sum:
+        args = s.args
+        match s.fn:
+            case "add" | "subtract":
+                return self.sum_of(args[0], path).plus(self.sum_of(args[1], path), 1 if s.fn == "add" else -1)
+            case "negative":
+                return self.sum_of(args[0], path).scaled(Fraction(-1))
+            case "multiply":
+                return self.normal.product(self.sum_of(args[0], path), self.sum_of(args[1], path))
+            case "square":
+                x = self.sum_of(args[0], path)
+                return self.normal.product(x, x)
+            case "integer_pow":
+                return self._power(s, path)
+            case "divide":
+                return self.normal.product(self.sum_of(args[0], path), self._inverse(args[1], path))
+            case "reciprocal":
+                return self._inverse(args[0], path)
+            case _:
+                return self._opaque(s, path)
+
+    def _power(self, s: Apply, path: Guards) -> Sum:
+        x, exponent = s.args
+        assert isinstance(exponent, Const) and isinstance(exponent.value, int)
+        if abs(exponent.value) > _LARGEST_POWER:
+            return self._opaque(s, path)
+        base = self.sum_of(x, path) if exponent.value >= 0 else self._inverse(x, path)
+        total = self._constant(1)
+        for _ in range(abs(exponent.value)):
+            total = self.normal.product(total, base)
+        return total
+
+    def _inverse(self, x: Scalar, path: Guards) -> Sum:
+        form = self.form_of(x, path)
+        if form.constant:
+            return self._constant(1 / form.constant)
+        if not self._is_positive_size(form, path):
+            self._hazard("reciprocal", (form,), path)
+        return self._one(Factor("apply", "reciprocal", (), (form,)))
+
+    def _opaque(self, s: Apply, path: Guards) -> Sum:
+        forms = [self.form_of(a, path) for a in s.args]
+        if s.fn in _SYMMETRIC:
+            forms.sort(key=lambda f: f.key)
+        if s.fn in _IDEMPOTENT and forms[0] == forms[1]:
+            return self.sum_of(s.args[0], path)
+        if s.fn not in _TOTAL:
+            self._hazard(s.fn, forms, path)
+        # The dtype: the same function of another width of integers is another one.
+        name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
+        return self._one(Factor("apply", name, (), tuple(forms)))
+
+    def _hazard(self, fn: str, args: Sequence[Form], path: Guards) -> None:
+        """Note that `fn(args)` is asked for where `path` holds, at any values of the variables bound around."""
+        total = Sum()
+        total.add(Term((Factor("apply", f"hazard {fn}", (), tuple(args)),), path, self._bound), Fraction(1))
+        settled = self.normal.settled(total)
+        if not settled.terms:
+            return
+        if self._inside:
+            raise Unsupported(f"{fn} may have no value inside of another function")
+        if len(settled.terms) == 1:
+            ((t, count),) = settled.terms.items()
+            if count <= 0:
+                raise Unsupported("a negative count")
+            settled = Sum()
+            settled.add(self._existing(t), Fraction(1))
+        self.hazards.add(self.normal.frozen(settled))
+
+    def _existing(self, t: Term) -> Term:
+        """`t` without counts: how often does not matter, where they are 1 or more."""
+        guards = set(t.guards)
+        for f in t.factors:
+            if f.kind == "dim":
+                positive = at_least(f.dims[0] - 1)
+                if not self.facts.entails(positive, t.guards):
+                    guards.add(positive)
+        return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
+
+    def _is_positive_size(self, form: Form, path: Guards) -> bool:
+        """Whether `form` is an integer made of sizes that is shown positive where `path` holds."""
+        total = Dim.of(0)
+        for t, c in form.terms:
+            if t.guards or t.bound or c.denominator != 1 or any(f.kind != "dim" for f in t.factors):
+                return False
+            summand = Dim.of(int(c))
+            for f in t.factors:
+                summand = summand * f.dims[0]
+            total = total + summand
+        return self.facts.entails(at_least(total - 1), path)
+
+    # --- reductions ---
+
+    def _reduce(self, s: Reduce, path: Guards) -> Sum:
+        if s.kind.startswith("arg"):
+            raise Unsupported("positions of extrema")
+        variables = frozenset(loop_name(v) for v, _ in s.over)
+        ranges = frozenset(g for v, n in s.over for g in in_range(v, n))
+        if s.kind in ("max", "min"):
+            # Over nothing it is infinite, and so no matter of real arithmetic.
+            for _, n in s.over:
+                if not self.facts.entails(at_least(n - 1), path):
+                    raise Unsupported(f"a {s.kind} over an axis that may be empty")
+        around = self._bound
+        self._bound = around | variables
+        try:
+            if s.kind == "sum":
+                body = self.sum_of(s.body, path | ranges)
+            else:
+                body = self._family(s, path | ranges)
+        finally:
+            self._bound = around
+        total = Sum()
+        for t, c, m in body.items():
+            total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
+        total = self.normal.settled(total)
+        if s.kind == "sum":
+            return total
+        # An unordered function of the values: of their formal sum, each a term of its own.
+        return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (self.normal.frozen(total),)))
+
+    def _family(self, s: Reduce, path: Guards) -> Sum:
+        form = self.form_of(s.body, path)
+        if len(form.terms) == 1:
+            (t, c) = form.terms[0]
+            if c == 1 and not t.guards and not t.bound and len(t.factors) == 1:
+                (f,) = t.factors
+                if f.name == f"{s.kind} {s.dtype}":  # of one of the same kind: its values are
+                    total = Sum()
+                    for u, d in f.args[0].terms:
+                        total.add(self.normal.rebound(u), d)
+                    return total
+        return self._one(Factor("apply", "value", (), (form,)))
+
+    # --- conditions ---
+
+    def condition(self, s: Scalar, path: Guards) -> Condition:
+        """Where the boolean `s` holds and where it does not."""
+        yes, no = self._condition(s, path)
+        if len(yes) > _MOST_PATHS or len(no) > _MOST_PATHS:
+            raise Unsupported("a condition of too many parts")
+        return yes, no
+
+    def _condition(self, s: Scalar, path: Guards) -> Condition:
+        if isinstance(s, Const):
+            return _TRUE if s.value else _FALSE
+        if isinstance(s, Read):
+            return _on(Guard("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim)))))
+        if isinstance(s, Select):
+            c, a, b = (self.condition(x, path) for x in (s.cond, s.then, s.other))
+            return _or(_and(c, a), _and((c[1], c[0]), b))
+        if isinstance(s, Apply):
+            match s.fn:
+                case "bitwise_not":
+                    yes, no = self.condition(s.args[0], path)
+                    return no, yes
+                case "bitwise_and" | "bitwise_or":
+                    a, b = (self.condition(x, path) for x in s.args)
+                    return _and(a, b) if s.fn == "bitwise_and" else _or(a, b)
+                case "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal":
+                    return self._comparison(s, path)
+                case _:
+                    raise Unsupported(f"the condition {s.fn}")
+        if isinstance(s, Cast) and s.arg.dtype == "bool":
+            return self.condition(s.arg, path)
+        raise Unsupported(f"a condition of kind {type(s).__name__}")
+
+    def _comparison(self, s: Apply, path: Guards) -> Condition:
+        a, b = s.args
+        if a.dtype == "bool":
+            raise Unsupported("a comparison of truth values")
+        fn = s.fn
+        if fn in ("greater", "greater_equal"):
+            a, b, fn = b, a, {"greater": "less", "greater_equal": "less_equal"}[fn]
+        x, y = (index_dim(v, self.composer.name_of) for v in (a, b))
+        if x is not None and y is not None and kind(a.dtype) in "iu":
+            if fn == "less":
+                return _on(at_least(y - x - 1))
+            return _on(at_least(y - x)) if fn == "less_equal" else _on(zero(x - y), fn == "equal")
+        if fn == "less_equal":  # not b < a, as no number is unordered
+            yes, no = self._ordered("less", b, a, path)
+            return no, yes
+        if fn == "not_equal":
+            yes, no = self._ordered("equal", a, b, path)
+            return no, yes
+        return self._ordered(fn, a, b, path)
+
+    def _ordered(self, fn: str, a: Scalar, b: Scalar, path: Guards) -> Condition:
+        forms = [self.form_of(v, path) for v in (a, b)]
+        if forms[0] == forms[1]:
+            return _TRUE if fn == "equal" else _FALSE
+        if fn in _SYMMETRIC:
+            forms.sort(key=lambda f: f.key)
+        return _on(Guard("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
+
+
+def is_tame(s: Sum) -> bool:
+    """Whether evaluating the sum in any order is about as accurate as in any other: nothing cancelled, and either it
+    is one contraction or no tensor occurs twice in a product."""
+    if any(abs(c) != m for _, c, m in s.items()):
+        return False
+    shapes = {tuple(sorted((f.kind, f.name) for f in t.factors if f.kind != "dim")) for t in s.terms}
+    if len(shapes) <= 1 and len(s.terms) <= 1:
+        return True
+    return all(_is_multilinear(t) for t in s.terms)
+
+
+def _is_multilinear(t: Term) -> bool:
+    names = [f.name if f.kind == "read" else f.key for f in t.factors if f.kind != "dim"]
+    inner = [n for f in t.factors for a in f.args for u, _ in a.terms for n in _tensors(u)]
+    return len(set(names)) == len(names) and not set(inner) & set(names)
+
+
+def _tensors(t: Term) -> list[str]:
+    return [f.name for f in t.factors if f.kind == "read"] + [
+        n for f in t.factors for a in f.args for u, _ in a.terms for n in _tensors(u)
+    ]
+
+
+def _on(g: Guard, positive: bool = True) -> Condition:
+    g = g if positive else g.negated()
+    return (frozenset({g}),), (frozenset({g.negated()}),)
+
+
+def _and(a: Condition, b: Condition) -> Condition:
+    yes = tuple(p | q for p in a[0] for q in b[0])
+    no = (*a[1], *(p | q for p in a[0] for q in b[1]))
+    return yes, no
+
+
+def _or(a: Condition, b: Condition) -> Condition:
+    no, yes = _and((a[1], a[0]), (b[1], b[0]))
+    return yes, no

@@ -1,0 +1,88 @@
+"""Sizes and relations in the spelling of `jax.export.SymbolicScope` constraints.
+
+JAX reads `+ - * ^`, `floordiv(a, b)`, `mod(a, b)`, `max(a, b)`, `min(a, b)`, and the comparisons `== <= >=`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relax_eg.shapes.dim import Dim
+from relax_eg.shapes.relation import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelled:
+    """A text that `Dim.evaluate` computes with; `bare` where it needs no parentheses inside a product."""
+
+    text: str
+    bare: bool = True
+
+    def __add__(self, other: _Spelled | int) -> _Spelled:
+        return self if other == 0 else _Spelled(f"{self.text} + {_of(other).text}", False)
+
+    def __radd__(self, other: int) -> _Spelled:
+        return self if other == 0 else _Spelled(f"{other} + {self.text}", False)
+
+    def __mul__(self, other: _Spelled | int) -> _Spelled:
+        return _Spelled(f"{self._factor()}*{_of(other)._factor()}")
+
+    def __rmul__(self, other: int) -> _Spelled:
+        return self if other == 1 else _Spelled(f"{other}*{self._factor()}")
+
+    def __neg__(self) -> _Spelled:
+        return _Spelled(f"-1*{self._factor()}")
+
+    def __floordiv__(self, other: _Spelled | int) -> _Spelled:
+        return _call("floordiv", self, other)
+
+    def __rfloordiv__(self, other: int) -> _Spelled:
+        return _call("floordiv", other, self)
+
+    def __mod__(self, other: _Spelled | int) -> _Spelled:
+        return _call("mod", self, other)
+
+    def __rmod__(self, other: int) -> _Spelled:
+        return _call("mod", other, self)
+
+    def max(self, other: _Spelled | int) -> _Spelled:
+        return _call("max", self, other)
+
+    def rmax(self, other: int) -> _Spelled:
+        return _call("max", other, self)
+
+    def min(self, other: _Spelled | int) -> _Spelled:
+        return _call("min", self, other)
+
+    def rmin(self, other: int) -> _Spelled:
+        return _call("min", other, self)
+
+    def _factor(self) -> str:
+        return self.text if self.bare else f"({self.text})"
+
+
+def _of(value: _Spelled | int) -> _Spelled:
+    return value if isinstance(value, _Spelled) else _Spelled(str(value))
+
+
+def _call(function: str, a: _Spelled | int, b: _Spelled | int) -> _Spelled:
+    return _Spelled(f"{function}({_of(a).text}, {_of(b).text})")
+
+
+def jax_text(dim: Dim) -> str:
+    """`dim` as JAX reads it."""
+    return _of(dim.evaluate({name: _Spelled(name) for name in dim.variables})).text
+
+
+def jax_constraint(relation: Relation) -> str | None:
+    """The relation as JAX reads it; None where it has no spelling for it (`!=`)."""
+    left, op, right = relation.left, relation.op, relation.right
+    match op:
+        case "!=":
+            return None
+        case "<":
+            return f"{jax_text(left + 1)} <= {jax_text(right)}"
+        case ">":
+            return f"{jax_text(left)} >= {jax_text(right + 1)}"
+        case _:
+            return f"{jax_text(left)} {op} {jax_text(right)}"

@@ -1,0 +1,62 @@
+"""`prove`: whether a statement about sizes holds for all sizes that a scope allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from relax_eg.errors import BoundsError, OptionError
+from relax_eg.shapes.prover import TIMEOUT_MS
+from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.scope import Scope
+from relax_eg.shapes.verdict import Proved, Refuted, Unknown, Verdict
+
+
+def prove(
+    statement: str | Relation,
+    scope: Scope | None = None,
+    *,
+    bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None,
+    assume: Iterable[str] = (),
+    timeout_ms: int = TIMEOUT_MS,
+) -> Verdict:
+    """`Proved(by)`, `Refuted(counterexample)` or `Unknown(reason)` for a comparison of sizes: `"n*4 == 4*n"`.
+
+    A variable is at least 1 unless `scope`, `bounds` or `assume` say otherwise. `bounds` and `assume` hold for this
+    question only. Divisibility is written `"n % 8 == 0"`; a chain, and statements joined by `and`, are proved when
+    each of them is. Division by zero is no value: a statement is Proved only if it has a value everywhere, and Unknown
+    if it holds wherever it has one. `timeout_ms` bounds each question to z3; 0 leaves z3 out.
+    """
+    if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool) or timeout_ms < 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise OptionError(f"timeout_ms={timeout_ms!r}: an integer >= 0 is accepted; 0 leaves z3 out")
+    relations = (statement,) if isinstance(statement, Relation) else read_statement(statement)
+    where = scope if scope is not None else Scope()
+    assumptions = [assume] if isinstance(assume, str) else list(assume)
+    if bounds or assumptions:
+        said = [*relations, *(relation for text in assumptions for relation in read_statement(text))]
+        _mentioned(bounds or {}, where.names.union(*(relation.variables for relation in said)))
+        where = where.child()
+        for name, bound in (bounds or {}).items():
+            where.bound(name, bound, "prove(bounds=...)")
+        where.assume(*assumptions)
+    answer: Verdict | None = None
+    for relation in relations:
+        found = where.prover.prove(relation, timeout_ms)
+        if isinstance(found, Refuted):
+            return found
+        if answer is None or isinstance(found, Unknown):
+            answer = found
+    return answer if answer is not None else Proved("canonical")
+
+
+def _mentioned(bounds: Iterable[str], known: Iterable[str]) -> None:
+    """BoundsError for a bound of a variable that nothing else mentions, which is a slip of the finger."""
+    names = sorted(known)
+    for name in bounds:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise BoundsError(
+                f"bounds name `{name}`, which neither the statement nor an assumption does; "
+                f"they have {', '.join(names) or 'no variables'}{hint}"
+            )

@@ -1,0 +1,335 @@
+"""`Prover`: decides relations of sizes from a fixed set of assumptions, cheapest means first.
+
+The order: canonical form; interval arithmetic; congruence (a common divisor of the coefficients that does not divide
+the constant); one assumption at a time; simplification by what is known; case analysis on max and min; points that
+refute; all points, where they are few; z3. Each step is sound for all integers, so the order decides speed only.
+
+**Undefined statements.** A statement has no value where it divides by zero. It is Proved only where it has a value at
+every point the scope allows; Refuted only by a point at which it has a value and is false. Where it holds at all points
+at which it has a value, and one is missing, the answer is Unknown with that point as its reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import gcd, lcm
+
+from relax_eg.errors import BoundsError, SpecError
+from relax_eg.shapes.dim import Dim, product
+from relax_eg.shapes.facts import Facts, normal
+from relax_eg.shapes.interval import Interval
+from relax_eg.shapes.points import everywhere, samples
+from relax_eg.shapes.relation import Relation, atoms_of
+from relax_eg.shapes.rewrite import alternatives, simplified
+from relax_eg.shapes.solver import Solver
+from relax_eg.shapes.verdict import Path, Proved, Refuted, Statistics, Unknown, Verdict
+
+TIMEOUT_MS = 500
+
+_CASES = 4  # nested case distinctions; 2**4 leaves
+_EVERYWHERE = 512  # points looked at one by one before z3 is asked
+_RESIDUES = 64  # cases of a distinction by residues
+_MEMO = 1 << 14
+
+_Goal = tuple[str, Dim]
+
+
+class Prover:
+    """What follows from `bounds` of variables and `assumptions`."""
+
+    def __init__(
+        self, bounds: Mapping[str, Interval], assumptions: Sequence[Relation], statistics: Statistics | None = None
+    ) -> None:
+        self._given = dict(bounds)
+        self._assumptions = tuple(assumptions)
+        self._statistics = statistics if statistics is not None else Statistics()
+        self.facts = Facts(bounds, assumptions)
+        self._memo: dict[tuple[str, Dim, tuple[Dim, ...]], tuple[Verdict, int]] = {}
+        self._simplified: dict[Dim, Dim] = {}
+
+    @cached_property
+    def solver(self) -> Solver:
+        return Solver(self.facts)
+
+    def prove(self, relation: Relation, timeout_ms: int = TIMEOUT_MS) -> Verdict:
+        """The verdict on `relation`; a `timeout_ms` of 0 leaves z3 out."""
+        verdict = self.decide(relation, timeout_ms)
+        if not isinstance(verdict, Proved):
+            return verdict
+        for divisor in relation.divisors:
+            if divisor.is_const:
+                continue
+            found = self.decide(Relation(divisor, "!=", Dim.of(0)), timeout_ms)
+            if isinstance(found, Refuted):
+                at = ", ".join(f"{name} = {size}" for name, size in found.counterexample.items())
+                return Unknown(f"the divisor {divisor} is zero at {at}, where the statement has no value")
+            if isinstance(found, Unknown):
+                return Unknown(f"the divisor {divisor} may be zero: {found.reason}")
+        return verdict
+
+    def decide(self, relation: Relation, timeout_ms: int = TIMEOUT_MS, *, refute: bool = True) -> Verdict:
+        """As `prove`, of the points at which the relation has a value. Without `refute`, and with a `timeout_ms` of 0,
+        only what needs no search is tried."""
+        started = time.perf_counter()
+        op, difference = normal(relation.op, relation.left - relation.right)
+        key = (op, difference, relation.divisors)
+        known = self._memo.get(key)
+        # What was not found in less time, or without search, is looked for again.
+        effort = timeout_ms + refute
+        if known is not None and (known[1] >= effort or not isinstance(known[0], Unknown)):
+            verdict = known[0]
+            self._statistics.count("memo", time.perf_counter() - started)
+            if isinstance(verdict, Refuted):  # an equal difference: the sides may be others
+                again = self._confirmed(verdict.counterexample, relation, verdict.by)
+                return verdict if again is None else again
+            return verdict
+        verdict = self._decide(op, difference, relation, timeout_ms, refute)
+        if len(self._memo) >= _MEMO:
+            self._memo.clear()
+        self._memo[key] = (verdict, effort)
+        path = verdict.by if isinstance(verdict, (Proved, Refuted)) else "unknown"
+        self._statistics.count(path, time.perf_counter() - started)
+        return verdict
+
+    def _decide(self, op: str, difference: Dim, relation: Relation, timeout_ms: int, refute: bool) -> Verdict:
+        try:
+            goal = op, self.facts.reduce(difference)
+            divisors = tuple(self.facts.reduce(divisor) for divisor in relation.divisors)
+        except (SpecError, BoundsError):
+            return Unknown("a divisor is zero at all sizes the scope allows")
+        if any(divisor == 0 for divisor in divisors):
+            return Unknown("a divisor is zero at all sizes the scope allows")
+        path = self.shown(goal)
+        if path is not None:
+            return Proved(path)
+        if not refute:
+            return Unknown("no search was asked for")
+        names = sorted(goal[1].variables.union(self.facts.variables, *(d.variables for d in divisors)))
+        for env in samples(self.facts, names):
+            if (found := self._refuted(env, goal, relation, "points")) is not None:
+                return found
+        if (all_points := everywhere(self.facts, names, _EVERYWHERE)) is not None:
+            return self._at_all(all_points, goal, relation)
+        if not timeout_ms:
+            return Unknown("a timeout of 0 ms leaves z3 no time, and nothing quicker decides it")
+        return self._by_z3(goal, divisors, relation, timeout_ms)
+
+    # --- what needs no search ---
+
+    def shown(self, goal: _Goal) -> Path | None:
+        """How `goal` (in free variables) is seen to hold without search; None where it is not."""
+        op, dim = goal
+        path = self._plain(op, dim)
+        if path is not None or dim.is_const:
+            return path
+        try:
+            simple = self.simple(dim)
+            if simple is not dim and self._plain(op, simple) is not None:
+                return "rewriting"
+            if self._in_cases(op, simple, (), _CASES):
+                return "cases"
+            if op == ">=" and self._by_lemma(simple):
+                return "lemma"
+            return "residues" if self._by_residues(op, simple) else None
+        except SpecError:  # a division by zero came out: the goal has a value nowhere there
+            return None
+
+    def simple(self, dim: Dim) -> Dim:
+        """`dim` simplified by what is known."""
+        found = self._simplified.get(dim)
+        if found is None:
+            found = simplified(dim, self.facts.interval, self._nonnegative)
+            self._simplified[dim] = found
+        return found
+
+    def _plain(self, op: str, dim: Dim) -> Path | None:
+        if dim.is_const:
+            return "canonical" if _true(op, dim.const) else None
+        low, high = self.facts.interval(dim)
+        if op == ">=":
+            if low is not None and low >= 0:
+                return "interval"
+        elif op == "==":
+            if low == high == 0:
+                return "interval"
+        else:
+            if (low is not None and low > 0) or (high is not None and high < 0):
+                return "interval"
+            if dim.const % gcd(*(c for _, c in dim.terms)):
+                return "congruence"
+        return "assumption" if self._assumed(op, dim, self.facts.nonnegative) else None
+
+    def _assumed(self, op: str, dim: Dim, nonnegative: Sequence[Dim]) -> bool:
+        facts = self.facts
+        if op == ">=":
+            return any(self._above(dim - fact) for fact in nonnegative) or any(
+                self._above(dim - fact) or self._above(dim + fact) for fact in facts.zero
+            )
+        if op == "==":
+            if any(dim == fact or dim == -fact for fact in facts.zero):
+                return True
+            return bool(nonnegative) and self._assumed(">=", dim, nonnegative) and self._assumed(">=", -dim, nonnegative)
+        return (
+            any(dim == fact or dim == -fact for fact in facts.nonzero)
+            or self._assumed(">=", dim - 1, nonnegative)
+            or self._assumed(">=", -dim - 1, nonnegative)
+        )
+
+    def _above(self, dim: Dim) -> bool:
+        low, _ = self.facts.interval(dim)
+        return low is not None and low >= 0
+
+    def _nonnegative(self, dim: Dim) -> bool:
+        return self._above(dim) or self._assumed(">=", dim, self.facts.nonnegative)
+
+    def _in_cases(self, op: str, dim: Dim, known: tuple[Dim, ...], depth: int) -> bool:
+        """Whether the goal holds in every case of every max and min; `known` are >= 0 in this case."""
+        if known:
+            if dim.is_const:
+                return _true(op, dim.const)
+            if self._plain(op, dim) is not None or self._assumed(op, dim, [*known, *self.facts.nonnegative]):
+                return True
+        split = alternatives(dim) if depth else None
+        if split is None:
+            return False
+        difference, above, below = split
+        return self._in_cases(op, above, (*known, difference), depth - 1) and self._in_cases(
+            op, below, (*known, -difference), depth - 1
+        )
+
+    def _by_lemma(self, dim: Dim) -> bool:
+        """Whether `dim >= 0` follows from what one division, max or min in it says of its operands."""
+        for atom in atoms_of(dim):
+            if atom.op == "var":
+                continue
+            own = product((atom,))
+            if atom.op in ("max", "min"):
+                lemmas = [own - arg if atom.op == "max" else arg - own for arg in atom.args]
+                scale = 1
+            else:
+                a, b = atom.args
+                low, _ = self.facts.plain_interval(b)
+                if low is None or low < 1:
+                    continue
+                over = a - b * own if atom.op == "floordiv" else b * own - a
+                lemmas = [over, b - 1 - over]
+                scale = b.const if b.is_const else 1
+            # scale*dim >= lemma - (scale - 1) makes dim > -1
+            if any(self._above(scale * dim + (scale - 1) - lemma) for lemma in lemmas):
+                return True
+        return False
+
+    def _by_residues(self, op: str, dim: Dim) -> bool:
+        """Whether the goal holds for every residue of the variables that products are divided by constants over:
+        `n*n % 4 <= 1`. Linear dividends are left to z3, which is good at them."""
+        modulus, names = 1, set[str]()
+        for atom in atoms_of(dim):
+            if atom.op in ("floordiv", "ceildiv") and atom.args[1].is_const:
+                modulus = lcm(modulus, abs(atom.args[1].const))
+                if any(len(monomial) > 1 for monomial, _ in atom.args[0].terms):
+                    names |= atom.args[0].variables
+        if not names or modulus == 1 or modulus ** len(names) > _RESIDUES:
+            return False
+        rest: dict[str, Dim] = {}
+        for name in names:
+            low, high = self.facts.bound(name)
+            whole = f"{name}·{modulus}·"
+            self.facts.bounds[whole] = (
+                None if low is None else low // modulus,
+                None if high is None else high // modulus,
+            )
+            rest[name] = modulus * Dim.var(whole)
+        for residues in itertools.product(range(modulus), repeat=len(names)):
+            case = dim.substitute({name: rest[name] + r for name, r in zip(names, residues, strict=True)})
+            if self._plain(op, case) is None:
+                return False
+        return True
+
+    # --- search ---
+
+    def _by_z3(self, goal: _Goal, divisors: tuple[Dim, ...], relation: Relation, timeout_ms: int) -> Verdict:
+        self._statistics.asked_z3 += 1
+        try:
+            simple = self.simple(goal[1])
+        except SpecError:
+            simple = goal[1]
+        found = self.solver.ask(goal[0], simple, divisors, timeout_ms)
+        if found.holds:
+            return Proved("z3")
+        if found.holds is None:
+            return Unknown(f"z3 gave up after {timeout_ms} ms ({found.reason or 'no reason given'})")
+        # z3 was not told of variables that simplifying removed: any value will do.
+        refuted = self._refuted({name: self._some(name) for name in goal[1].variables} | found.point, goal, relation, "z3")
+        if refuted is not None:
+            return refuted
+        return Unknown(f"z3 found a point that does not refute the statement: {found.point}")
+
+    def _at_all(self, points: list[dict[str, int]], goal: _Goal, relation: Relation) -> Verdict:
+        for env in points:
+            if (found := self._refuted(env, goal, relation, "enumeration")) is not None:
+                return found
+        return Proved("enumeration")
+
+    def _refuted(self, env: Mapping[str, int], goal: _Goal, relation: Relation, by: Path) -> Refuted | None:
+        """The refutation that the free variables' values `env` give, if they give one."""
+        op, dim = goal
+        try:
+            if _true(op, dim.evaluate(env)):
+                return None
+            full = self._completed(env, relation)
+        except BoundsError:  # divided by zero
+            return None
+        return self._confirmed(full, relation, by)
+
+    def _completed(self, env: Mapping[str, int], relation: Relation) -> dict[str, int]:
+        """The variables of the relation and of the assumptions at a point of the free variables."""
+        names = relation.variables.union(*(assumption.variables for assumption in self._assumptions))
+        out: dict[str, int] = {}
+        for name in sorted(names):
+            value = self.facts.values.get(name, Dim.var(name))
+            free = {other: env[other] if other in env else self._some(other) for other in value.variables}
+            out[name] = value.evaluate(free)
+        return out
+
+    def _some(self, name: str) -> int:
+        low, high = self.facts.bound(name)
+        return low if low is not None else high if high is not None else 0
+
+    def _confirmed(self, env: Mapping[str, int], relation: Relation, by: Path) -> Refuted | None:
+        """The refutation by the variables' values `env`, evaluated once more on what was said."""
+        values = relation.values(env)
+        if values is None or relation.holds(env) or not self.allows(env):
+            return None
+        (left, right), op = values, relation.op
+        try:
+            said = f"{left} {op} {right} is false"
+        except ValueError:  # Python does not print integers of more than 4300 digits
+            said = "the sides are too large to print"
+        return Refuted(dict(env), said, by)
+
+    def allows(self, env: Mapping[str, int]) -> bool:
+        """Whether the bounds and assumptions as given allow the variables' values `env`."""
+        for name, size in env.items():
+            low, high = self._given.get(name, (1, None))
+            if (low is not None and size < low) or (high is not None and size > high):
+                return False
+        return all(assumption.holds(env) for assumption in self._assumptions if assumption.variables <= env.keys())
+
+    def satisfiable(self, timeout_ms: int = TIMEOUT_MS) -> bool | None:
+        """Whether any sizes satisfy the assumptions; None where that was not found out."""
+        if self.facts.contradictory:
+            return False
+        names = sorted(self.facts.variables)
+        nothing = Relation(Dim.of(0), "==", Dim.of(0))
+        if any(self.allows(self._completed(env, nothing)) for env in samples(self.facts, names, 100)):
+            return True
+        found = self.solver.point(timeout_ms).holds
+        return None if found is None else not found
+
+
+def _true(op: str, value: int) -> bool:
+    return value >= 0 if op == ">=" else (value == 0) == (op == "==")
+

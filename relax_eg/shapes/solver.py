@@ -1,0 +1,162 @@
+"""Questions about sizes put to z3.
+
+A quotient is given as its witness: `x//y` is a q with `y*q <= x < y*q + y` for y > 0. There is one z3 context in the
+process and one solver per set of facts; a question is pushed and popped. z3 is imported when the first question gets
+this far, and used under a lock, as its context is not safe for threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.shapes.dim import Atom, Dim
+from relax_eg.shapes.facts import Facts
+from relax_eg.shapes.relation import atoms_of
+
+_lock = threading.RLock()
+
+# z3 counts its own steps besides the clock, so that a slow machine does not change an answer when the time is ample.
+# About 10 s of work on nonlinear questions.
+_STEPS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Found:
+    """What z3 says: `holds` is None for "do not know", False with a `point` in the free variables."""
+
+    holds: bool | None
+    point: dict[str, int]
+    reason: str = ""
+
+
+class Solver:
+    """One z3 solver that knows `facts`."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._variables: dict[str, Any] = {}
+        self._atoms: dict[Atom, Any] = {}
+        self._definitions: dict[Atom, list[Any]] = {}
+        with _lock:
+            import z3
+
+            self._z3 = z3
+            self._solver = z3.Solver()
+            base = facts.leftover
+            self._based = frozenset(atoms_of(*base))
+            for constraint in [
+                *self._surroundings(base, frozenset()),
+                *(self._term(d) >= 0 for d in facts.nonnegative),
+                *(self._term(d) == 0 for d in facts.zero),
+                *(self._term(d) != 0 for d in facts.nonzero),
+            ]:
+                self._solver.add(constraint)
+
+    def ask(self, op: str, dim: Dim, nonzero: Iterable[Dim], timeout_ms: int) -> Found:
+        """Whether `dim op 0` (op is `==`, `!=` or `>=`) at all points where the facts hold and every divisor in it,
+        and every one of `nonzero`, is not zero."""
+        with _lock:
+            defined = list(nonzero)
+            try:
+                term = self._term(dim)
+                constraints = self._surroundings([dim, *defined], self._based)
+                constraints += [self._term(divisor) != 0 for divisor in defined]
+            except ValueError:  # Python does not print integers of more than 4300 digits, which is how z3 gets them
+                return Found(None, {}, "an integer is too large for z3")
+            constraints.append(term != 0 if op == "==" else term == 0 if op == "!=" else term < 0)
+            half = max(1, timeout_ms // 2)
+            found = self._checked(self._solver, constraints, half)
+            return found if found.holds is not None else self._afresh(constraints, half)
+
+    def point(self, timeout_ms: int) -> Found:
+        """A point at which the facts hold (`holds` is False), or that there is none (True)."""
+        with _lock:
+            return self._checked(self._solver, [], timeout_ms)
+
+    def _afresh(self, constraints: list[Any], timeout_ms: int) -> Found:
+        # Without push and pop z3 preprocesses, which settles some nonlinear questions that its incremental core cannot.
+        solver = self._z3.SolverFor("QF_NIA")
+        solver.add(*self._solver.assertions())
+        return self._checked(solver, constraints, timeout_ms)
+
+    def _checked(self, solver: Any, constraints: list[Any], timeout_ms: int) -> Found:
+        z3 = self._z3
+        solver.push()
+        try:
+            solver.set("timeout", timeout_ms)
+            solver.set("rlimit", _STEPS)
+            solver.add(*constraints)
+            answer = solver.check()
+            if answer == z3.unsat:
+                return Found(True, {})
+            if answer == z3.unknown:
+                return Found(None, {}, solver.reason_unknown())
+            model = solver.model()
+            return Found(
+                False,
+                {
+                    name: model.eval(variable, model_completion=True).as_long()
+                    for name, variable in self._variables.items()
+                },
+            )
+        except z3.Z3Exception as error:  # out of memory, or a number too long to print
+            return Found(None, {}, str(error))
+        finally:
+            solver.pop()
+
+    def _surroundings(self, dims: list[Dim], known: frozenset[Atom]) -> list[Any]:
+        """The definitions of the atoms in `dims`, and the bounds of their variables."""
+        out: list[Any] = []
+        for atom in atoms_of(*dims):
+            if atom not in known:
+                self._atom(atom)
+                out.extend(self._definitions[atom])
+        return out
+
+    def _term(self, dim: Dim) -> Any:
+        total: Any = self._z3.IntVal(dim.const)
+        for monomial, c in dim.terms:
+            summand: Any = self._atom(monomial[0])
+            for atom in monomial[1:]:
+                summand = summand * self._atom(atom)
+            total = total + (summand if c == 1 else c * summand)
+        return total
+
+    def _atom(self, atom: Atom) -> Any:
+        found = self._atoms.get(atom)
+        if found is not None:
+            return found
+        if atom.op == "var":
+            made = self._z3.Int(f"v.{atom.name}")
+            low, high = self._facts.bound(atom.name)
+            self._variables[atom.name] = made
+            self._definitions[atom] = [
+                *([] if low is None else [made >= low]),
+                *([] if high is None else [made <= high]),
+            ]
+        else:
+            args = [self._term(arg) for arg in atom.args]  # first: it numbers the atoms inside
+            made = self._z3.Int(f"{atom.op}.{len(self._atoms)}")
+            self._definitions[atom] = self._definition(atom, made, args)
+        self._atoms[atom] = made
+        return made
+
+    def _definition(self, atom: Atom, made: Any, args: list[Any]) -> list[Any]:
+        z3 = self._z3
+        if atom.op in ("max", "min"):
+            beats = [made >= arg if atom.op == "max" else made <= arg for arg in args]
+            return [*beats, z3.Or(*(made == arg for arg in args))]
+        x, y = args
+        low, high = self._facts.plain_interval(atom.args[1])
+        if atom.op == "floordiv":
+            above, below = [made * y <= x, x < made * y + y], [made * y >= x, x > made * y + y]
+        else:
+            above, below = [made * y >= x, x > made * y - y], [made * y <= x, x < made * y - y]
+        if low is not None and low > 0:
+            return above
+        if high is not None and high < 0:
+            return below
+        return [z3.Or(z3.And(y > 0, *above), z3.And(y < 0, *below))]

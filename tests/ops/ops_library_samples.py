@@ -1,0 +1,201 @@
+"""Uses of the operators over windows, at computed positions, and of the library routines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use. `operands`: specs, with `@dtype` where the dtype does not vary; `low`, `high`: range of the values;
+    `prepare`: makes of random operands what the operator is for."""
+
+    operands: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    low: float = -3.0
+    high: float = 3.0
+    prepare: Callable[[list[Any]], list[Any]] | None = None
+
+
+N = {"n": (1, 5), "m": (1, 5)}
+ANY = {"n": (0, 5), "m": (0, 5)}
+
+
+def _conv(x: str, w: str, **attrs: Any) -> Use:
+    rank = len(x.split()) - 2
+    default = {
+        "strides": (1,) * rank, "low": (0,) * rank, "high": (0,) * rank, "dilation": (1,) * rank,
+        "input_dilation": (1,) * rank,
+    }  # fmt: skip
+    return Use((x, w), default | attrs, {"n": (0, 3), "h": (3, 7), "c": (0, 3), "o": (0, 3)}, -2, 2)
+
+
+def _window(x: str, window: tuple[Any, ...], kind: str, **attrs: Any) -> Use:
+    rank = len(window)
+    default = {
+        "kind": kind, "window": window, "strides": (1,) * rank, "low": (0,) * rank, "high": (0,) * rank,
+        "dilation": (1,) * rank, "input_dilation": (1,) * rank,
+    }  # fmt: skip
+    return Use((x,), default | attrs, {"n": (0, 3), "h": (3, 7)}, -2, 2)
+
+
+def _definite(arrays: list[Any]) -> list[Any]:
+    a = arrays[0]
+    eye = 2 * np.eye(a.shape[-1], dtype=a.dtype)
+    return [(a @ a.conj().swapaxes(-1, -2) + eye).astype(a.dtype), *arrays[1:]]
+
+
+def _dominant(arrays: list[Any]) -> list[Any]:
+    """A matrix whose triangles are easily inverted."""
+    a = arrays[0]
+    return [(a / 4 + 3 * np.eye(a.shape[-1])).astype(a.dtype), *arrays[1:]]
+
+
+def library_uses() -> dict[str, list[Use]]:
+    uses: dict[str, list[Use]] = {}
+    uses["conv"] = [
+        _conv("n c h 6", "o c 3 2", low=(1, 0), high=(1, 1)),
+        _conv("n 4 h", "6 2 3", strides=(2,), low=(1,), high=(2,), groups=2),
+        _conv("2 c h 5", "3 c 2 2", dilation=(2, 1), input_dilation=(1, 3), low=(0, -1), high=(1, 2)),
+        _conv("2 3", "4 3", precision="highest"),
+        _conv("1 2 h 4 3", "2 1 1 3 1", groups=2, low=("h", 0, 1), high=(0, 0, 0), strides=(3, 1, 2)),
+        _conv("2 3 4", "2 3 7"),
+        Use(("2 3 4 @bfloat16", "2 3 2 @bfloat16"), _conv("2 3 4", "2 3 2").attrs | {"out_dtype": "float32"}),
+    ]
+    uses["reduce_window"] = [
+        _window("n h 4", (1, 2, 2), "max", strides=(1, 2, 2), high=(0, 1, 0)),
+        _window("n h", (1, 3), "sum", strides=(1, 2), low=(0, 1), high=(0, 1)),
+        _window("h 5", (2, 2), "min", dilation=(2, 1), low=(-1, 1)),
+        _window("h 3", ("h", 1), "sum"),
+        _window("n 3", (1, 2), "prod", input_dilation=(1, 2)),
+        _window("3", (5,), "max"),
+    ]
+    plain = ("kind", "window", "strides", "low", "high")
+    uses["window_scatter"] = [
+        Use((source, use.operands[0]), {k: use.attrs[k] for k in plain}, use.sizes)
+        for source, use in [
+            ("n h//2 2", _window("n 2*(h//2) 4", (1, 2, 2), "max", strides=(1, 2, 2))),
+            ("n h", _window("n h", (1, 3), "min", low=(0, 1), high=(0, 1))),
+        ]
+    ]
+    at = {"n": (4, 6), "m": (3, 5)}
+    uses["dynamic_slice"] = [
+        Use(("n m", "@int32", "@int32"), {"sizes": (2, 3)}, at, -4, 8),
+        Use(("n", "@uint8"), {"sizes": ("n - 1",)}, at, 0, 8), Use(("",), {"sizes": ()}),
+        Use(("n 3", "@int32", "@int32"), {"sizes": ("n", 0)}, at),
+    ]  # fmt: skip
+    uses["dynamic_update_slice"] = [
+        Use(("n m", "2 3", "@int32", "@int32"), {}, at, -4, 8), Use(("n", "n", "@int32"), {}, at, -4, 8),
+        Use(("n 3", "2 0", "@int32", "@int32"), {}, at), Use(("", ""),),
+    ]  # fmt: skip
+    batched = {"operand_batching_dims": (0,), "start_indices_batching_dims": (0,)}
+    uses["gather"] = [
+        Use((x, i), {"slice_sizes": sizes, "mode": mode} | numbers, at, -2, 7)
+        for x, i, sizes, mode, numbers in [
+            ("n m 2", "3 2 @int32", (1, 2, 2), "fill",
+             {"offset_dims": (0, 2), "collapsed_slice_dims": (0,), "start_index_map": (0, 1)}),
+            ("n m", "n 3 1 @int32", (1, 1), "clip",
+             {"collapsed_slice_dims": (1,), "start_index_map": (1,)} | batched),
+            ("n m", "2 @int32", (2, "m - 1"), "clip", {"offset_dims": (0, 1), "start_index_map": (1, 0)}),
+            ("n m", "4 2 @int32", (1, 1), "fill",
+             {"collapsed_slice_dims": (0, 1), "start_index_map": (0, 1), "fill_value": 7}),
+            ("n 2", "0 1 @int32", (1, 2), "promise",
+             {"offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,)}),
+        ]
+    ]  # fmt: skip
+    rows = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,)}
+    points = {"inserted_window_dims": (0, 1), "scatter_dims_to_operand_dims": (1, 0)}
+    block = {"update_window_dims": (0, 1), "scatter_dims_to_operand_dims": (0, 1)}
+    rest = {
+        "inserted_window_dims": (1,), "scatter_dims_to_operand_dims": (1,), "operand_batching_dims": (0,),
+        "scatter_indices_batching_dims": (0,),
+    }  # fmt: skip
+    uses["scatter"] = [
+        Use((x, i, u), {"kind": kind, "mode": mode} | numbers, at, -2, 7)
+        for x, i, u, kind, mode, numbers in [
+            ("n m", "3 1 @int32", "3 m", "add", "fill", rows), ("n m", "3 1 @int32", "3 2", "set", "fill", rows),
+            ("n m", "4 2 @int32", "4", "max", "clip", points), ("n m", "4 2 @int32", "4", "min", "fill", points),
+            ("n m", "2 @int32", "2 m-1", "multiply", "clip", block),
+            ("n m", "n 2 1 @int32", "n 2", "add", "fill", rest), ("n m", "0 1 @int32", "0 m", "set", "promise", rows),
+        ]
+    ]  # fmt: skip
+    sizes = {"n": (0, 5), "m": (1, 5)}
+    uses["sort"] = [
+        Use(("n m",), {"axis": 0}, sizes), Use(("n m", "n m @int32"), {"axis": 1, "stable": True}, sizes),
+        Use(("n @int32", "n @bool", "n @float16"), {"axis": 0, "num_keys": 2}, sizes, -1, 1),
+        Use(("n m",), {"axis": 1, "stable": False}, sizes),
+    ]  # fmt: skip
+    uses["top_k"] = [
+        Use(("n m",), {"k": (1,), "axis": 1}, sizes), Use(("n m @int32",), {"k": ("m",), "axis": 1}, sizes, -1, 1),
+        Use(("3 m",), {"k": (2,), "axis": 0}, sizes), Use(("n 3",), {"k": (0,), "axis": 1}, sizes),
+    ]  # fmt: skip
+    square = {"n": (0, 4), "b": (0, 3)}
+    uses["cholesky"] = [
+        Use(("n n",), {}, square, prepare=_definite), Use(("b 3 3",), {}, square, prepare=_definite),
+        Use(("n n @complex64",), {}, square, prepare=_definite),
+    ]  # fmt: skip
+    uses["triangular_solve"] = [
+        Use((a, b), dict.fromkeys(on.split(), True), square, prepare=_dominant)
+        for a, b, on in [
+            ("n n", "n 2", "left_side lower"), ("n n", "3 n", ""), ("b 3 3", "b 3 2", "left_side transpose_a"),
+            ("n n", "2 n", "lower transpose_a unit_diagonal"),
+            ("n n @complex64", "n 1 @complex64", "left_side transpose_a conjugate_a"),
+        ]
+    ]  # fmt: skip
+    uses["lu"] = [Use((a,), {}, square) for a in ("n n", "b 4 2", "n 3", "n n @complex64")]
+    uses["qr"] = [
+        Use((a,), {"full_matrices": full}, square)
+        for a, full in [("n n", False), ("b 4 2", False), ("4 2", True), ("2 n", False), ("3 3 @complex64", False)]
+    ]
+    uses["eigh"] = [
+        Use((a,), {"lower": lower}, square, prepare=_definite)
+        for a, lower in [("n n", True), ("b 3 3", True), ("n n", False)]
+    ]
+    uses["svd"] = [
+        Use((a,), {"full_matrices": full, "compute_uv": uv}, square)
+        for a, full, uv in [("n n", False, True), ("b 4 2", False, True), ("n n", True, False), ("2 4", True, True)]
+    ]
+    uses["fft"] = [
+        Use((x,), {"kind": kind, "lengths": lengths}, square)
+        for x, kind, lengths in [
+            ("b n+1", "rfft", ("n+1",)),
+            ("n+1 4 @complex64", "fft", ("n+1", 4)),
+            ("b 6 @complex64", "ifft", (6,)),
+            ("b 4 @complex64", "irfft", (6,)),
+        ]
+    ]
+    uses["complex"] = [Use(("n 3", "n 3"), {}, ANY), Use(("n 1", ""), {}, ANY)]
+    for name in ("real", "imag", "conj"):
+        uses[name] = [Use(("n 3 @complex64",), {}, ANY), Use(("@complex64",))]
+    for name in ("population_count", "count_leading_zeros"):
+        uses[name] = [Use(("n 3",), {}, ANY, -100, 100), Use(("@uint32",), {}, {}, 0, 9)]
+    uses["right_shift_logical"] = [Use(("n 3", "3"), {}, ANY, 0, 40), Use(("n 3", ""), {}, ANY, -5, 9)]
+    for name in ("lgamma", "digamma", "bessel_i0e", "bessel_i1e"):
+        uses[name] = [Use(("n 3",), {}, ANY, 0.3, 4), Use(("",), {}, {}, 0.3, 4)]
+    for name in ("igamma", "igammac"):
+        uses[name] = [Use(("n 3", "n 3"), {}, ANY, 0.3, 4), Use(("", "n"), {}, ANY, 0.3, 4)]
+    uses["zeta"] = [Use(("n 3", "n 3"), {}, ANY, 1.5, 4), Use(("", "n"), {}, ANY, 1.5, 4)]
+    uses["polygamma"] = [
+        Use(("n 3", "n 3"), {}, ANY, 1, 3, prepare=lambda arrays: [np.round(arrays[0]), arrays[1]]),
+    ]
+    uses["betainc"] = [Use(("n 3", "n 3", "n 3"), {}, ANY, 0.2, 0.8), Use(("", "n", "1"), {}, ANY, 0.2, 0.8)]
+    uses["nextafter"] = [Use(("n 3", "n 3"), {}, ANY), Use(("n 1", "m"), {}, ANY)]
+    uses["reduce_precision"] = [
+        Use(("n 3",), {"exponent_bits": e, "mantissa_bits": m}, ANY) for e, m in [(8, 7), (8, 23), (11, 52)]
+    ]
+    uses["bitcast"] = [
+        Use((x,), {"dtype": dtype}, ANY)
+        for x, dtype in [
+            ("n 2", "int32"),
+            ("n 2 @int32", "float32"),
+            ("n 2 @uint16", "uint32"),
+            ("@float32", "uint8"),
+            ("n @bfloat16", "int16"),
+        ]
+    ]
+    return uses

@@ -1,0 +1,146 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from relax_eg.cli import app
+
+PROGRAM = """
+import jax.numpy as jnp
+
+SIZE = 3
+
+def chain(a, b, v):
+    return (a @ b) @ v
+
+def branch(x):
+    return x if x.shape[0] > 3 else -x
+"""
+
+GOOD = '''
+import relax_eg as rx
+
+book = rx.RuleSet("mine")
+
+@book.rule("x: n", numerics="exact", check=False)
+def twice_negated(x):
+    """-(-(-x)) = -x"""
+    return -(-(-x)), -x
+'''
+
+BAD = '''
+import relax_eg as rx
+
+book = rx.RuleSet("wrong")
+
+@book.rule("a: n n, b: n n", check=False)
+def commutes(a, b):
+    """A B = B A"""
+    return a @ b, b @ a
+'''
+
+CHAIN = ["--spec", "n n", "--spec", "n n", "--spec", "n"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("model.py", PROGRAM), ("good.py", GOOD), ("bad.py", BAD)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def text(result: Result) -> str:
+    """What the command wrote, lines joined: a narrow terminal wraps."""
+    return " ".join(result.output.split())
+
+
+def test_optimize_prints_the_report(folder: Path) -> None:
+    result = run("optimize", f"{folder}/model.py:chain", *CHAIN, "--at", "n=512")
+    assert result.exit_code == 0
+    assert "chain cpu, whole, at n=512" in text(result)
+    assert "matmul_vector_associates x2" in text(result)
+
+
+def test_module_and_json(folder: Path) -> None:
+    result = run(
+        "optimize", f"{folder}/model.py:chain", *CHAIN, "--at", "n=512", "--module", "--json", folder / "out" / "r.json"
+    )
+    assert result.exit_code == 0
+    assert "@I.ir_module" in result.output and "R.matmul(b, v)" in result.output
+    data = json.loads((folder / "out" / "r.json").read_text())
+    assert data["schema"] == "relax_eg.report/1" and data["at"] == {"n": 512}
+
+
+def test_bounds_weights_numerics_and_budget(folder: Path) -> None:
+    result = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--bounds", "n=4:64", "--numerics", "exact")
+    assert result.exit_code == 0 and "at n=64" in text(result)
+    result = run("optimize", f"{folder}/model.py:chain", *CHAIN, "--weights", "a", "--at", "n=512", "--nodes", "0")
+    assert result.exit_code == 0 and "stopped: node limit" in text(result)
+
+
+def test_rules_in_and_out(folder: Path) -> None:
+    chain = ["optimize", f"{folder}/model.py:chain", *CHAIN, "--at", "n=512"]
+    assert "kept as written" in text(run(*chain, "--without", "matmul"))
+    assert "matmul_vector_associates" not in text(run(*chain, "--without", "matmul_vector_associates"))
+    assert run(*chain, "--rules", folder / "good.py").exit_code == 0
+    refused = run(*chain, "--rules", folder / "bad.py")
+    assert refused.exit_code == 1
+    assert "RuleError: bad.py:6 rule `commutes`: is refuted and does not run" in text(refused)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["model.py"], "'{}/model.py': file.py:name is accepted"),
+        (["nothing.py:chain"], "no file {}/nothing.py"),
+        (["model.py:train"], "{}/model.py has no `train`; it has: chain, branch"),
+        (["model.py:SIZE"], "optimize takes a function or a module, got int"),
+        (["model.py:chain", *CHAIN, "--at", "n"], "--at 'n': name=size is accepted, as in s=128"),
+        (["model.py:chain", *CHAIN, "--at", "m=3"], "chain(): no size is named `m` (at={{'m': ...}}); its sizes are n"),
+        (["model.py:chain", *CHAIN, "--bounds", "n=3"], "--bounds 'n=3': name=low:high is accepted, as in s=1:4096"),
+        (["model.py:chain", *CHAIN, "--target", "tpu"], "target='tpu': one of cpu, or a Profile, is accepted"),
+        (["model.py:chain", *CHAIN, "--numerics", "fast"], "numerics='fast': one of exact, reassociate, approximate"),
+        (["model.py:chain", *CHAIN, "--weights", "w"], "weights: chain has no argument 'w'"),
+        (["model.py:chain", *CHAIN, "--rules", "nothing.py"], "no file nothing.py"),
+        (["model.py:chain", "--spec", "n"], "missing a required argument: 'b'"),
+        (["model.py:chain", *CHAIN, "--without", "nonsense"], "--without 'nonsense': no rule has this name"),
+        (["model.py:branch", "--spec", "n"], "TraceError: cannot trace `branch` (model.py:9)"),
+    ],
+)
+def test_errors_are_said_plainly(folder: Path, args: list[str], said: str) -> None:
+    result = run("optimize", f"{folder}/{args[0]}", *args[1:])
+    assert result.exit_code == 1
+    # rich breaks long paths
+    assert said.format(folder).replace(" ", "") in result.output.replace("\n", "").replace(" ", "")
+    assert "Traceback" not in result.output
+
+
+def test_rules_are_listed(folder: Path) -> None:
+    result = run("rules")
+    assert result.exit_code == 0 and len(result.output.splitlines()) >= 40
+    assert "matmul_vector_associates" in result.output
+    only = run("rules", "--only", "transpose")
+    assert 0 < len(only.output.splitlines()) < len(result.output.splitlines())
+    assert "twice_negated" in run("rules", folder / "good.py").output
+
+
+def test_verify(folder: Path) -> None:
+    good = run("verify", folder / "good.py")
+    assert good.exit_code == 0 and "twice_negated" in good.output and "tested" in good.output
+    bad = run("verify", folder / "bad.py")
+    assert bad.exit_code == 1 and "commutes" in bad.output and "refuted" in bad.output
+    assert run("verify", folder / "nothing.py").exit_code == 1
+
+
+def test_help_names_the_commands() -> None:
+    result = run("--help")
+    assert result.exit_code == 0 and all(c in result.output for c in ("optimize", "rules", "verify"))
