@@ -114,9 +114,8 @@ class _Body:
         self.facts.append(f'(has_ann {self.names[p]} (Tensor{len(annotation.shape)} "{annotation.dtype}"{sizes}))')
 
     def in_order(self, guard: InOrder) -> None:
-        leaves = [f"i_{n}" for n in guard.names]
-        self.facts += [f"(= v_{n} (Leaf {i}))" for n, i in zip(guard.names, leaves, strict=True)]
-        self.facts += [f"(in_order {a} {b})" for a, b in zip(leaves, leaves[1:], strict=False)]
+        values = [f"v_{n}" for n in guard.names]
+        self.facts += [f"(in_order {a} {b})" for a, b in zip(values, values[1:], strict=False)]
 
     def _size(self, d: Dim) -> str:
         if d.is_const:

@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
 SIMPLIFY_ROUNDS = 200
 ALGEBRA_ROUNDS = 6
-SIBLINGS = 4  # a value is merged with at most so many neighbours, itself included
+SIBLINGS = 3  # a value is merged with at most so many neighbours, itself included
 
 
 class StopReason(enum.Enum):
@@ -130,25 +130,25 @@ class EGraph:
             commands.append(f"(has_ann (node {i}) {self.words.annotation(e.annotation)})")
         self.engine.run(declarations)
         self.engine.run(commands)
-        self.engine.run(f"(in_order {i} {j})" for i, j in self._siblings())
+        self.engine.run(f"(in_order {a} {b})" for a, b in self._siblings())
 
-    def _siblings(self) -> Iterator[tuple[int, int]]:
-        """Pairs of program inputs that the same operator combines with the same first operand, in order.
+    def _siblings(self) -> Iterator[tuple[str, str]]:
+        """Pairs of program inputs that the same operator combines with the same first operand, in program order.
 
         What rules may merge (`InOrder`). Of many siblings only near neighbours are paired: all pairs of a fan-out of
         thousands would be millions.
         """
-        groups: dict[tuple[str, Expr], dict[int, None]] = {}
+        groups: dict[tuple[str, Expr], list[Expr]] = {}
         for e in self.written:
             for a in e.args[1:]:
                 if a.op == VAR:
-                    groups.setdefault((e.op, e.args[0]), {})[self.words.leaf_index(a)] = None
-        pairs: dict[tuple[int, int], None] = {}
+                    groups.setdefault((e.op, e.args[0]), []).append(a)
+        pairs: dict[tuple[str, str], None] = {}
         for group in groups.values():
-            members = sorted(group)
-            for n, i in enumerate(members):
-                for j in members[n + 1 : n + SIBLINGS]:
-                    pairs[i, j] = None
+            members = sorted(set(group), key=self.number.__getitem__)
+            for n, a in enumerate(members):
+                for b in members[n + 1 : n + SIBLINGS]:
+                    pairs[self.words.leaf(a), self.words.leaf(b)] = None
         yield from pairs
 
     def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:

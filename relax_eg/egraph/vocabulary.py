@@ -29,7 +29,7 @@ PRELUDE = (
     *(f"(constructor Tensor{r} (String{' Dim' * r}) Ann)" for r in range(MAX_RANK + 1)),
     "(relation has_ann (T Ann))",
     "(function node (i64) T :no-merge)",
-    "(relation in_order (i64 i64))",
+    "(relation in_order (T T))",
     "(ruleset annotate)",
     "(ruleset demand)",
 )
@@ -109,16 +109,12 @@ class Vocabulary:
         return found
 
     def leaf(self, e: Expr) -> str:
-        """The term of a leaf."""
-        return f"(Leaf {self.leaf_index(e)})"
-
-    def leaf_index(self, e: Expr) -> int:
-        """The number of a leaf, in order of first mention."""
+        """The term of a leaf. Leaves are numbered in order of first mention."""
         index = self._leaves.get(e)
         if index is None:
             index = self._leaves[e] = len(self.leaf_list)
             self.leaf_list.append(e)
-        return index
+        return f"(Leaf {index})"
 
     @staticmethod
     def is_leaf(e: Expr) -> bool:

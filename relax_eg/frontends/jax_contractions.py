@@ -6,6 +6,7 @@ from typing import Any
 
 from relax_eg.frontends.jax_equation import ONE, Equation, astype, expanded, permuted, reshaped, squeezed
 from relax_eg.ir.expr import Expr
+from relax_eg.ops.contraction import accumulates
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
@@ -17,9 +18,11 @@ def dot_general(e: Equation) -> Expr | None:
     reshape: that is numpy's matmul. Else each side's free axes are one axis, made by a reshape where there are several.
     """
     a, b = e.args
-    precision = _precision(e["precision"])
-    if precision == "odd" or a.dtype != b.dtype or len(a.dtype) == 0:
+    precision = precision_of(e["precision"])
+    dtype = common_dtype(a, b, e.dtype)
+    if precision == "odd" or dtype is None:
         return None
+    a, b = astype(a, dtype), astype(b, dtype)
     (contract_a, contract_b), (batch_a, batch_b) = e["dimension_numbers"]
     # The pairs may be contracted in any order; the left's own needs the fewest moves.
     pairs = sorted(zip(contract_a, contract_b, strict=True))
@@ -64,6 +67,14 @@ def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
     return call("multiply", (expanded(a, range(a.ndim, rank)), b))
 
 
+def common_dtype(a: Expr, b: Expr, out: str) -> str | None:
+    """The dtype both operands of a product get: their own, or that of the result where they differ and keep their
+    values in it."""
+    if a.dtype == b.dtype:
+        return a.dtype
+    return out if accumulates(a.dtype, out) and accumulates(b.dtype, out) else None
+
+
 def _product(dims: tuple[Dim, ...]) -> Dim:
     total = ONE
     for d in dims:
@@ -71,7 +82,7 @@ def _product(dims: tuple[Dim, ...]) -> Dim:
     return total
 
 
-def _precision(value: Any) -> str | None:
+def precision_of(value: Any) -> str | None:
     """The operator's spelling; "odd" for what it cannot express."""
     if isinstance(value, tuple):
         first, second = value

@@ -87,3 +87,18 @@ def broadcast(x: Expr, shape: tuple[Dim, ...], positions: Sequence[int]) -> Expr
     start = 0 if leading else first
     x = expanded(x, [i - start for i in missing])
     return x if x.shape == shape else call("broadcast_to", (x,), {"shape": shape})
+
+
+def combines_with(jaxpr: Any) -> str | None:
+    """The primitive that a combining function of two scalars is: its name, "second" where it gives back the second
+    argument, None where it is anything else."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    if not inner.eqns:
+        return "second" if list(inner.outvars) == [inner.invars[1]] else None
+    if len(inner.eqns) > 1:
+        return None
+    (eqn,) = inner.eqns
+    operands, results = list(map(id, eqn.invars)), list(map(id, inner.outvars))
+    if operands != list(map(id, inner.invars)) or results != list(map(id, eqn.outvars)):
+        return None
+    return eqn.primitive.name

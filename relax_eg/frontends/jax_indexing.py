@@ -36,7 +36,7 @@ class Affine:
         return all(s is ZERO for s in self.steps)
 
 
-def dynamic_slice(e: Equation) -> Expr | None:
+def known_slice(e: Equation) -> Expr | None:
     """A slice whose starts are known; JAX moves starts so that the slice lies inside."""
     x, *starts = e.args
     begin: list[Dim] = []
@@ -53,7 +53,8 @@ def dynamic_slice(e: Equation) -> Expr | None:
     return sliced(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
 
 
-def gather(e: Equation) -> Expr | None:
+def known_gather(e: Equation) -> Expr | None:
+    """A gather that is a slice, or that takes whole slices along one axis."""
     numbers = e["dimension_numbers"]
     if numbers.operand_batching_dims or e["mode"].name not in ("PROMISE_IN_BOUNDS", "CLIP", "FILL_OR_DROP"):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from relax_eg.frontends import jax_gather, jax_library, jax_windows
 from relax_eg.frontends.jax_contractions import dot_general
 from relax_eg.frontends.jax_equation import (
     ONE,
@@ -23,9 +24,8 @@ from relax_eg.frontends.jax_equation import (
     sliced,
     squeezed,
 )
-from relax_eg.frontends.jax_indexing import dynamic_slice, gather
 from relax_eg.frontends.symbolic import to_dim
-from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.ir.annotations import is_complex, is_float
 from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
@@ -51,11 +51,14 @@ _SAME: dict[str, str] = {
     "ge": "greater_equal",
     "shift_left": "left_shift",
     "clamp": "clip",
+    "clz": "count_leading_zeros",
+    "regularized_incomplete_beta": "betainc",
 } | {
     name: name
     for name in (
         "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
-        "acosh atanh erf erfc erf_inv square add atan2"
+        "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex nextafter "
+        "igamma igammac polygamma zeta bessel_i0e bessel_i1e"
     ).split()
 }
 
@@ -99,13 +102,18 @@ def _one_minus_square(e: Equation) -> Expr:
     return call("multiply", (call("add", (one, e.x)), call("subtract", (one, e.x))))
 
 
-def _shift_right(signed: bool) -> Rule:
-    """`right_shift` keeps the sign of signed integers; a logical shift of those, or the reverse, has no operator."""
+def _shift_right_logical(e: Equation) -> Expr:
+    """`right_shift` keeps the sign of signed integers."""
+    return call("right_shift_logical" if e.dtype.startswith("int") else "right_shift", e.args)
 
-    def rule(e: Equation) -> Expr | None:
-        return call("right_shift", e.args) if e.dtype.startswith("int") == signed and is_integer(e.dtype) else None
 
-    return rule
+def _shift_right_arithmetic(e: Equation) -> Expr | None:
+    """The sign is kept; of unsigned integers, whose top bit an arithmetic shift repeats, there is no operator."""
+    return call("right_shift", e.args) if e.dtype.startswith("int") else None
+
+
+def _reduce_precision(e: Equation) -> Expr:
+    return call("reduce_precision", e.args, {k: int(e[k]) for k in ("exponent_bits", "mantissa_bits")})
 
 
 def _convert(e: Equation) -> Expr:
@@ -114,11 +122,22 @@ def _convert(e: Equation) -> Expr:
     return astype(e.x, e.dtype)
 
 
-def _select_n(e: Equation) -> Expr | None:
+def _select_n(e: Equation) -> Expr:
+    """The case that the first operand numbers; among more than two by halving."""
     which, *cases = e.args
     if len(cases) == 1:
         return cases[0]
-    return call("where", (which, cases[1], cases[0])) if which.dtype == "bool" else None
+    if which.dtype == "bool":
+        return call("where", (which, cases[1], cases[0]))
+
+    def choose(low: int, high: int) -> Expr:
+        if high - low == 1:
+            return cases[low]
+        middle = (low + high) // 2
+        before = call("less", (which, const(middle, which.dtype)))
+        return call("where", (before, choose(low, middle), choose(middle, high)))
+
+    return choose(0, len(cases))
 
 
 def _arg_reduction(name: str) -> Rule:
@@ -129,8 +148,8 @@ def _arg_reduction(name: str) -> Rule:
     return rule
 
 
-def _cumsum(e: Equation) -> Expr:
-    return call("cumsum", e.args, {"axis": e["axis"], "reverse": e["reverse"]})
+def _scan(name: str) -> Rule:
+    return lambda e: call(name, e.args, {"axis": e["axis"], "reverse": e["reverse"]})
 
 
 # --- movement ---
@@ -243,13 +262,13 @@ RULES: dict[str, Rule] = {
     "integer_pow": lambda e: call("integer_pow", e.args, {"y": e["y"]}),
     "one_minus_square": _one_minus_square,
     "round": _round,
-    "shift_right_arithmetic": _shift_right(signed=True),
-    "shift_right_logical": _shift_right(signed=False),
+    "shift_right_arithmetic": _shift_right_arithmetic,
+    "shift_right_logical": _shift_right_logical,
     "select_n": _select_n,
     "convert_element_type": _convert,
     "argmax": _arg_reduction("argmax"),
     "argmin": _arg_reduction("argmin"),
-    "cumsum": _cumsum,
+    **{name: _scan(name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
     "broadcast_in_dim": _broadcast_in_dim,
     "reshape": _reshape,
     "transpose": _transpose,
@@ -266,6 +285,9 @@ RULES: dict[str, Rule] = {
     "dim_as_value": _dim_as_value,
     "device_put": _device_put,
     "dot_general": dot_general,
-    "gather": gather,
-    "dynamic_slice": dynamic_slice,
+    "reduce_precision": _reduce_precision,
+    "bitcast_convert_type": lambda e: call("bitcast", e.args, {"dtype": e.dtype}),
+    **jax_windows.RULES,
+    **jax_gather.RULES,
+    **jax_library.RULES,
 }

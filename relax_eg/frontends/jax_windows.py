@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.frontends.jax_contractions import common_dtype, precision_of
-from relax_eg.frontends.jax_equation import ONE, Equation, astype, permuted, reshaped
+from relax_eg.frontends.jax_equation import Equation, Rule, astype, combines_with, permuted, reshaped
 from relax_eg.frontends.symbolic import to_dim
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
 
 
-def convolution(e: Equation) -> Expr | None:
+def _convolution(e: Equation) -> Expr | None:
     """`conv_general_dilated`. Batch groups are feature groups once the groups of the batch are side by side as
     channels: JAX makes them when it differentiates a grouped convolution."""
     precision = precision_of(e["precision"])
@@ -51,7 +51,7 @@ def _window(e: Equation) -> dict[str, Any]:
     return {"window": window, "strides": tuple(map(int, e["window_strides"])), "low": low, "high": high}
 
 
-def window_reduction(kind: str) -> Any:
+def _window_reduction(kind: str) -> Rule:
     """The rule for `reduce_window_<kind>`."""
 
     def rule(e: Equation) -> Expr:
@@ -61,11 +61,8 @@ def window_reduction(kind: str) -> Any:
     return rule
 
 
-def general_window(e: Equation) -> Expr | None:
+def _general_window(e: Equation) -> Expr | None:
     """`reduce_window` of a product, which has no primitive of its own: the initial value must be 1."""
-    from relax_eg.frontends.jax_indexing import combines_with
-    from relax_eg.ir.expr import CONSTANT, constant_value
-
     if len(e.args) != 2 or combines_with(e["jaxpr"]) != "mul":
         return None
     start = e.args[1]
@@ -75,10 +72,17 @@ def general_window(e: Equation) -> Expr | None:
     return call("reduce_window", (e.x,), {"kind": "prod", **_window(e), **dilations})
 
 
-def select_and_scatter(e: Equation) -> Expr | None:
+def _select_and_scatter(e: Equation) -> Expr | None:
     """`select_and_scatter_add`, the transpose of pooling: each window's cotangent goes to its extreme."""
     kind = {"ge": "max", "le": "min"}.get(e["select_prim"].name)
     return None if kind is None else call("window_scatter", e.args, {"kind": kind, **_window(e)})
 
 
-__all__ = ["ONE", "convolution", "general_window", "select_and_scatter", "window_reduction"]
+RULES: dict[str, Rule] = {
+    "conv_general_dilated": _convolution,
+    "reduce_window_sum": _window_reduction("sum"),
+    "reduce_window_max": _window_reduction("max"),
+    "reduce_window_min": _window_reduction("min"),
+    "reduce_window": _general_window,
+    "select_and_scatter_add": _select_and_scatter,
+}

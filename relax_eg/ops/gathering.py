@@ -245,9 +245,10 @@ def _scatter_reference(
     x: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], updates: np.ndarray[Any, Any], *, kind: str, mode: str,
     update_window_dims: tuple[int, ...], inserted_window_dims: tuple[int, ...],
     scatter_dims_to_operand_dims: tuple[int, ...], operand_batching_dims: tuple[int, ...],
-    scatter_indices_batching_dims: tuple[int, ...],
+    scatter_indices_batching_dims: tuple[int, ...], sorted: bool, unique: bool,
 ) -> np.ndarray[Any, Any]:  # fmt: skip
-    """Every update's place in the operand as arrays of indices, then one unbuffered numpy operation."""
+    """Every update's place in the operand as arrays of indices, then one unbuffered numpy operation. That indices are
+    sorted or unique is a hint, which changes nothing here."""
     out = np.array(x)
     if not updates.size:
         return out
@@ -290,12 +291,17 @@ def _scatter_cost(site: Site) -> Counts:
     return Counts(ZERO if site["kind"] == "set" else updates, read, elements + updates * size)
 
 
-def _jax_scatter(x: Any, indices: Any, updates: Any, *, kind: str, mode: str, **numbers: tuple[int, ...]) -> Any:
+def _jax_scatter(
+    x: Any, indices: Any, updates: Any, *, kind: str, mode: str, sorted: bool, unique: bool, **numbers: tuple[int, ...]
+) -> Any:
     from jax import lax
 
     function = {"set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "min": lax.scatter_min,
                 "max": lax.scatter_max}[kind]  # fmt: skip
-    return function(x, indices, updates, lax.ScatterDimensionNumbers(**numbers), mode=_jax_mode(mode))
+    return function(
+        x, indices, updates, lax.ScatterDimensionNumbers(**numbers), indices_are_sorted=sorted, unique_indices=unique,
+        mode=_jax_mode(mode),
+    )  # fmt: skip
 
 
 for _operator in (
@@ -310,7 +316,8 @@ for _operator in (
               *(Attribute(name, default=()) for name in _GATHER)),
              doc="slices at computed positions, put together as the dimension numbers of jax.lax.gather say"),
     Operator("scatter", ("x", "indices", "updates"), _scatter, _jax_scatter, None,
-             (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER)),
+             (Attribute("kind"), Attribute("mode"), *(Attribute(name, default=()) for name in _SCATTER),
+              Attribute("sorted", default=False), Attribute("unique", default=False)),
              _scatter_reference, _scatter_cost,
              doc="x with updates set, added, multiplied or compared in at computed positions, as jax.lax.scatter"),
 ):  # fmt: skip

@@ -171,7 +171,9 @@ class Prover:
         if op == "==":
             if any(dim == fact or dim == -fact for fact in facts.zero):
                 return True
-            return bool(nonnegative) and self._assumed(">=", dim, nonnegative) and self._assumed(">=", -dim, nonnegative)
+            return (
+                bool(nonnegative) and self._assumed(">=", dim, nonnegative) and self._assumed(">=", -dim, nonnegative)
+            )
         return (
             any(dim == fact or dim == -fact for fact in facts.nonzero)
             or self._assumed(">=", dim - 1, nonnegative)
@@ -262,7 +264,9 @@ class Prover:
         if found.holds is None:
             return Unknown(f"z3 gave up after {timeout_ms} ms ({found.reason or 'no reason given'})")
         # z3 was not told of variables that simplifying removed: any value will do.
-        refuted = self._refuted({name: self._some(name) for name in goal[1].variables} | found.point, goal, relation, "z3")
+        refuted = self._refuted(
+            {name: self._some(name) for name in goal[1].variables} | found.point, goal, relation, "z3"
+        )
         if refuted is not None:
             return refuted
         return Unknown(f"z3 found a point that does not refute the statement: {found.point}")
@@ -332,4 +336,3 @@ class Prover:
 
 def _true(op: str, value: int) -> bool:
     return value >= 0 if op == ">=" else (value == 0) == (op == "==")
-

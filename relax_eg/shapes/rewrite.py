@@ -150,6 +150,7 @@ def _decided_atom(atom: Atom, difference: Dim, above: bool) -> Dim:
         return product((atom,))
     args = [_decided(arg, difference, above) for arg in atom.args]
     if atom.op in ("max", "min"):
+
         def nonnegative(gap: Dim) -> bool:
             if gap.is_const:
                 return gap.const >= 0

@@ -121,9 +121,7 @@ class Scope:
             raise
 
     def _change(self, bounds: dict[str, _Bound], assumptions: list[Relation]) -> None:
-        fresh = Prover(
-            {name: (bound.low, bound.high) for name, bound in bounds.items()}, assumptions, self.statistics
-        )
+        fresh = Prover({name: (bound.low, bound.high) for name, bound in bounds.items()}, assumptions, self.statistics)
         if assumptions and fresh.satisfiable() is False:
             raise BoundsError(_contradiction(bounds, assumptions))
         self._bounds, self._assumptions, self._prover = bounds, assumptions, fresh

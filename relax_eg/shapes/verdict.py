@@ -9,8 +9,18 @@ from typing import Literal, NoReturn, TypeAlias
 
 # How an answer was found, cheapest first.
 Path: TypeAlias = Literal[
-    "memo", "canonical", "interval", "congruence", "assumption", "rewriting", "cases", "lemma", "residues", "points",
-    "enumeration", "z3"
+    "memo",
+    "canonical",
+    "interval",
+    "congruence",
+    "assumption",
+    "rewriting",
+    "cases",
+    "lemma",
+    "residues",
+    "points",
+    "enumeration",
+    "z3",
 ]
 PATHS: tuple[Path, ...] = (
     *("memo", "canonical", "interval", "congruence", "assumption"),

@@ -208,7 +208,7 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
 def _is_near(s: Apply) -> bool:
     """Whether it is a position and a small constant."""
     x, y = s.args
-    return isinstance(x, Index) and isinstance(y, Const) and abs(int(y.value.real)) <= _NEAR
+    return isinstance(x, Index) and isinstance(y, Const) and isinstance(y.value, int) and abs(y.value) <= _NEAR
 
 
 # --- what must hold for programs to exist ---

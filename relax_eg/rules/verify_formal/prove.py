@@ -23,6 +23,7 @@ from relax_eg.ir.annotations import FLOATS, Tensor, is_float
 from relax_eg.ir.expr import Expr, postorder
 from relax_eg.rules.domain import instances
 from relax_eg.rules.rule import Condition, Instance, Rule
+from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, promises, size_conditions
 from relax_eg.rules.verify_formal.folds import Folds
@@ -115,7 +116,7 @@ def _instances(rule: Rule) -> Iterator[Instance]:
 def _ranks(rule: Rule) -> str:
     if not rule.stars:
         return ""
-    return f"0 to {LARGEST_RANK}"
+    return "all" if any_rank(rule) else f"0 to {LARGEST_RANK}"
 
 
 def prove_instance(instance: Instance, deadline: Deadline) -> Theory:

@@ -447,7 +447,9 @@ class Normalizer:
         inner = [f.height for f in t.factors] + [g.of.height for g in t.guards if g.of is not None]
         height = 1 + max(inner, default=0)
         signs = {n: self._signature(t, n) for n in t.bound}
-        groups = [list(g) for _, g in itertools.groupby(sorted(t.bound, key=lambda n: (signs[n], n)), signs.__getitem__)]
+        groups = [
+            list(g) for _, g in itertools.groupby(sorted(t.bound, key=lambda n: (signs[n], n)), signs.__getitem__)
+        ]
         if math.prod(math.factorial(len(g)) for g in groups) > _MOST_ORDERS:
             raise Unsupported("too many bound variables look alike")
         best: Term | None = None
@@ -455,7 +457,9 @@ class Normalizer:
             order = [n for g in orders for n in g]
             env = {n: loop(f"b{height}_{i}") for i, n in enumerate(order)}
             made = self.term_with(Term(t.factors, t.guards), env)
-            made = self._with(Term(made.factors, made.guards, frozenset(loop_name(d) for d in env.values())), made.factors)
+            made = self._with(
+                Term(made.factors, made.guards, frozenset(loop_name(d) for d in env.values())), made.factors
+            )
             if best is None or made.key < best.key:
                 best = made
         assert best is not None

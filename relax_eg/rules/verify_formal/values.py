@@ -296,7 +296,9 @@ class Values:
         if isinstance(s, Const):
             return _TRUE if s.value else _FALSE
         if isinstance(s, Read):
-            return _on(Guard("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim)))))
+            return _on(
+                Guard("true", _ZERO, Factor("read", s.buffer, tuple(i for i in s.indices if isinstance(i, Dim))))
+            )
         if isinstance(s, Select):
             c, a, b = (self.condition(x, path) for x in (s.cond, s.then, s.other))
             return _or(_and(c, a), _and((c[1], c[0]), b))

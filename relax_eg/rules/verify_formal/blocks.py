@@ -1,0 +1,87 @@
+"""Whether the `*b` blocks of a rule pass through its operators untouched, so that one opaque index stands for any rank.
+
+Seen at rank 2: where a block occurs in a shape it is one run of axes in order, and every index equation reads the run
+of its operands at the run of its result, in order, and uses those indices and the block's sizes for nothing else. The
+equations then say of a block of any rank what they say of two axes. That operators and the rule's function treat
+all ranks alike is taken from their being made of the same operators at ranks 1, 2 and 3.
+"""
+
+from __future__ import annotations
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder
+from relax_eg.ops.record import program_of, site_of
+from relax_eg.rules.rule import Instance, Rule
+from relax_eg.rules.verify_formal.compose import dims_in
+from relax_eg.shapes import Dim
+from relax_eg.tir import Stage
+from relax_eg.tir.expr import Read, walk
+
+Run = tuple[int, int] | None  # where a block's run of axes stands in a shape
+
+
+class _Touched(Exception):
+    """A block is not passed through."""
+
+
+def any_rank(rule: Rule) -> bool:
+    """Whether what is proved of blocks of ranks 0 to 2 holds of any rank."""
+    if not rule.stars or rule.attributes:
+        return False
+    try:
+        made = [rule.instance(tuple(rank for _ in rule.stars)) for rank in (1, 2, 3)]
+        if any(i is None for i in made):
+            return False
+        heads = {tuple(e.op for e in postorder((*i.left, *i.right))) for i in made if i is not None}
+        two = made[1]
+        return len(heads) == 1 and two is not None and all(_passes(two, star) for star in rule.stars)
+    except (_Touched, RelaxEgError):
+        return False
+
+
+def _passes(instance: Instance, star: str) -> bool:
+    block = tuple(Dim.var(f"{star}__{i}") for i in range(2))
+    for e in postorder((*instance.left, *instance.right)):
+        if isinstance(e.annotation, Tensor):
+            _run(e.shape, block)
+        elif e.op not in (VAR, CONSTANT):
+            return False
+        if e.op not in (VAR, CONSTANT):
+            _check_node(e, block)
+    return True
+
+
+def _run(shape: tuple[Dim, ...], block: tuple[Dim, ...]) -> Run:
+    """The run of the block in a shape; raises where it stands there otherwise."""
+    names = frozenset[str]().union(*(d.variables for d in block))
+    at = [i for i, d in enumerate(shape) if d.variables & names]
+    if not at:
+        return None
+    if tuple(shape[at[0] : at[0] + len(block)]) != block or len(at) != len(block):
+        raise _Touched
+    return at[0], at[0] + len(block)
+
+
+def _check_node(e: Expr, block: tuple[Dim, ...]) -> None:
+    program = program_of(site_of(e))
+    if program is None:
+        raise _Touched
+    runs = {name: _run(b.shape, block) for name, b in program.buffers.items()}
+    for s in program.stages:
+        _check_stage(s, runs, block)
+
+
+def _check_stage(s: Stage, runs: dict[str, Run], block: tuple[Dim, ...]) -> None:
+    here = runs[s.output.name]
+    loops = s.indices[here[0] : here[1]] if here is not None else ()
+    names = frozenset[str]().union(*(d.variables for d in (*loops, *block)))
+    for t in walk(s.value):
+        if isinstance(t, Read) and (there := runs[t.buffer]) is not None:
+            if tuple(t.indices[there[0] : there[1]]) != loops:
+                raise _Touched
+            rest = (*t.indices[: there[0]], *t.indices[there[1] :])
+            if any(isinstance(i, Dim) and i.variables & names for i in rest):
+                raise _Touched
+        elif any(d.variables & names for d in dims_in(t)):
+            raise _Touched

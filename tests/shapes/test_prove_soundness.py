@@ -1,0 +1,100 @@
+"""The prover against brute force: random statements over small ranges, every point of them looked at.
+
+`RELAX_EG_QUERIES=100000` for the long run; `-s` shows its table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from random_queries import Query, queries
+
+from relax_eg.errors import BoundsError, SpecError
+from relax_eg.shapes import Proved, Refuted, Scope, Statistics, Unknown, prove, prover
+
+COUNT = int(os.environ.get("RELAX_EG_QUERIES", "3000"))
+
+
+def test_no_wrong_answers(monkeypatch):
+    """Bounded scopes, where the truth is known, with the enumeration switched off that would make it easy."""
+    monkeypatch.setattr(prover, "_EVERYWHERE", 0)
+    counts: Counter[tuple[str, str]] = Counter()
+    statistics = Statistics()
+    for query in queries(COUNT, seed=1):
+        holds, defined, points = query.truth()
+        kind = "linear" if query.linear else "nonlinear"
+        verdict = _asked(query, Scope(query.bounds), statistics)
+        if verdict is None:
+            assert not points, f"contradictory, and {points} points satisfy it: {query}"
+            counts[kind, "contradictory"] += 1
+        elif isinstance(verdict, Proved):
+            assert holds and defined, query
+            counts[kind, "proved"] += 1
+        elif isinstance(verdict, Refuted):
+            assert not holds, query
+            _assert_refutes(query, verdict)
+            counts[kind, "refuted"] += 1
+        else:
+            truth = "false" if not holds else "true" if defined else "without a value somewhere"
+            counts[kind, f"unknown, and {truth}"] += 1
+    print(f"\n{COUNT} queries")
+    for key, n in sorted(counts.items()):
+        print(*key, n)
+    print(statistics, f"{statistics.asked_z3} put to z3")
+    for kind, most in (("linear", 0.02), ("nonlinear", 0.10)):
+        open_, shown = counts[kind, "unknown, and true"], counts[kind, "proved"]
+        print(f"{kind}: {open_} of {open_ + shown} true statements unknown ({open_ / max(open_ + shown, 1):.2%})")
+        assert open_ <= most * (open_ + shown), kind
+
+
+def test_no_wrong_answers_without_upper_bounds():
+    """A proof must hold on the small box inside, and a counterexample be in the scope."""
+    statistics = Statistics()
+    for query in queries(COUNT // 3, seed=2):
+        verdict = _asked(query, Scope({name: (low, None) for name, (low, _) in query.bounds.items()}), statistics)
+        holds, defined, points = query.truth()
+        if verdict is None:
+            assert not points, query
+        elif isinstance(verdict, Proved):
+            assert holds and defined, query
+        elif isinstance(verdict, Refuted):
+            _assert_refutes(query, verdict, above=False)
+
+
+def test_no_wrong_answers_by_enumeration():
+    for query in queries(COUNT // 10, seed=3):
+        holds, defined, _ = query.truth()
+        verdict = _asked(query, Scope(query.bounds), Statistics())
+        if isinstance(verdict, Proved):
+            assert holds and defined, query
+        elif isinstance(verdict, Refuted):
+            assert not holds, query
+
+
+def _asked(query: Query, scope: Scope, statistics: Statistics) -> Proved | Refuted | Unknown | None:
+    """The verdict; None where the assumptions contradict each other."""
+    scope.statistics = statistics
+    try:
+        return prove(query.statement, scope, assume=query.assume)
+    except BoundsError as error:
+        assert "no size" in str(error), error
+        return None
+    except SpecError as error:  # a constant divisor of zero
+        assert "division by zero" in str(error), error
+        return Unknown("it has no value anywhere")
+
+
+def _assert_refutes(query: Query, verdict: Refuted, *, above: bool = True) -> None:
+    env = {name: low for name, (low, _) in query.bounds.items()} | dict(verdict.counterexample)
+    python = {"max": max, "min": min, "ceildiv": lambda a, b: -(-a // b)}
+    assert eval(query.statement, python, dict(env)) is False, (query, verdict)
+    for name, (low, high) in query.bounds.items():
+        assert low <= env[name] and (not above or env[name] <= high), (query, verdict)
+    for text in query.assume:
+        assert eval(text, python, dict(env)), (query, verdict, text)
+
+
+if __name__ == "__main__":
+    pytest.main([__file__, "-s"])
