@@ -72,13 +72,16 @@ class WholeCost:
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in ("matmul", "linear"):
-            return NodeCost(flops, moved, 1, p.launch + self._matmul(site, flops, moved))
+            return NodeCost(flops, moved, 1, p.kernel(self._matmul(site, flops, moved)))
+        if site.op == "strided_slice":
+            # Sometimes a part of its reader, sometimes a copy: a kernel's start, and the fused share of the traffic.
+            return NodeCost(flops, moved, 1, p.launch + _FUSED_SHARE * p.move(moved))
         if site.op in _COPIES:
-            return NodeCost(flops, moved, 1, p.launch + p.move(moved))
+            return NodeCost(flops, moved, 1, p.kernel(p.move(moved)))
         kind = pattern_kind(site)
         if kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE):
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
-        return NodeCost(flops, moved, 1, p.launch + flops / p.vector_rate + p.move(moved))
+        return NodeCost(flops, moved, 1, p.kernel(flops / p.vector_rate + p.move(moved)))
 
     def _matmul(self, site: Site, flops: int, moved: int) -> float:
         """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""

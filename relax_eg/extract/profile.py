@@ -19,9 +19,10 @@ class Profile:
     `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused
     elementwise code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below
     `cache_bytes`; `launch`: seconds per kernel inside one executable; `dispatch`: seconds per call of an
-    executable; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up
-    to, factor) pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`,
-    `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
+    executable; `fork`: seconds to start all cores, which kernels of `fork_from` seconds or more pay;
+    `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor)
+    pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`:
+    with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
     `calibrated`: whether this machine was measured.
     """
 
@@ -33,6 +34,8 @@ class Profile:
     cache_bytes: float
     launch: float
     dispatch: float
+    fork: float = 0.0
+    fork_from: float = float("inf")
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     linear_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
@@ -42,6 +45,10 @@ class Profile:
 
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
+
+    def kernel(self, seconds: float) -> float:
+        """Seconds of a kernel of its own whose work takes `seconds`."""
+        return self.launch + seconds + (self.fork if seconds >= self.fork_from else 0.0)
 
     def linear_factor(self, rows: float, weight_bytes: float) -> float:
         """How many times longer a matmul of `rows` rows takes with its weight stored output axis first."""
@@ -64,6 +71,8 @@ CPU = Profile(
     cache_bytes=1 << 20,
     launch=1.5e-6,
     dispatch=9e-6,
+    fork=5e-6,
+    fork_from=20e-6,
     linear_penalty=((24, 1.7), (48, 1.2)),
     gemv_bytes=4e6,
     gemv_gain=1.3,

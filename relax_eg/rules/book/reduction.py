@@ -35,6 +35,12 @@ def sum_of_matmul(a: Any, b: Any) -> Any:
 
 
 @_rule("a: m k, b: k n", tags=("sum",), check=False)
+def sum_of_matmul_by_rows(a: Any, b: Any) -> Any:
+    """sum(A B) = sum(A rowsum(B))"""
+    return op.sum(a @ b, (0, 1)), op.sum(a @ op.sum(b, 1), 0)
+
+
+@_rule("a: m k, b: k n", tags=("sum",), check=False)
 def column_sum_of_matmul(a: Any, b: Any) -> Any:
     """colsum(A B) = colsum(A) B"""
     return op.sum(a @ b, 0), op.sum(a, 0) @ b
