@@ -324,7 +324,9 @@ class RuleSet:
         self.name = name
         self._rules: dict[str, Rule] = {}
         for r in rules:
-            self._rules.setdefault(r.name, r)
+            known = self._rules.setdefault(r.name, r)
+            if known is not r:
+                raise r.error(f"another rule of this name, at {known.where}, is in the set `{name}` too")
 
     def rule(
         self,
