@@ -17,6 +17,7 @@ from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
+from relax_eg.shapes import Proved, Refuted, Unknown, prove
 
 try:
     __version__ = _version("relax-eg")
@@ -34,13 +35,16 @@ __all__ = [
     "Object",
     "Optimized",
     "Profile",
+    "Proved",
     "Ready",
+    "Refuted",
     "RelaxEgError",
     "RuleSet",
     "Shape",
     "StopReason",
     "Tensor",
     "Tuple",
+    "Unknown",
     "Variant",
     "errors",
     "jit",
@@ -48,6 +52,7 @@ __all__ = [
     "ops",
     "optimize",
     "parse",
+    "prove",
     "rules",
     "trace",
     "verify",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized, Program, Variant
+from relax_eg.debug import dump as dump_stages
+from relax_eg.debug import tell
 from relax_eg.egraph import Budget, EGraph, Saturation, dump
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import WholeCost
@@ -28,7 +29,6 @@ from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.shapes import Scope
 
-log = logging.getLogger("relax_eg")
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
 Bounds = Mapping[str, tuple[int | None, int | None] | int]
@@ -247,7 +247,9 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
         kept,
         traced.effectful,
     )
-    log.info("%s: %.2fx predicted in %.2f s", traced.name, report.predicted_gain, time.perf_counter() - started)
+    tell(1, f"{traced.name}: {report.predicted_gain:.2f}x predicted, {time.perf_counter() - started:.2f} s")
+    stages = {"1_traced.txt": traced.module, "2_candidate.txt": Module((candidate,)), "3_chosen.txt": module}
+    dump_stages(traced.name, {**stages, "report.txt": report, "report.json": report.to_json()})
     variant = Variant("all sizes", module, report)
     return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
 

@@ -8,13 +8,13 @@ are driven from here, so that sizes and the clock can be looked at between them:
 from __future__ import annotations
 
 import enum
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from relax_eg.debug import tell
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.patterns import Compiler
@@ -24,7 +24,6 @@ from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
 from relax_eg.shapes import Dim, Scope
 
-log = logging.getLogger("relax_eg.egraph")
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
 SIMPLIFY_ROUNDS = 200
@@ -174,8 +173,9 @@ class EGraph:
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout"]
         saturated = False
         skip_to_merge = False
+        simplified = -1  # matches made when simplification was last at its fixpoint
         for phase in plan:
-            if phase == "algebra" and skip_to_merge:
+            if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
             before, began = self._changes, time.perf_counter()
@@ -183,10 +183,16 @@ class EGraph:
                 at = self._changes
                 self._round(phase)
                 rounds += 1
+                tell(4, f"  round {rounds}: {self.nodes(self._sizes)} nodes, {self._changes - at} matches")
                 stop = over()
                 if stop is not None or self._changes == at:
                     break
-            seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - began
+            if phase == "simplify":
+                simplified = self._changes
+            spent = time.perf_counter() - began
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+            nodes, found = self.nodes(self._sizes), self._changes - before
+            tell(2, f"{phase}: {nodes} nodes, {found} matches, {1000 * spent:.1f} ms")
             if stop is not None:
                 break
             if phase == "algebra" and self._changes == before:
@@ -195,7 +201,8 @@ class EGraph:
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
         nodes = self.nodes(self._sizes)
-        log.debug("saturation: %s, %d nodes, %d rounds, %s", stop.value, nodes, rounds, seconds)
+        tell(2, f"saturated: {stop.value}, {nodes} nodes, {rounds} rounds")
+        tell(3, "matches: " + ", ".join(f"{r} x{n}" for r, n in sorted(self.matches.items())))
         return Saturation(stop, nodes, rounds, dict(sorted(self.matches.items())), seconds)
 
     def nodes(self, sizes: dict[str, int]) -> int:

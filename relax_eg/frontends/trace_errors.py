@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from relax_eg import debug
 from relax_eg.errors import TraceError
 from relax_eg.frontends.sources import user_line
 from relax_eg.frontends.specs import Leaf
@@ -61,8 +62,7 @@ def trace_error(fn: Callable[..., Any], name: str, leaves: Sequence[Leaf], error
 
 def cause(error: BaseException) -> BaseException | None:
     """`error` where the developer wants to see JAX's own traceback, else None."""
-    level = os.environ.get("RELAX_EG_DEBUG", "0")
-    return error if level.isdecimal() and int(level) >= 3 else None
+    return error if debug.level() >= 3 else None
 
 
 def _place(fn: Callable[..., Any]) -> str:

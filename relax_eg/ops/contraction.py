@@ -114,8 +114,8 @@ def _linear_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 
 def _linear_lower(x: Any, weight: Any) -> Any:
-    # Spelled with the transpose: XLA reads the weight where it lies, and for one row makes a parallel loop of it on CPU,
-    # which it does not for a dot that contracts the second axis of both.
+    # Spelled with the transpose: XLA reads the weight where it lies, and for one row makes a parallel loop of it on
+    # CPU, which it does not for a dot that contracts the second axis of both.
     return x @ weight.T
 
 

@@ -20,12 +20,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from relax_eg.rules.check import CHECKER_VERSION, Verdict, remembered
+from relax_eg.rules.check import CHECKER_VERSION, Verdict, raised, remembered
 from relax_eg.rules.domain import instances
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule import Rule
 
 FORMAT_VERSION = 1
+# Raise when the formal checker changes what it accepts: proofs on file are then taken for tests.
+PROVER_VERSION = 1
 BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
 
 _INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, list, dict)
@@ -127,19 +129,30 @@ def source_of(code: types.CodeType) -> str | None:
 
 @lru_cache(None)
 def _known() -> dict[str, dict[str, Any]]:
-    """The shipped verdicts by key; none where the file is missing or of another version."""
+    """The shipped verdicts by key; none where the file is missing or of another version. What another version of the
+    prover proved is tested."""
     try:
         text = BOOK_VERDICTS.read_text(encoding="utf-8")
     except OSError:
         return {}
     data = json.loads(text)
-    return data["verdicts"] if data.get("version") == FORMAT_VERSION else {}
+    if data.get("version") != FORMAT_VERSION:
+        return {}
+    verdicts: dict[str, dict[str, Any]] = data["verdicts"]
+    if data.get("prover") != PROVER_VERSION:
+        for entry in verdicts.values():
+            if entry["status"] == "proved":
+                entry.update(status="tested", theory="", ranks="")
+    return verdicts
 
 
 def known_verdict(rule: Rule) -> Verdict | None:
     """The shipped verdict on a rule of this content, if there is one."""
     entry = _known().get(content_hash(rule))
-    return None if entry is None else Verdict(rule, entry["status"], entry["samples"], problem=entry.get("problem", ""))
+    if entry is None:
+        return None
+    more = {k: entry.get(k, "") for k in ("problem", "theory", "ranks")}
+    return Verdict(rule, entry["status"], entry["samples"], **more)
 
 
 def status(rule: Rule) -> Verdict:
@@ -148,15 +161,15 @@ def status(rule: Rule) -> Verdict:
 
 
 def write_verdicts(rules: Iterable[Rule], path: Path = BOOK_VERDICTS) -> None:
-    """Test `rules` as far as that is not known, and write their verdicts, in a fixed order."""
+    """Test `rules` as far as that is not known, try to prove what is tested, and write their verdicts, in a fixed
+    order."""
     entries: dict[str, dict[str, Any]] = {}
     for rule in rules:
-        verdict = status(rule)
+        verdict = raised(status(rule))
         entry: dict[str, Any] = {"rule": rule.name, "status": verdict.status, "samples": verdict.samples}
-        if verdict.problem:
-            entry["problem"] = verdict.problem
+        entry |= {k: v for k in ("problem", "theory", "ranks") if (v := getattr(verdict, k))}
         entries[content_hash(rule)] = entry
-    data = {"version": FORMAT_VERSION, "checker": CHECKER_VERSION, "verdicts": entries}
+    data = {"version": FORMAT_VERSION, "checker": CHECKER_VERSION, "prover": PROVER_VERSION, "verdicts": entries}
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     _known.cache_clear()
 

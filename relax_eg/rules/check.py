@@ -1,5 +1,7 @@
 """The probabilistic checker: a rule is tested at random sizes and values, exactly, or refuted by a counterexample.
 
+What passes may be more: `proved`, by the formal checker (`verify_formal`), which this one only calls.
+
 Which judges a rule meets follows from its numerics class (`judge.py`): equality over the reals always; the same bits
 for `exact`; the accuracy law for `reassociate`. The same seed gives the same verdict.
 """
@@ -12,7 +14,7 @@ import zlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -37,14 +39,16 @@ _OTHER_FLOATS = ("float16", "bfloat16", "float64")
 # Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
 _EXACT_ELEMENTS = 150
 
-Status = Literal["tested", "refuted"]
+Status = Literal["proved", "tested", "refuted"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a rule: `tested` at `samples` points, or `refuted` by a counterexample, of text `problem`.
+    """What is known of a rule: `tested` at `samples` points, `proved` for all sizes besides, or `refuted` by a
+    counterexample, of text `problem`.
 
-    `seconds` is 0 for a verdict that was known already.
+    `seconds` is 0 for a verdict that was known already. Of what is proved, `theory` is "exact" (the same bits),
+    "modular" (integers modulo 2^w) or "real", and `ranks` tells of which ranks of `*b` blocks ("all", "0 to 3", "").
     """
 
     rule: Rule
@@ -53,10 +57,15 @@ class Verdict:
     counterexample: Counterexample | None = None
     seconds: float = 0.0
     problem: str = ""
+    theory: str = ""
+    ranks: str = ""
 
     def __str__(self) -> str:
         if self.status == "refuted":
             return f"{self.rule.where} rule `{self.rule.name}` is refuted\n{self.problem}"
+        if self.status == "proved":
+            ranks = f", block ranks {self.ranks}" if self.ranks else ""
+            return f"{self.rule}      proved ({self.theory}{ranks}), {1000 * self.seconds:.0f} ms"
         return f"{self.rule}      tested at {self.samples} points, {1000 * self.seconds:.0f} ms"
 
 
@@ -186,6 +195,19 @@ def remembered(rule: Rule) -> Verdict:
     return Verdict(rule, found.status, found.samples, found.counterexample, 0.0, found.problem)
 
 
+def raised(verdict: Verdict) -> Verdict:
+    """`verdict`; where it is "tested" and the formal checker proves the rule, "proved"."""
+    if verdict.status != "tested":
+        return verdict
+    from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
+
+    proof = prove_rule(verdict.rule)
+    if proof.status != "proved":
+        return replace(verdict, seconds=verdict.seconds + proof.seconds)
+    seconds = verdict.seconds + proof.seconds
+    return replace(verdict, status="proved", theory=proof.theory or "", ranks=proof.ranks, seconds=seconds)
+
+
 @dataclass(frozen=True)
 class Report:
     """Verdicts, in the order of the rules; `str()` is the table."""
@@ -206,20 +228,23 @@ class Report:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("rule", "status", "numerics", "samples", "ms", box=None, pad_edge=False)
+        table = Table("rule", "status", "numerics", "samples", "ms", "theory", box=None, pad_edge=False)
         for v in self.verdicts:
-            table.add_row(v.rule.name, v.status, v.rule.numerics, str(v.samples), f"{1000 * v.seconds:.0f}")
+            ms = f"{1000 * v.seconds:.0f}"
+            table.add_row(v.rule.name, v.status, v.rule.numerics, str(v.samples), ms, v.theory)
         out = StringIO()
         width = 60 + max((len(v.rule.name) for v in self.verdicts), default=0)
         Console(file=out, width=width, color_system=None).print(table)
         lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
         total = sum(v.seconds for v in self.verdicts)
-        lines.append(f"{len(self.verdicts)} rules, {len(self.refuted)} refuted, {total:.1f} s")
+        proved = sum(v.status == "proved" for v in self.verdicts)
+        lines.append(f"{len(self.verdicts)} rules, {proved} proved, {len(self.refuted)} refuted, {total:.1f} s")
         return "\n".join(chain(lines, (f"\n{v}" for v in self.refuted)))
 
 
 def verify(rules: Rule | RuleSet | Iterable[Rule] | str | Path) -> Report:
-    """Test one rule, a set, or every `RuleSet` of a Python file, from scratch; no verdict is taken from memory."""
+    """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes; no
+    verdict is taken from memory."""
     if isinstance(rules, (str, Path)):
         chosen: Iterable[Rule] = _rules_of(Path(rules))
     else:
@@ -230,7 +255,7 @@ def verify(rules: Rule | RuleSet | Iterable[Rule] | str | Path) -> Report:
 def _verdict(rule: Rule) -> Verdict:
     started = time.perf_counter()
     try:
-        return check(rule)
+        return raised(check(rule))
     except RuleError as e:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 

@@ -1,4 +1,4 @@
-"""Sizes: `Dim`, the canonical symbolic integer; the grammar of specs; `Scope`, what is known of the variables; `prove`."""
+"""Sizes: `Dim`, the canonical symbolic integer; the grammar of specs; `Scope`, what is known of sizes; `prove`."""
 
 from relax_eg.shapes.binder import Binder
 from relax_eg.shapes.dim import Dim

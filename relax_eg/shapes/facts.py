@@ -40,6 +40,13 @@ class Facts:
         for name, (low, high) in bounds.items():
             if low is not None and low == high:
                 self.values[name] = Dim.of(low)
+        try:
+            self._take(assumptions)
+        except SpecError:  # a divisor is zero wherever the others hold
+            self.contradictory = True
+        self.variables = frozenset().union(*(d.variables for d in self.leftover))
+
+    def _take(self, assumptions: Iterable[Relation]) -> None:
         equal: list[Dim] = []
         for relation in assumptions:
             op, dim = normal(relation.op, relation.left - relation.right)
@@ -52,7 +59,6 @@ class Facts:
         if self.nonnegative or self.zero:
             self._tighten()
         self.nonnegative = [d for d in self.nonnegative if not _at_least(self.plain_interval(d), 0)]
-        self.variables = frozenset().union(*(d.variables for d in self.leftover))
 
     @property
     def leftover(self) -> list[Dim]:

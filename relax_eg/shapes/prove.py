@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 
 from relax_eg.errors import BoundsError, OptionError
@@ -43,7 +44,10 @@ def prove(
     for relation in relations:
         found = where.prover.prove(relation, timeout_ms)
         if isinstance(found, Refuted):
-            return found
+            names = sorted(frozenset[str]().union(*(other.variables for other in relations)))
+            # Of what only the other parts mention no assumption speaks, so any size will do.
+            others = {name: where.prover.some(name) for name in names if name not in found.counterexample}
+            return replace(found, counterexample={**found.counterexample, **others}) if others else found
         if answer is None or isinstance(found, Unknown):
             answer = found
     return answer if answer is not None else Proved("canonical")

@@ -31,6 +31,7 @@ TIMEOUT_MS = 500
 
 _CASES = 4  # nested case distinctions; 2**4 leaves
 _EVERYWHERE = 512  # points looked at one by one before z3 is asked
+_FIRST_POINTS = 6
 _RESIDUES = 64  # cases of a distinction by residues
 _MEMO = 1 << 14
 
@@ -82,13 +83,15 @@ class Prover:
         if known is not None and (known[1] >= effort or not isinstance(known[0], Unknown)):
             verdict = known[0]
             self._statistics.count("memo", time.perf_counter() - started)
-            if isinstance(verdict, Refuted):  # an equal difference: the sides may be others
-                again = self._confirmed(verdict.counterexample, relation, verdict.by)
+            if isinstance(verdict, Refuted):  # an equal difference: the sides may be others, over more variables
+                env = {name: self.some(name) for name in sorted(relation.variables)} | dict(verdict.counterexample)
+                again = self._confirmed(env, relation, verdict.by)
                 return verdict if again is None else again
             return verdict
         verdict = self._decide(op, difference, relation, timeout_ms, refute)
         if len(self._memo) >= _MEMO:
             self._memo.clear()
+            self._simplified.clear()
         self._memo[key] = (verdict, effort)
         path = verdict.by if isinstance(verdict, (Proved, Refuted)) else "unknown"
         self._statistics.count(path, time.perf_counter() - started)
@@ -102,13 +105,21 @@ class Prover:
             return Unknown("a divisor is zero at all sizes the scope allows")
         if any(divisor == 0 for divisor in divisors):
             return Unknown("a divisor is zero at all sizes the scope allows")
-        path = self.shown(goal)
+        path = self._plain(*goal)
+        if path is not None:
+            return Proved(path)
+        names = sorted(goal[1].variables.union(self.facts.variables, *(d.variables for d in divisors)))
+        points = samples(self.facts, names) if refute else iter(())
+        # A few points before the costlier ways to prove: most of what is false is false at small sizes.
+        for env in itertools.islice(points, _FIRST_POINTS):
+            if (found := self._refuted(env, goal, relation, "points")) is not None:
+                return found
+        path = self._derived(goal)
         if path is not None:
             return Proved(path)
         if not refute:
             return Unknown("no search was asked for")
-        names = sorted(goal[1].variables.union(self.facts.variables, *(d.variables for d in divisors)))
-        for env in samples(self.facts, names):
+        for env in points:
             if (found := self._refuted(env, goal, relation, "points")) is not None:
                 return found
         if (all_points := everywhere(self.facts, names, _EVERYWHERE)) is not None:
@@ -119,12 +130,11 @@ class Prover:
 
     # --- what needs no search ---
 
-    def shown(self, goal: _Goal) -> Path | None:
-        """How `goal` (in free variables) is seen to hold without search; None where it is not."""
+    def _derived(self, goal: _Goal) -> Path | None:
+        """How `goal` (in free variables), which is not plain to see, follows without search; None where it does not."""
         op, dim = goal
-        path = self._plain(op, dim)
-        if path is not None or dim.is_const:
-            return path
+        if dim.is_const:
+            return None
         try:
             simple = self.simple(dim)
             if simple is not dim and self._plain(op, simple) is not None:
@@ -146,6 +156,7 @@ class Prover:
         return found
 
     def _plain(self, op: str, dim: Dim) -> Path | None:
+        """How `dim op 0` is plain to see."""
         if dim.is_const:
             return "canonical" if _true(op, dim.const) else None
         low, high = self.facts.interval(dim)
@@ -238,7 +249,7 @@ class Prover:
         rest: dict[str, Dim] = {}
         for name in names:
             low, high = self.facts.bound(name)
-            whole = f"{name}·{modulus}·"
+            whole = f"{name}·{modulus}·0"  # no name that `Facts` makes ends in ·0
             self.facts.bounds[whole] = (
                 None if low is None else low // modulus,
                 None if high is None else high // modulus,
@@ -265,7 +276,7 @@ class Prover:
             return Unknown(f"z3 gave up after {timeout_ms} ms ({found.reason or 'no reason given'})")
         # z3 was not told of variables that simplifying removed: any value will do.
         refuted = self._refuted(
-            {name: self._some(name) for name in goal[1].variables} | found.point, goal, relation, "z3"
+            {name: self.some(name) for name in goal[1].variables} | found.point, goal, relation, "z3"
         )
         if refuted is not None:
             return refuted
@@ -294,11 +305,12 @@ class Prover:
         out: dict[str, int] = {}
         for name in sorted(names):
             value = self.facts.values.get(name, Dim.var(name))
-            free = {other: env[other] if other in env else self._some(other) for other in value.variables}
+            free = {other: env[other] if other in env else self.some(other) for other in value.variables}
             out[name] = value.evaluate(free)
         return out
 
-    def _some(self, name: str) -> int:
+    def some(self, name: str) -> int:
+        """A value within the bounds of the free variable `name`."""
         low, high = self.facts.bound(name)
         return low if low is not None else high if high is not None else 0
 

@@ -9,8 +9,8 @@ from typing import cast
 
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, said
-from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.constraints import jax_constraint
+from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.prover import Prover
 from relax_eg.shapes.relation import Relation, read_statement
@@ -39,6 +39,8 @@ class Scope:
     `bounds` maps a name to `(low, high)`, where None leaves that side as it is by default, or to one integer, which
     fixes the size. Each of `assume` is a statement such as `"n % 8 == 0"`, `"n == 2*m"`, `"0 <= y < 32"`.
 
+    `statistics` is where its questions are counted; by default it counts its own and its children's.
+
     Scopes nest by `child()`: a child knows what its parent knew when it was made, and what it learns stays in it.
     """
 
@@ -47,21 +49,21 @@ class Scope:
         bounds: Mapping[str, tuple[int | None, int | None] | int] | None = None,
         *,
         assume: Iterable[str] = (),
+        statistics: Statistics | None = None,
     ) -> None:
         self._bounds: dict[str, _Bound] = {}
         self._assumptions: list[Relation] = []
         self._prover: Prover | None = None
-        self.statistics = Statistics()
+        self._statistics = statistics if statistics is not None else Statistics()
         for name, bound in (bounds or {}).items():
             self.bound(name, bound)
         self.assume(*_texts(assume))
 
     def child(self) -> Scope:
         """A scope that starts with what this one knows; neither hears what the other learns later."""
-        inner = Scope()
+        inner = Scope(statistics=self._statistics)
         inner._bounds = dict(self._bounds)
         inner._assumptions = list(self._assumptions)
-        inner.statistics = self.statistics
         # A prover does not change with the questions put to it, so both may ask the same one until either learns more.
         inner._prover = self._prover
         return inner
@@ -121,10 +123,18 @@ class Scope:
             raise
 
     def _change(self, bounds: dict[str, _Bound], assumptions: list[Relation]) -> None:
-        fresh = Prover({name: (bound.low, bound.high) for name, bound in bounds.items()}, assumptions, self.statistics)
-        if assumptions and fresh.satisfiable() is False:
-            raise BoundsError(_contradiction(bounds, assumptions))
+        fresh = None
+        if assumptions:
+            known = {name: (bound.low, bound.high) for name, bound in bounds.items()}
+            fresh = Prover(known, assumptions, self._statistics)
+            if fresh.satisfiable() is False:
+                raise BoundsError(_contradiction(bounds, assumptions))
         self._bounds, self._assumptions, self._prover = bounds, assumptions, fresh
+
+    @property
+    def statistics(self) -> Statistics:
+        """The count of the questions put to this scope, its parents and its children."""
+        return self._statistics
 
     @property
     def prover(self) -> Prover:
@@ -133,7 +143,7 @@ class Scope:
             self._prover = Prover(
                 {name: (bound.low, bound.high) for name, bound in self._bounds.items()},
                 self._assumptions,
-                self.statistics,
+                self._statistics,
             )
         return self._prover
 
@@ -275,7 +285,8 @@ def _contradiction(bounds: Mapping[str, _Bound], assumptions: Sequence[Relation]
         sides += [] if bound.low is None else [(name, ">=", bound.low, bound.low_said)]
         sides += [] if bound.high is None else [(name, "<=", bound.high, bound.high_said)]
     core: list[tuple[str, str, int, str] | Relation] = [*sides, *assumptions]
-    for item in list(core):
+    # What the user did not say is left out first.
+    for item in sorted(core, key=lambda item: isinstance(item, Relation) or item[3] != _DEFAULT_SAID):
         rest = [other for other in core if other is not item]
         if _clash(rest):
             core = rest

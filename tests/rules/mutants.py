@@ -10,9 +10,8 @@ import numpy as np
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, const, constant_value, postorder, rebuild
+from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, const, constant_value, postorder, rebuild, tuple_get
 from relax_eg.ir.expr import tuple_ as make_tuple
-from relax_eg.ir.expr import tuple_get
 from relax_eg.ops.record import call
 from relax_eg.rules.domain import instances
 from relax_eg.rules.rule import Rule
@@ -100,7 +99,7 @@ def _turned(value: Any, e: Expr) -> Any:
 
 
 def _shifted(by: int) -> Callable[[Any, Expr], Any]:
-    return lambda value, e: tuple(v + by if isinstance(v, Dim) and not v.is_const or v != 0 else v for v in value)
+    return lambda value, e: tuple(v + by if (isinstance(v, Dim) and not v.is_const) or v != 0 else v for v in value)
 
 
 def _changes(e: Expr) -> Iterator[tuple[str, Change]]:
@@ -180,14 +179,27 @@ def mutant(rule: Rule, at: int, label: str) -> Rule:
         )
         return (left, changed) if same and changed != right and changed != left else None
 
-    return dataclasses.replace(
-        rule, name=f"{rule.name}/{at}/{label}", function=function, reverse=False, _instances={}
-    )
+    return dataclasses.replace(rule, name=f"{rule.name}/{at}/{label}", function=function, reverse=False, _instances={})
+
+
+def turned(rule: Rule) -> Rule:
+    """`rule` with its sides exchanged, so that mutants change the other one."""
+
+    def function(*params: Expr, **options: Any) -> Any:
+        made = rule.function(*params, **options)
+        return made if made is None or rule.reverse else (made[1], made[0])
+
+    return dataclasses.replace(rule, name=f"{rule.name}/turned", function=function, reverse=False, _instances={})
 
 
 def mutants(rule: Rule) -> Iterator[Rule]:
-    """Every mutant of `rule` that has an instance."""
-    first = next(instances(rule, limit=1))
+    """Every mutant of `rule` that has an instance; none of a rule that has none, as a turned one may."""
+    try:
+        first = next(instances(rule, limit=1), None)
+    except RelaxEgError:
+        return
+    if first is None:
+        return
     for at, e in enumerate(postorder(first.right)):
         for label, _ in _changes(e):
             made = mutant(rule, at, label)

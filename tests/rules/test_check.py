@@ -64,12 +64,13 @@ def test_a_rule_without_floats_is_judged_by_its_bits() -> None:
 
 def test_the_report_is_a_table(tmp_path: Any) -> None:
     report = verify(RuleSet("two", [good["associates"], bad["sign_lost"]]))
-    assert [v.status for v in report] == ["tested", "refuted"]
+    assert [v.status for v in report] == ["proved", "refuted"]
     assert [v.rule.name for v in report.refuted] == ["sign_lost"]
     lines = str(report).split("\n")
-    assert lines[0].split() == ["rule", "status", "numerics", "samples", "ms"]
-    assert lines[1].split()[:3] == ["associates", "tested", "reassociate"]
-    assert lines[3].startswith("2 rules, 1 refuted, ")
+    assert lines[0].split() == ["rule", "status", "numerics", "samples", "ms", "theory"]
+    assert lines[1].split()[:3] == ["associates", "proved", "reassociate"]
+    assert lines[1].split()[-1] == "real"
+    assert lines[3].startswith("2 rules, 1 proved, 1 refuted, ")
     assert "rule `sign_lost` is refuted" in lines[5]
 
 
@@ -87,7 +88,7 @@ def test_a_file_of_rules_is_reported_whole(tmp_path: Any) -> None:
         "everything = book + RuleSet('more')\n"
     )
     report = verify(path)
-    assert [(v.rule.name, v.status) for v in report] == [("sum_commutes", "tested"), ("difference_commutes", "refuted")]
+    assert [(v.rule.name, v.status) for v in report] == [("sum_commutes", "proved"), ("difference_commutes", "refuted")]
     assert "mine.py:6 rule `difference_commutes` is refuted" in str(report)
     with pytest.raises(RuleError, match="no file of rules at"):
         verify(tmp_path / "absent.py")

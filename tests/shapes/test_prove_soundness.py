@@ -25,7 +25,7 @@ def test_no_wrong_answers(monkeypatch):
     for query in queries(COUNT, seed=1):
         holds, defined, points = query.truth()
         kind = "linear" if query.linear else "nonlinear"
-        verdict = _asked(query, Scope(query.bounds), statistics)
+        verdict = _asked(query, Scope(query.bounds, statistics=statistics))
         if verdict is None:
             assert not points, f"contradictory, and {points} points satisfy it: {query}"
             counts[kind, "contradictory"] += 1
@@ -51,9 +51,8 @@ def test_no_wrong_answers(monkeypatch):
 
 def test_no_wrong_answers_without_upper_bounds():
     """A proof must hold on the small box inside, and a counterexample be in the scope."""
-    statistics = Statistics()
     for query in queries(COUNT // 3, seed=2):
-        verdict = _asked(query, Scope({name: (low, None) for name, (low, _) in query.bounds.items()}), statistics)
+        verdict = _asked(query, _open(query))
         holds, defined, points = query.truth()
         if verdict is None:
             assert not points, query
@@ -66,16 +65,38 @@ def test_no_wrong_answers_without_upper_bounds():
 def test_no_wrong_answers_by_enumeration():
     for query in queries(COUNT // 10, seed=3):
         holds, defined, _ = query.truth()
-        verdict = _asked(query, Scope(query.bounds), Statistics())
+        verdict = _asked(query, Scope(query.bounds))
         if isinstance(verdict, Proved):
             assert holds and defined, query
         elif isinstance(verdict, Refuted):
             assert not holds, query
 
 
-def _asked(query: Query, scope: Scope, statistics: Statistics) -> Proved | Refuted | Unknown | None:
+def test_no_wrong_answers_from_one_scope():
+    """What a scope remembers of one question must not spoil another."""
+    bounds, assume = {"n": (0, 6), "m": (1, 5), "k": (-1, 4)}, ("n % 2 == 0", "n + k >= 2")
+    scope = Scope(bounds, assume=assume)
+    for asked in queries(COUNT // 3, seed=4):
+        query = Query(asked.statement, bounds, assume, asked.linear)
+        holds, defined, _ = query.truth()
+        for statement in (query.statement, f"{query.statement} + k - k"):
+            try:
+                verdict = prove(statement, scope)
+            except SpecError:  # a constant divisor of zero
+                continue
+            if isinstance(verdict, Proved):
+                assert holds and defined, query
+            elif isinstance(verdict, Refuted):
+                assert not holds, query
+                _assert_refutes(query, verdict)
+
+
+def _open(query: Query) -> Scope:
+    return Scope({name: (low, None) for name, (low, _) in query.bounds.items()})
+
+
+def _asked(query: Query, scope: Scope) -> Proved | Refuted | Unknown | None:
     """The verdict; None where the assumptions contradict each other."""
-    scope.statistics = statistics
     try:
         return prove(query.statement, scope, assume=query.assume)
     except BoundsError as error:

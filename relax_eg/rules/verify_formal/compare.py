@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from relax_eg.rules.verify_formal.guards import Facts, Guard
-from relax_eg.rules.verify_formal.terms import Factor, Normalizer, Sum, Term
+from relax_eg.rules.verify_formal.sums import Factor, Sum, Term
+from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.shapes import Dim
 
 # How much more than the left side's the absolute sum of the right side's summands may be.

@@ -44,9 +44,13 @@ class Unsupported(Exception):
 
 
 class Composer:
-    """Makes terms; one for both sides of an instance, so that they share bound variables' and opaque names."""
+    """Makes terms; one for both sides of an instance, so that they share bound variables' and opaque names.
 
-    def __init__(self) -> None:
+    `given`: expressions not to be looked into, with names that stand for them, as if they were pattern variables.
+    """
+
+    def __init__(self, given: Mapping[Expr, str] | None = None) -> None:
+        self.given = dict(given or {})
         self.opaque: dict[str, Scalar] = {}
         self._names: dict[Scalar, str] = {}
         self._count = 0
@@ -66,6 +70,8 @@ class Composer:
     def _element(self, e: Expr, at: tuple[Dim, ...], output: int) -> Scalar:
         if e.op == VAR:
             return Read(str(e.attr("name")), at, e.dtype)
+        if e in self.given:
+            return Read(self.given[e], at, e.dtype)
         if e.op == CONSTANT:
             value = constant_value(e)
             if value.ndim:
@@ -73,6 +79,8 @@ class Composer:
             return Const(value.item(), e.dtype)
         if e.op == TUPLE_GET:
             return self.element(e.args[0], at, e.attr("index"))
+        if e.op not in STATED and dict(e.attrs).get("mode") == _PROMISE:
+            raise Unsupported(f"a promise of {e.op}")
         if e.op in CORE:
             raise Unsupported(e.op)
         made = program_of(site_of(e))
@@ -213,7 +221,18 @@ def _is_near(s: Apply) -> bool:
 
 # --- what must hold for programs to exist ---
 
-# Operators whose preconditions on sizes are stated below, or are settled when the node is made.
+# Operators that exist on all sizes and values once their node is made, or whose preconditions are stated below.
+STATED = frozenset({
+    "negative", "abs", "sign", "floor", "ceil", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "sin",
+    "cos", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
+    "erf_inv", "square", "reciprocal", "isfinite", "isnan", "logical_not", "bitwise_not", "add", "subtract", "multiply",
+    "power", "maximum", "minimum", "remainder", "atan2", "logical_and", "logical_or", "logical_xor", "bitwise_and",
+    "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "equal", "not_equal", "less", "less_equal", "greater",
+    "greater_equal", "divide", "round", "integer_pow", "astype", "where", "clip", "matmul", "linear", "full", "iota",
+    "one_hot", "dim_value", "permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "concat", "split",
+    "strided_slice", "pad", "take", "flip", "triu", "tril", "sum", "prod", "max", "min", "any", "all", "mean", "argmax",
+    "argmin", "relu", "silu", "gelu", "gelu_tanh", "softmax", "log_softmax", "layer_norm", "rms_norm", "cumsum",
+})  # fmt: skip
 _PROMISE = "promise"
 
 

@@ -1,7 +1,8 @@
 """Proofs of rules, for all sizes: `prove_rule`.
 
-A rule is proved when every instance is: at block ranks 0 to `LARGEST_RANK`, at every attribute value, and in the other
-float types for a few instances of each. An instance is proved when
+A rule is proved when every instance is: at block ranks 0 to `LARGEST_RANK`, at every value of its attribute variables
+(ranks 0 to 3 then, and operands of up to `_LARGEST_OPERAND` axes), and in the other float types for a few instances of
+each. An instance is proved when
 
 - the right side exists wherever the left does: sizes of axes, slice bounds, divisors, what `take` needs;
 - each result is the same at every index, by `folds` (bit for bit) or, where the rule does not claim bits, by `values`
@@ -13,6 +14,7 @@ int32 and int64, and the arithmetic of positions does not wrap.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,12 +22,13 @@ from typing import Literal
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import FLOATS, Tensor, is_float
-from relax_eg.ir.expr import Expr, postorder
-from relax_eg.rules.domain import instances
+from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, postorder
+from relax_eg.rules.domain import attribute_values, instances
 from relax_eg.rules.rule import Condition, Instance, Rule
+from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
-from relax_eg.rules.verify_formal.compose import Composer, Unsupported, promises, size_conditions
+from relax_eg.rules.verify_formal.compose import STATED, Composer, Unsupported, promises, size_conditions
 from relax_eg.rules.verify_formal.folds import Folds
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
@@ -37,8 +40,8 @@ from relax_eg.rules.verify_formal.guards import (
     zero,
 )
 from relax_eg.rules.verify_formal.terms import Normalizer
-from relax_eg.rules.verify_formal.values import Values, is_tame, modulus_of
-from relax_eg.shapes import Dim
+from relax_eg.rules.verify_formal.values import Values, modulus_of
+from relax_eg.shapes import Dim, Star
 from relax_eg.tir.expr import Scalar, loop
 from relax_eg.tir.functions import kind
 
@@ -47,6 +50,9 @@ SECONDS = 10.0
 # Instances in each of the other float types, which differ from float32's in accumulators and casts only.
 _OTHER_FLOATS = 6
 _MOST_INSTANCES = 400
+_LARGEST_OPERAND = 4
+# Attributes whose values on operands of a given rank are finitely many, all of which are tried.
+_CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
 
 Theory = Literal["exact", "modular", "real"]
 _STRENGTH: tuple[Theory, ...] = ("exact", "modular", "real")
@@ -105,18 +111,46 @@ def prove_rule(rule: Rule, seconds: float = SECONDS) -> Proof:
 
 
 def _instances(rule: Rule) -> Iterator[Instance]:
-    ranks = range(LARGEST_RANK + 1)
-    yield from instances(rule, ranks=ranks)
+    if rule.attributes:
+        chosen = list(_every_instance(rule))
+    else:
+        chosen = list(instances(rule, ranks=range(LARGEST_RANK + 1)))
+    yield from chosen
     if rule.has_open_dtype:
         for dtype in FLOATS:
             if dtype != "float32":
-                yield from instances(rule, limit=_OTHER_FLOATS, ranks=ranks, dtypes=(dtype,))
+                yield from instances(rule, limit=_OTHER_FLOATS, ranks=range(LARGEST_RANK + 1), dtypes=(dtype,))
+
+
+def _every_instance(rule: Rule) -> Iterator[Instance]:
+    """The instances of a rule with attribute variables: every value on operands of up to as many axes as it has."""
+    for source in rule.attributes.values():
+        if source.rpartition(".")[2] not in _CLOSED:
+            raise Unsupported(f"{source} has more values than can be tried")
+    seen: set[int] = set()
+    for blocks in itertools.product(range(_largest_rank(rule) + 1), repeat=len(rule.stars)):
+        fixed = max((sum(not isinstance(d, Star) for d in s.dims) for s in rule.signature.values()), default=0)
+        rank = min(_LARGEST_OPERAND, fixed + sum(blocks) + 1)
+        values = [
+            list({repr(v): v for r in range(rank + 1) for v in attribute_values(rule, source, r)}.values())
+            for source in rule.attributes.values()
+        ]
+        for chosen in itertools.product(*values):
+            instance = rule.instance(blocks, "float32", dict(zip(rule.attributes, chosen, strict=True)))
+            if instance is not None and id(instance) not in seen and instance.left != instance.right:
+                seen.add(id(instance))
+                yield instance
 
 
 def _ranks(rule: Rule) -> str:
     if not rule.stars:
         return ""
-    return "all" if any_rank(rule) else f"0 to {LARGEST_RANK}"
+    return "all" if any_rank(rule) else f"0 to {_largest_rank(rule)}"
+
+
+def _largest_rank(rule: Rule) -> int:
+    # With attribute variables ranks differ in more than a block's length.
+    return LARGEST_RANK + bool(rule.attributes)
 
 
 def prove_instance(instance: Instance, deadline: Deadline) -> Theory:
@@ -172,8 +206,29 @@ def _need_existence(instance: Instance, facts: Facts) -> None:
             continue
         if not facts.impossible([g.negated() for g in needed]):
             raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
+    if not _unlisted(instance.right) <= _unlisted(instance.left):
+        raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
     if not promises(instance.right) <= promises(instance.left):
         raise Unsupported("the right side promises more of indices than the left")
+    asked = _precisions(instance.left) or {"None"}
+    if _precisions(instance.right) not in (set(), asked):
+        raise Unsupported("the matmuls of the sides ask for other precisions")
+
+
+def _precisions(results: tuple[Expr, ...]) -> set[str]:
+    """What contractions ask for, of which index equations say nothing."""
+    attributes = [(e.op, dict(e.attrs)) for e in postorder(results)]
+    return {str(a.get("precision")) for op, a in attributes if op == "linear" or "precision" in a}
+
+
+def _unlisted(results: tuple[Expr, ...]) -> set[tuple[object, ...]]:
+    """Uses of operators whose preconditions are not stated here: by operator, attributes and operand annotations, on
+    which alone they depend."""
+    return {
+        (e.op, e.attrs, tuple(str(a.annotation) for a in e.args))
+        for e in postorder(results)
+        if e.op not in CORE and e.op not in STATED
+    }
 
 
 def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> Theory:
@@ -187,10 +242,44 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> T
     floats = _has_floats((*instance.left, *instance.right))
     if instance.rule.numerics == "approximate" or (instance.rule.numerics == "exact" and floats):
         raise Unsupported("not shown to have the same bits")
+    why = ""
+    if shared := _shared(left, right, facts):
+        brief = Composer(shared)
+        try:
+            why = _equal_values(brief.element(left, at), brief.element(right, at), brief, facts)
+            if not why:
+                return "real" if floats else "modular"
+        except Unsupported:
+            pass
     why = _equal_values(a, b, composer, facts)
     if why:
         raise Unsupported(why)
     return "real" if floats else "modular"
+
+
+def _shared(left: Expr, right: Expr, facts: Facts) -> dict[Expr, str]:
+    """The largest expressions that both sides compute, with names to stand for them: what holds whatever their values
+    holds of theirs, if they have values everywhere."""
+    both = set(postorder((left,))) & set(postorder((right,)))
+    users = [e for e in postorder((left, right)) if e not in both]
+    inner = [e for e in dict.fromkeys(a for e in users for a in e.args) if e in both]
+    return {e: f"shared {n}" for n, e in enumerate(inner) if e.op not in (VAR, CONSTANT) and _is_total(e, facts)}
+
+
+def _is_total(e: Expr, facts: Facts) -> bool:
+    """Whether each element of `e` is a real number at all sizes and values that the facts allow."""
+    if not isinstance(e.annotation, Tensor) or not is_float(e.dtype):
+        return False
+    at = tuple(Dim.of(0) if n == 1 else loop(f"s{axis}") for axis, n in enumerate(e.shape))
+    ranges = [g for v, n in zip(at, e.shape, strict=True) if not v.is_const for g in in_range(v, n)]
+    inside = facts.with_(ranges)
+    composer = Composer()
+    values = Values(composer, inside, Normalizer(composer, inside))
+    try:
+        values.sum_of(composer.element(e, at))
+    except Unsupported:
+        return False
+    return not values.hazards
 
 
 def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> str:
@@ -204,7 +293,9 @@ def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> str
     why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats)
     if why:
         return why
-    if right.fragile or (floats and not is_tame(y) and a != b):
+    if not keeps_precision(a, b):
+        return "the right side computes in a coarser float"
+    if right.fragile or (floats and not is_tame(normal.merged(y)) and a != b):
         return "equal over the reals; nothing is known of the right side's accuracy"
     return ""
 

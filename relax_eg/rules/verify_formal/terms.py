@@ -1,152 +1,25 @@
-"""Values as sums of terms: coefficient times factors times guards, summed over bound variables.
-
-`Sum` is the working form, a map from terms to coefficients; `Form` the frozen, canonical one. Bound variables of a
-canonical form are named by how deeply forms nest inside and by position, so that forms equal up to renaming are equal,
-and no name is captured by a form around it.
-"""
+"""Bringing sums to canonical form: guards solved and dropped, variables split, counted, shifted and renamed."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
-from typing import Literal
 
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
 from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, simplified, zero
+from relax_eg.rules.verify_formal.sums import Factor, Form, Sum, Term, guard_variables
 from relax_eg.shapes import Dim
 from relax_eg.shapes.dim import product as monomial_dim
 from relax_eg.tir.expr import is_loop, loop
 
-# Orders of bound variables that look alike tried for a canonical one, terms of one sum, rounds of simplification.
+# Orders of bound variables that look alike tried for a canonical one, and rounds of simplification.
 _MOST_ORDERS = 120
-_MOST_TERMS = 400
 _MOST_ROUNDS = 60
 
 _ANY = loop("any")
 _THIS = loop("this")
-
-
-@dataclass(frozen=True, eq=False)
-class Factor:
-    """What a term multiplies: an element of a buffer, a function of sums, or an integer that is one atom of a Dim."""
-
-    kind: Literal["read", "apply", "dim"]
-    name: str
-    dims: tuple[Dim, ...] = ()
-    args: tuple[Form, ...] = ()
-
-    @cached_property
-    def key(self) -> str:
-        return f"{self.kind} {self.name}[{', '.join(map(str, self.dims))}]({'; '.join(a.key for a in self.args)})"
-
-    @cached_property
-    def height(self) -> int:
-        return max((a.height for a in self.args), default=0)
-
-    @cached_property
-    def variables(self) -> frozenset[str]:
-        """Variables it mentions, except what its arguments bind."""
-        return frozenset[str]().union(*(d.variables for d in self.dims), *(a.variables for a in self.args))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Factor) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def guard_variables(g: Guard) -> frozenset[str]:
-    return g.dim.variables if g.of is None else g.dim.variables | g.of.variables
-
-
-@dataclass(frozen=True)
-class Term:
-    """The product of `factors` where `guards` hold, summed over all integers for each of `bound`."""
-
-    factors: tuple[Factor, ...] = ()
-    guards: frozenset[Guard] = frozenset()
-    bound: frozenset[str] = frozenset()
-
-    @cached_property
-    def key(self) -> tuple[str, str, str]:
-        factors = " * ".join(f.key for f in self.factors)
-        return factors, " & ".join(sorted(g.key for g in self.guards)), " ".join(sorted(self.bound))
-
-    @cached_property
-    def variables(self) -> frozenset[str]:
-        parts = (*(f.variables for f in self.factors), *map(guard_variables, self.guards))
-        return frozenset[str]().union(*parts) - self.bound
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@dataclass(frozen=True, eq=False)
-class Form:
-    """A canonical sum; `modulus` is 2^w for integers of width w, 0 for reals."""
-
-    terms: tuple[tuple[Term, Fraction], ...]
-    modulus: int = 0
-
-    @cached_property
-    def key(self) -> str:
-        body = " + ".join(f"{c} {{{' | '.join(t.key)}}}" for t, c in self.terms)
-        return f"{body} mod {self.modulus}" if self.modulus else body
-
-    @cached_property
-    def height(self) -> int:
-        inner = [f.height for t, _ in self.terms for f in t.factors]
-        inner += [g.of.height for t, _ in self.terms for g in t.guards if g.of is not None]
-        return 1 + max(inner, default=0)
-
-    @cached_property
-    def variables(self) -> frozenset[str]:
-        return frozenset[str]().union(*(t.variables for t, _ in self.terms))
-
-    @property
-    def constant(self) -> Fraction | None:
-        """Its value where it is a constant."""
-        if not self.terms:
-            return Fraction(0)
-        (t, c), *more = self.terms
-        return c if not more and t == Term() else None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Form) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@dataclass
-class Sum:
-    """A sum of terms. `mass` is what the sum of absolute coefficients was before equal terms met: where it exceeds
-    the coefficient, something cancelled."""
-
-    terms: dict[Term, Fraction] = field(default_factory=dict)
-    mass: dict[Term, Fraction] = field(default_factory=dict)
-
-    def add(self, t: Term, c: Fraction, mass: Fraction | None = None) -> None:
-        self.terms[t] = self.terms.get(t, Fraction(0)) + c
-        self.mass[t] = self.mass.get(t, Fraction(0)) + (abs(c) if mass is None else mass)
-        if len(self.terms) > _MOST_TERMS:
-            raise Unsupported("too many terms")
-
-    def items(self) -> Iterable[tuple[Term, Fraction, Fraction]]:
-        return [(t, c, self.mass[t]) for t, c in self.terms.items()]
-
-    def plus(self, other: Sum, sign: int = 1) -> Sum:
-        made = Sum(dict(self.terms), dict(self.mass))
-        for t, c, m in other.items():
-            made.add(t, sign * c, m)
-        return made
-
-    def scaled(self, by: Fraction) -> Sum:
-        return Sum({t: c * by for t, c in self.terms.items()}, {t: m * abs(by) for t, m in self.mass.items()})
 
 
 class Normalizer:
@@ -439,6 +312,14 @@ class Normalizer:
             total[named] = total.get(named, Fraction(0)) + c
         kept = {t: _reduced(c, modulus) for t, c in total.items()}
         return Form(tuple(sorted(((t, c) for t, c in kept.items() if c), key=lambda x: x[0].key)), modulus)
+
+    def merged(self, s: Sum) -> Sum:
+        """A settled sum with terms equal up to bound variables' names put together, so that its masses tell what
+        cancels; terms of coefficient 0 are kept."""
+        total = Sum()
+        for t, c, m in s.items():
+            total.add(self.named(t), c, m)
+        return total
 
     def named(self, t: Term) -> Term:
         """`t` with canonical names for its bound variables."""

@@ -11,9 +11,12 @@ import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+from relax_eg.ir.annotations import is_float
+from relax_eg.rules.verify_formal.accuracy import DISCONTINUOUS, is_given, is_tame
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported, index_dim
 from relax_eg.rules.verify_formal.guards import Facts, Guard, Guards, at_least, in_range, zero
-from relax_eg.rules.verify_formal.terms import Factor, Form, Normalizer, Sum, Term, loop_name
+from relax_eg.rules.verify_formal.sums import Factor, Form, Sum, Term
+from relax_eg.rules.verify_formal.terms import Normalizer, loop_name
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
 from relax_eg.tir.functions import kind
@@ -28,18 +31,23 @@ _ZERO = Dim.of(0)
 _MOST_PATHS = 32
 _LARGEST_POWER = 6
 
+# What gives NaN where it has no value, and not infinity; and what of NaN gives NaN.
+_MAKES_NAN = frozenset({"sqrt", "constant nan"})
+_KEEPS_NAN = frozenset({
+    "exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh",
+    "atanh", "erf", "erfc", "erf_inv", "sigmoid", "log", "log1p", "sqrt", "cbrt", "abs", "floor", "ceil", "trunc",
+    "round", "round_away", "sign", "lgamma", "digamma",
+})  # fmt: skip
+
 # Real functions with a value at every real number.
 _TOTAL = frozenset({
     "exp", "exp2", "expm1", "sin", "cos", "tanh", "sinh", "cosh", "atan", "asinh", "erf", "erfc", "sigmoid", "abs",
-    "sign", "floor", "ceil", "trunc", "round", "round_away", "cbrt", "maximum", "minimum", "atan2", "clamp",
+    "sign", "floor", "ceil", "trunc", "round", "round_away", "cbrt", "atan2", "clamp",
     "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "population_count", "count_leading_zeros",
 })  # fmt: skip
-_SYMMETRIC = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
-_IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
-_WIDER = {
-    "float16": ("float32", "float64"), "bfloat16": ("float32", "float64"), "float32": ("float64",),
-}  # fmt: skip
+_SYMMETRIC = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
+_IDEMPOTENT = frozenset({"bitwise_and", "bitwise_or"})
 
 
 def modulus_of(dtype: str) -> int:
@@ -57,28 +65,34 @@ class Values:
         self.normal = normalizer
         self.hazards: set[Form] = set()
         self.fragile = False
-        self._memo: dict[tuple[Scalar, Guards, frozenset[str], bool], Sum] = {}
+        self._memo: dict[tuple[Scalar, Guards, frozenset[str], int], Sum] = {}
         self._bound: frozenset[str] = frozenset()
         # How many functions are around what is evaluated: they may make a number of what is none.
         self._inside = 0
+        # How many of them make a number of NaN too.
+        self._swallowing = 0
 
     def sum_of(self, s: Scalar, path: Guards = _NOTHING) -> Sum:
         """`s` as a settled sum, at points where `path` holds."""
         self.facts.deadline.check()
-        key = (s, path, self._bound, self._inside > 0)
+        key = (s, path, self._bound, (self._inside > 0) + (self._swallowing > 0))
         if key not in self._memo:
             self._memo[key] = self._sum(s, path)
         return self._memo[key]
 
-    def form_of(self, s: Scalar, path: Guards) -> Form:
-        """`s` as the argument of a function."""
+    def form_of(self, s: Scalar, path: Guards, jumps: bool = False, swallows: bool = False) -> Form:
+        """`s` as the argument of a function, one that `jumps`, that `swallows` NaN, or neither."""
+        if jumps and not is_given(s) and not modulus_of(s.dtype):
+            self.fragile = True
         self._inside += 1
+        self._swallowing += swallows
         try:
             total = self.sum_of(s, path)
         finally:
             self._inside -= 1
+            self._swallowing -= swallows
         modulus = modulus_of(s.dtype)
-        if not modulus and not is_tame(total):
+        if not modulus and not is_tame(self.normal.merged(total)):
             self.fragile = True
         return self.normal.frozen(total, modulus)
 
@@ -142,10 +156,9 @@ class Values:
             return self.sum_of(s.arg, path)
         if isinstance(s.arg, Index):
             return self.sum_of(Index(s.arg.dim, s.dtype), path)
-        # What was computed narrow was rounded there: only what was merely read is the same number wide.
-        if s.dtype in _WIDER.get(source, ()) and isinstance(s.arg, (Read, Const)):
+        if is_float(source) and is_float(s.dtype):  # `accuracy.keeps_precision` sees to the rounding
             return self.sum_of(s.arg, path)
-        return self._one(Factor("apply", f"cast {source} {s.dtype}", (), (self.form_of(s.arg, path),)))
+        return self._one(Factor("apply", f"cast {source} {s.dtype}", (), (self.form_of(s.arg, path, True, True),)))
 
     # --- functions ---
 
@@ -167,6 +180,12 @@ class Values:
                 return self.normal.product(self.sum_of(args[0], path), self._inverse(args[1], path))
             case "reciprocal":
                 return self._inverse(args[0], path)
+            case "rsqrt":
+                return self._inverse(Apply("sqrt", args), path)
+            case "maximum" | "minimum" if s.dtype != "bool":
+                which = "max" if s.fn == "maximum" else "min"
+                values = [self._values(a, which, path) for a in args]
+                return self._extreme(which, s.dtype, values[0].plus(values[1]))
             case _:
                 return self._opaque(s, path)
 
@@ -190,12 +209,13 @@ class Values:
         return self._one(Factor("apply", "reciprocal", (), (form,)))
 
     def _opaque(self, s: Apply, path: Guards) -> Sum:
-        forms = [self.form_of(a, path) for a in s.args]
+        forms = [self.form_of(a, path, s.fn in DISCONTINUOUS, s.fn not in _KEEPS_NAN) for a in s.args]
         if s.fn in _SYMMETRIC:
             forms.sort(key=lambda f: f.key)
         if s.fn in _IDEMPOTENT and forms[0] == forms[1]:
             return self.sum_of(s.args[0], path)
-        if s.fn not in _TOTAL:
+        divides = s.fn in ("int_divide", "remainder", "floor_divide", "floor_mod")
+        if s.fn not in _TOTAL and not (divides and forms[1].constant):
             self._hazard(s.fn, forms, path)
         # The dtype: the same function of another width of integers is another one.
         name = f"{s.fn} {s.dtype}" if kind(s.dtype) in "iu" else s.fn
@@ -208,7 +228,7 @@ class Values:
         settled = self.normal.settled(total)
         if not settled.terms:
             return
-        if self._inside:
+        if self._swallowing or (self._inside and fn not in _MAKES_NAN):
             raise Unsupported(f"{fn} may have no value inside of another function")
         if len(settled.terms) == 1:
             ((t, count),) = settled.terms.items()
@@ -256,32 +276,70 @@ class Values:
         self._bound = around | variables
         try:
             if s.kind == "sum":
-                body = self.sum_of(s.body, path | ranges)
-            else:
-                body = self._family(s, path | ranges)
+                return self._over(self.sum_of(s.body, path | ranges), ranges, variables)
+            if s.kind in ("max", "min"):
+                return self._extreme_over(s, path, ranges, variables)
+            body = self._one(Factor("apply", "value", (), (self.form_of(s.body, path | ranges, False, True),)))
         finally:
             self._bound = around
+        # An unordered function of the values: of their formal sum, each a term of its own.
+        total = self.normal.frozen(self._over(body, ranges, variables))
+        return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
+
+    def _over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
+        """`body` summed over variables and their ranges."""
         total = Sum()
         for t, c, m in body.items():
             total.add(Term(t.factors, t.guards | ranges, t.bound | variables), c, m)
-        total = self.normal.settled(total)
-        if s.kind == "sum":
-            return total
-        # An unordered function of the values: of their formal sum, each a term of its own.
-        return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (self.normal.frozen(total),)))
+        return self.normal.settled(total)
 
-    def _family(self, s: Reduce, path: Guards) -> Sum:
-        form = self.form_of(s.body, path)
+    def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
+        """A maximum or minimum, over axes that are not empty; what all values have added to them is pulled out."""
+        form = self.form_of(s.body, path | ranges, False, True)
+        common = [(t, c) for t, c in form.terms if not self.composer.closed(t.variables) & variables]
+        rest = Sum()
+        if common and not form.modulus and len(common) < len(form.terms):
+            for t, c in common:
+                rest.add(self.normal.rebound(t), c)
+            kept = Form(tuple((t, c) for t, c in form.terms if (t, c) not in common))
+            values = self._one(Factor("apply", "value", (), (kept,)))
+        else:
+            values = self._values(s.body, s.kind, path | ranges)
+        return self._extreme(s.kind, s.dtype, self._over(values, ranges, variables)).plus(rest)
+
+    def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
+        """The formal sum of the values of which `s` is the extreme; of itself, where it is no extreme."""
+        form = self.form_of(s, path, False, True)
         if len(form.terms) == 1:
             (t, c) = form.terms[0]
             if c == 1 and not t.guards and not t.bound and len(t.factors) == 1:
                 (f,) = t.factors
-                if f.name == f"{s.kind} {s.dtype}":  # of one of the same kind: its values are
+                if f.name == f"{which} {s.dtype}":
                     total = Sum()
                     for u, d in f.args[0].terms:
                         total.add(self.normal.rebound(u), d)
                     return total
         return self._one(Factor("apply", "value", (), (form,)))
+
+    def _extreme(self, which: str, dtype: str, values: Sum) -> Sum:
+        """The extreme of a formal sum of values, in which how often one occurs does not matter."""
+        found: dict[Term, Fraction] = {}
+        for t, c, _ in self.normal.settled(values).items():
+            if c <= 0:
+                raise Unsupported("a negative count")
+            found[self.normal.named(self._existing(t))] = Fraction(1)
+        total = Sum()
+        for t in found:
+            total.add(t, Fraction(1))
+        form = self.normal.frozen(total)
+        if len(form.terms) == 1:
+            (t, _) = form.terms[0]
+            if not t.guards and not t.bound and len(t.factors) == 1 and t.factors[0].name == "value":
+                rest = Sum()
+                for u, c in t.factors[0].args[0].terms:
+                    rest.add(self.normal.rebound(u), c)
+                return rest
+        return self._one(Factor("apply", f"{which} {dtype}", (), (form,)))
 
     # --- conditions ---
 
@@ -339,35 +397,12 @@ class Values:
         return self._ordered(fn, a, b, path)
 
     def _ordered(self, fn: str, a: Scalar, b: Scalar, path: Guards) -> Condition:
-        forms = [self.form_of(v, path) for v in (a, b)]
+        forms = [self.form_of(v, path, True, True) for v in (a, b)]
         if forms[0] == forms[1]:
             return _TRUE if fn == "equal" else _FALSE
         if fn in _SYMMETRIC:
             forms.sort(key=lambda f: f.key)
         return _on(Guard("true", _ZERO, Factor("apply", f"{fn} {a.dtype}", (), tuple(forms))))
-
-
-def is_tame(s: Sum) -> bool:
-    """Whether evaluating the sum in any order is about as accurate as in any other: nothing cancelled, and either it
-    is one contraction or no tensor occurs twice in a product."""
-    if any(abs(c) != m for _, c, m in s.items()):
-        return False
-    shapes = {tuple(sorted((f.kind, f.name) for f in t.factors if f.kind != "dim")) for t in s.terms}
-    if len(shapes) <= 1 and len(s.terms) <= 1:
-        return True
-    return all(_is_multilinear(t) for t in s.terms)
-
-
-def _is_multilinear(t: Term) -> bool:
-    names = [f.name if f.kind == "read" else f.key for f in t.factors if f.kind != "dim"]
-    inner = [n for f in t.factors for a in f.args for u, _ in a.terms for n in _tensors(u)]
-    return len(set(names)) == len(names) and not set(inner) & set(names)
-
-
-def _tensors(t: Term) -> list[str]:
-    return [f.name for f in t.factors if f.kind == "read"] + [
-        n for f in t.factors for a in f.args for u, _ in a.terms for n in _tensors(u)
-    ]
 
 
 def _on(g: Guard, positive: bool = True) -> Condition:

@@ -1,0 +1,88 @@
+"""Looking inside: how much `optimize` tells of its work, and where it leaves its stages as text.
+
+`RELAX_EG_DEBUG=1..4` logs to the logger `relax_eg`, and to stderr where the program has no logging of its own: 1
+one line a program; 2 phases with nodes, rounds and milliseconds; 3 also the rules that matched, and JAX's own
+errors as causes of ours; 4 also every round. `RELAX_EG_DUMP=folder` leaves the stages of every program there.
+`debug` and `dump_to` do the same for a `with` block and win over the environment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from relax_eg.errors import OptionError
+
+log = logging.getLogger("relax_eg")
+LEVELS = range(5)
+
+_level: ContextVar[int | None] = ContextVar("relax_eg_debug", default=None)
+_folder: ContextVar[Path | None] = ContextVar("relax_eg_dump", default=None)
+
+
+def level() -> int:
+    """The debug level in force, 0 to 4. OptionError where the environment's is no such number."""
+    chosen = _level.get()
+    if chosen is not None:
+        return chosen
+    text = os.environ.get("RELAX_EG_DEBUG", "") or "0"
+    if not text.isdigit() or int(text) not in LEVELS:
+        raise OptionError(f"RELAX_EG_DEBUG={text}: a number from 0 to {LEVELS[-1]} is accepted")
+    return int(text)
+
+
+@contextmanager
+def debug(at: int) -> Generator[None]:
+    """Debug level `at`, 0 to 4, inside the `with` block."""
+    if at not in LEVELS:
+        raise OptionError(f"debug({at!r}): a number from 0 to {LEVELS[-1]} is accepted")
+    token = _level.set(at)
+    try:
+        yield
+    finally:
+        _level.reset(token)
+
+
+@contextmanager
+def dump_to(folder: str | Path) -> Generator[Path]:
+    """Leave the stages of every program optimized inside the `with` block in `folder`."""
+    path = Path(folder)
+    token = _folder.set(path)
+    try:
+        yield path
+    finally:
+        _folder.reset(token)
+
+
+def tell(at: int, text: str) -> None:
+    """Log `text` where the debug level is `at` or more."""
+    if level() < at:
+        return
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("relax_eg: %(message)s"))
+        log.addHandler(handler)
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
+    log.info(text)
+
+
+def dump(name: str, stages: Mapping[str, object]) -> None:
+    """Write each stage's text to `<folder>/<name>[_k]/<stage>`, where a folder for dumps is set."""
+    folder = _folder.get() or (Path(os.environ["RELAX_EG_DUMP"]) if os.environ.get("RELAX_EG_DUMP") else None)
+    if folder is None:
+        return
+    plain = re.sub(r"\W+", "_", name).strip("_") or "program"
+    k, place = 0, folder / plain
+    while place.exists():
+        k += 1
+        place = folder / f"{plain}_{k}"
+    place.mkdir(parents=True)
+    for stage, text in stages.items():
+        (place / stage).write_text(f"{text}\n")
+    tell(1, f"stages of {name} are in {place}")

@@ -1,0 +1,72 @@
+"""A guard against sums that are equal over the reals and far less accurate in floats.
+
+This is no proof of the accuracy law, which the probabilistic checker tests: it keeps rules from being called proved
+whose right side visibly expands a product or cancels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from relax_eg.ir.annotations import is_float
+from relax_eg.rules.verify_formal.sums import Sum, Term
+from relax_eg.tir.expr import Const, Index, Read, Reduce, Scalar, walk
+
+# Functions that jump, so that the last bit of an argument matters.
+DISCONTINUOUS = frozenset(
+    {"sign", "floor", "ceil", "trunc", "round", "round_away", "floor_divide", "remainder", "floor_mod"}
+)
+
+
+def is_tame(s: Sum) -> bool:
+    """Whether the sum, evaluated in any order, is about as accurate as in any other: nothing cancelled, and either it
+    is one contraction, or in each product no tensor occurs twice and one factor occurs in no other product."""
+    if any(abs(c) != m for _, c, m in s.items()):
+        return False
+    if len(s.terms) <= 1:
+        return True
+    keys = [{f.key for f in t.factors if f.kind != "dim"} for t in s.terms]
+    often = Counter(k for ks in keys for k in ks)
+    private = all(not ks or any(often[k] == 1 for k in ks) for ks in keys) or all(len(ks) <= 1 for ks in keys)
+    return private and all(_is_multilinear(t) for t in s.terms)
+
+
+def _is_multilinear(t: Term) -> bool:
+    names = [f.name if f.kind == "read" else f.key for f in t.factors if f.kind != "dim"]
+    inner = [n for f in t.factors for a in f.args for u, _ in a.terms for n in _tensors(u)]
+    return len(set(names)) == len(names) and not set(inner) & set(names)
+
+
+def _tensors(t: Term) -> list[str]:
+    return [f.name for f in t.factors if f.kind == "read"] + [
+        n for f in t.factors for a in f.args for u, _ in a.terms for n in _tensors(u)
+    ]
+
+
+def is_given(s: Scalar) -> bool:
+    """Whether `s` is not computed, so that it has no rounding error."""
+    return isinstance(s, (Read, Const, Index))
+
+
+# Significant bits.
+_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+
+
+def keeps_precision(left: Scalar, right: Scalar) -> bool:
+    """Whether the right term computes, and sums, in no coarser float than the left does somewhere."""
+    computed, summed = _coarsest(left)
+    other_computed, other_summed = _coarsest(right)
+    return other_computed >= computed and other_summed >= (computed if summed == float("inf") else summed)
+
+
+def _coarsest(s: Scalar) -> tuple[float, float]:
+    """The fewest bits in which anything is computed, and in which anything is summed, infinite where nothing is."""
+    computed, summed = float("inf"), float("inf")
+    for t in walk(s):
+        if is_given(t) or not is_float(t.dtype):
+            continue
+        bits = _BITS.get(t.dtype, 0)
+        computed = min(computed, bits)
+        if isinstance(t, Reduce):
+            summed = min(summed, bits)
+    return computed, summed

@@ -1,0 +1,327 @@
+"""The formal checker: the books are proved, wrong rules and mutants never are."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mutants import mutants, turned
+from rule_fixtures import bad, good
+
+from relax_eg.ops import api as op
+from relax_eg.rules import Rule, RuleSet, default
+from relax_eg.rules.check import check
+from relax_eg.rules.verify_formal import Proof, prove_rule
+from relax_eg.tir.functions import FUNCTIONS
+
+more = RuleSet("more")
+wrong = RuleSet("wrong")
+
+
+def right(shapes: str, **options: Any) -> Any:
+    return more.rule(shapes, check=False, **options)
+
+
+def trap(shapes: str, **options: Any) -> Any:
+    return wrong.rule(shapes, check=False, **options)
+
+
+# --- the books ---
+
+
+@pytest.fixture(scope="module")
+def proofs() -> dict[str, Proof]:
+    return {r.name: prove_rule(r) for r in default}
+
+
+def test_the_books_are_proved(proofs: dict[str, Proof]) -> None:
+    unknown = [str(p) for p in proofs.values() if p.status == "unknown"]
+    assert len(unknown) <= 0.1 * len(proofs), "\n".join(unknown)
+    # What is proved today stays so.
+    assert len(proofs) - len(unknown) >= 158, "\n".join(unknown)
+
+
+def test_exact_rules_are_proved_bit_for_bit(proofs: dict[str, Proof]) -> None:
+    for p in proofs.values():
+        if p.rule.numerics == "exact" and p.status == "proved":
+            assert p.theory == "exact" or (p.theory == "modular" and not p.rule.has_open_dtype), str(p)
+
+
+def test_a_rule_takes_little_time(proofs: dict[str, Proof]) -> None:
+    assert sorted(p.seconds for p in proofs.values())[len(proofs) // 2] < 0.3
+
+
+# --- what is right and within reach ---
+
+REACHED = (
+    "associates", "distributes", "distributes_reversed", "trace_of_product", "transpose_of_product",
+    "transpose_of_transpose", "exp_of_transpose", "sum_of_double", "max_of_negatives", "sum_of_flat", "int_distributes",
+    "merge_parallel", "slice_of_concat", "rows_taken_first", "softmax_of_shifted", "quotient_of_rows", "max_of_relu",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_good_rules_are_proved(name: str) -> None:
+    assert prove_rule(good[name]).status == "proved"
+
+
+@right("x: m n", numerics="exact")
+def reshape_round_trip(x: Any) -> Any:
+    m, n = x.shape
+    return op.reshape(op.reshape(x, (m * n,)), (m, n)), x
+
+
+@right("x: m n p", numerics="exact")
+def reshape_of_reshape(x: Any) -> Any:
+    m, n, p = x.shape
+    return op.reshape(op.reshape(x, (m * n, p)), (m * n * p,)), op.reshape(x, (m * n * p,))
+
+
+@right("x: n, y: m")
+def sum_of_concat(x: Any, y: Any) -> Any:
+    return op.sum(op.concat([x, y])), op.sum(x) + op.sum(y)
+
+
+@right("x: n, y: m", numerics="exact")
+def exp_of_concat(x: Any, y: Any) -> Any:
+    return op.exp(op.concat([x, y])), op.concat([op.exp(x), op.exp(y)])
+
+
+@right("a: m k, c: m l, b: k n, d: l n")
+def blocks_contracted(a: Any, c: Any, b: Any, d: Any) -> Any:
+    return op.concat([a, c], 1) @ op.concat([b, d], 0), a @ b + c @ d
+
+
+@right("x: n", when="n >= 1")
+def sum_of_pad(x: Any) -> Any:
+    return op.sum(op.pad(x, [(1, 2)], 0.0)), op.sum(x)
+
+
+@right("x: n", numerics="exact")
+def flip_of_flip(x: Any) -> Any:
+    return op.flip(op.flip(x, (0,)), (0,)), x
+
+
+@right("x: n")
+def sum_of_flip(x: Any) -> Any:
+    return op.sum(op.flip(x, (0,))), op.sum(x)
+
+
+@right("x: m n")
+def row_means_scaled(x: Any) -> Any:
+    return op.mean(x * 2.0, 1), op.mean(x, 1) * 2.0
+
+
+@right("x: *b n")
+def standardized(x: Any) -> Any:
+    centred = x - op.mean(x, -1, keepdims=True)
+    spread = op.mean(op.square(centred), -1, keepdims=True) + 1e-5
+    return centred / op.sqrt(spread), centred * op.rsqrt(spread)
+
+
+@right("x: b s h k, w: h k d")
+def heads_merged(x: Any, w: Any) -> Any:
+    b, s, h, k = x.shape
+    heads = op.permute_dims(op.permute_dims(x, (0, 2, 1, 3)) @ w, (0, 2, 1, 3))
+    return op.reshape(x, (b, s, h * k)) @ op.reshape(w, (h * k, w.shape[2])), op.sum(heads, 2)
+
+
+@right("x: n", numerics="exact")
+def triangle_twice(x: Any) -> Any:
+    square = op.broadcast_to(x, (x.shape[0], x.shape[0]))
+    return op.tril(op.tril(square, 1), 0), op.tril(square, 0)
+
+
+@pytest.mark.parametrize("rule", list(more), ids=lambda r: r.name)
+def test_more_rules_are_proved(rule: Rule) -> None:
+    assert check(rule).status == "tested"
+    proof = prove_rule(rule)
+    assert proof.status == "proved", str(proof)
+
+
+# --- what is wrong ---
+
+
+@trap("x: *b")
+def inverse_of_inverse(x: Any) -> Any:
+    return 1.0 / (1.0 / x), x
+
+
+@trap("x: *b")
+def inverse_of_inverse_tainted(x: Any) -> Any:
+    twice = 1.0 / (1.0 / x)
+    return twice, twice + 0.0 * (1.0 / x)
+
+
+@trap("x: n")
+def maximum_cancels(x: Any) -> Any:
+    return op.exp(op.max(x)), op.exp(op.max(x) + op.max(x) - op.max(x))
+
+
+@trap("a: *b, b: *b, c: *b, d: *b")
+def product_of_differences_expanded(a: Any, b: Any, c: Any, d: Any) -> Any:
+    return (a - b) * (c - d), a * c - a * d - b * c + b * d
+
+
+@trap("x: n")
+def sum_by_difference_of_running_sums(x: Any) -> Any:
+    running = op.cumsum(op.concat([x, x]), 0)
+    n = x.shape[0]
+    return op.cumsum(x, 0), running[n:] - op.broadcast_to(op.sum(x), (n,))
+
+
+@trap("a: m k, b: k n")
+def precision_lowered(a: Any, b: Any) -> Any:
+    return op.matmul(a, b, precision="highest"), op.matmul(a, b)
+
+
+@trap("a: m k @ bfloat16, b: k n @ bfloat16")
+def accumulator_narrowed(a: Any, b: Any) -> Any:
+    return op.matmul(a, b, out_dtype="float32"), op.astype(a @ b, "float32")
+
+
+@trap("x: *b @ int32")
+def successor_is_greater(x: Any) -> Any:
+    return op.less(x, x + 1), op.equal(x, x)
+
+
+@trap("x: *b @ int32")
+def cast_of_sum(x: Any) -> Any:
+    return op.astype(x + x, "int64"), op.astype(x, "int64") + op.astype(x, "int64")
+
+
+@trap("x: n, i: r @ int32")
+def promised_without_reason(x: Any, i: Any) -> Any:
+    return op.take(x, i, 0, mode="clip"), op.take(x, i, 0, mode="promise")
+
+
+@trap("x: n", sizes="i j")
+def slice_too_long(x: Any, i: Any, j: Any) -> Any:
+    return x[i:j] * 0.0, (x[i + 1 : j + 1]) * 0.0
+
+
+@trap("x: *b, y: *b", numerics="exact")
+def less_is_not_greater_equal(x: Any, y: Any) -> Any:
+    return op.less(x, y), op.logical_not(op.greater_equal(x, y))
+
+
+@trap("x: *b, y: *b", numerics="exact")
+def maximum_commutes_over_nan(x: Any, y: Any) -> Any:
+    return op.where(op.less(x, y), y, x), op.maximum(x, y)
+
+
+@trap("x: *b", numerics="exact")
+def zero_minus(x: Any) -> Any:
+    return 0.0 - x, -x
+
+
+@trap("x: n")
+def mean_of_nothing(x: Any) -> Any:
+    return op.mean(x) * 0.0, op.sum(x) * 0.0
+
+
+@trap("x: *b n")
+def softmax_shifted_by_the_sum(x: Any) -> Any:
+    return op.softmax(x), op.softmax(x - op.sum(x, -1, keepdims=True))
+
+
+@trap("x: m n")
+def columns_counted_as_rows(x: Any) -> Any:
+    return op.mean(x), op.sum(x) / op.dim_value(x.shape[0], x.dtype)
+
+
+@trap("x: n")
+def triangle_off_by_one(x: Any) -> Any:
+    square = op.broadcast_to(x, (x.shape[0], x.shape[0]))
+    return op.tril(square, 0), op.tril(square, 1)
+
+
+@trap("x: m n")
+def reshape_is_transpose(x: Any) -> Any:
+    m, n = x.shape
+    return op.reshape(x, (n, m)), x.T
+
+
+@pytest.mark.parametrize("rule", [*bad, *wrong], ids=lambda r: r.name)
+def test_wrong_rules_are_not_proved(rule: Rule) -> None:
+    proof = prove_rule(rule)
+    assert proof.status == "unknown", str(proof)
+    assert proof.reason
+
+
+def test_mutants_are_proved_only_where_right() -> None:
+    sides = [side for r in (*default, *good, *more) for side in (r, turned(r))]
+    chosen = [m for side in sides[::3] for m in mutants(side)][::3]
+    assert len(chosen) >= 200
+    proved = [m for m in chosen if prove_rule(m, 5.0).status == "proved"]
+    assert [m.name for m in proved if check(m).status == "refuted"] == []
+    assert len(proved) < 0.4 * len(chosen)
+
+
+# --- parts ---
+
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 3.3, -7e-42, np.inf, -np.inf, np.nan, 1e38, -1e38)
+
+
+def _f(name: str) -> Callable[..., Any]:
+    return lambda *xs: FUNCTIONS[name]([np.asarray(x, "float32") for x in xs], "float32")
+
+
+IDENTITIES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "-(-x)": (lambda x: _f("negative")(_f("negative")(x)), lambda x: x),
+    "|-x|": (lambda x: _f("abs")(_f("negative")(x)), _f("abs")),
+    "||x||": (lambda x: _f("abs")(_f("abs")(x)), _f("abs")),
+    "square": (_f("square"), lambda x: _f("multiply")(x, x)),
+    "x*1": (lambda x: _f("multiply")(x, 1.0), lambda x: x),
+    "1*x": (lambda x: _f("multiply")(1.0, x), lambda x: x),
+    "x/1": (lambda x: _f("divide")(x, 1.0), lambda x: x),
+    "x-0": (lambda x: _f("subtract")(x, 0.0), lambda x: x),
+    "x+-0": (lambda x: _f("add")(x, -0.0), lambda x: x),
+    "-x*-y": (lambda x, y: _f("multiply")(_f("negative")(x), _f("negative")(y)), _f("multiply")),
+    "x+-y": (lambda x, y: _f("add")(x, _f("negative")(y)), _f("subtract")),
+    "x--y": (lambda x, y: _f("subtract")(x, _f("negative")(y)), _f("add")),
+    "x+y": (_f("add"), lambda x, y: _f("add")(y, x)),
+    "x*y": (_f("multiply"), lambda x, y: _f("multiply")(y, x)),
+    "max(x,x)": (lambda x: _f("maximum")(x, x), lambda x: x),
+    "min(x,x)": (lambda x: _f("minimum")(x, x), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_identities_of_bits(name: str) -> None:
+    left, right = IDENTITIES[name]
+    for xs in itertools.product(_SPECIAL, repeat=2 if "y" in name else 1):
+        a, b = (np.asarray(f(*xs), "float32") for f in (left, right))
+        assert a.tobytes() == b.tobytes() or (np.isnan(a) and np.isnan(b)), (name, xs)
+
+
+def test_blocks_of_any_rank() -> None:
+    assert prove_rule(good["distributes"]).ranks == "all"
+    assert prove_rule(good["exp_of_transpose"]).ranks == "0 to 3"
+    assert prove_rule(good["associates"]).ranks == ""
+
+    book = RuleSet("book")
+
+    @book.rule("x: *b n", check=False)
+    def sum_of_all(x: Any) -> Any:
+        return op.sum(x * 2.0), op.sum(x) * 2.0
+
+    proof = prove_rule(book["sum_of_all"])
+    assert (proof.status, proof.ranks) == ("proved", "0 to 2")
+
+
+def test_time_is_limited() -> None:
+    started = time.perf_counter()
+    proof = prove_rule(default["matmul_merge_three"], 0.05)
+    assert proof.status == "unknown"
+    assert "out of time" in proof.reason
+    assert time.perf_counter() - started < 3
+
+
+def test_the_proof_is_told() -> None:
+    assert str(prove_rule(good["associates"])) == "associates: proved (real, 4 instances)"
+    assert str(prove_rule(bad["axis_confused"])).startswith("axis_confused: unknown (not shown equal: ")

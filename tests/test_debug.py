@@ -1,0 +1,55 @@
+"""What is told of the work, and where stages are left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+import relax_eg as rx
+from relax_eg.debug import debug, dump_to
+
+
+def product(a, b, v):  # type: ignore[no-untyped-def]
+    return (a @ b) @ v
+
+
+SPECS = ("n n", "n n", "n")
+
+
+def test_stages_read_back(tmp_path: Path) -> None:
+    with dump_to(tmp_path):
+        best = rx.optimize(product, *SPECS, at={"n": 64})
+        rx.optimize(product, *SPECS, at={"n": 64})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["product", "product_1"]
+    place = tmp_path / "product"
+    assert str(rx.parse((place / "1_traced.txt").read_text())) == str(rx.trace(product, *SPECS))
+    assert str(rx.parse((place / "3_chosen.txt").read_text())) == str(best.module)
+    assert json.loads((place / "report.json").read_text())["name"] == "product"
+
+
+def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAX_EG_DUMP", str(tmp_path / "out"))
+    rx.optimize(product, *SPECS)
+    assert (tmp_path / "out" / "product" / "3_chosen.txt").exists()
+
+
+@pytest.mark.parametrize(("at", "seen"), [(0, False), (1, False), (2, True), (4, True)])
+def test_phases_are_told_from_level_two(at: int, seen: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "relax_eg"), debug(at):
+        rx.optimize(product, *SPECS)
+    assert bool(re.search(r"algebra: \d+ nodes, \d+ matches, [\d.]+ ms", caplog.text)) is seen
+
+
+def test_a_level_that_is_none() -> None:
+    with pytest.raises(rx.errors.OptionError, match=r"debug\(7\): a number from 0 to 4 is accepted"), debug(7):
+        pass
+
+
+def test_an_environment_level_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAX_EG_DEBUG", "much")
+    with pytest.raises(rx.errors.OptionError, match="RELAX_EG_DEBUG=much: a number from 0 to 4 is accepted"):
+        rx.optimize(product, *SPECS)
