@@ -400,7 +400,7 @@ def test_report_as_text() -> None:
 
 
 def test_report_names_what_it_could_not_look_into() -> None:
-    best = rx.optimize(lambda x: jnp.sort(x) + 1, "n")
+    best = rx.optimize(lambda x: jax.lax.while_loop(lambda y: y[0] < 9, lambda y: y + y, x) + 1, "n")
     (opaque,) = best.report.opaque
-    assert opaque.name == "jax.sort" and opaque.source.startswith("test_optimize.py:")
-    assert "opaque: jax.sort at test_optimize.py:" in str(best.report)
+    assert opaque.name == "jax.while" and opaque.source.startswith("test_optimize.py:")
+    assert "opaque: jax.while at test_optimize.py:" in str(best.report)

@@ -22,7 +22,7 @@ from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, decl
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
-from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes import Dim, Proved, Scope, prove
 
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
@@ -102,12 +102,9 @@ class EGraph:
         return [*declaration(o).split("\n"), *self.demand.annotation_of(o)]
 
     def _holds(self, guard: Condition, env: dict[str, Dim]) -> bool:
-        """Whether a guard holds for all sizes the scope allows; what is not known does not."""
+        """Whether a guard is proved for all sizes the scope allows; unknown means no."""
         left, right = guard.left.substitute(env), guard.right.substitute(env)
-        if guard.op in ("==", "!="):
-            return self._scope.equal(left, right) is (guard.op == "==")
-        low, _ = self._scope.interval(right - left)
-        return low is not None and low >= (1 if guard.op == "<" else 0)
+        return isinstance(prove(f"{left} {guard.op} {right}", self._scope), Proved)
 
     def _insert(self) -> None:
         """The program as written. O(nodes)."""
