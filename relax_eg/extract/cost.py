@@ -22,6 +22,8 @@ from relax_eg.tir import PatternKind
 
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
+# Blocked arithmetic inside: about half the matmul rate.
+_DENSE = frozenset(("conv", "cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"))
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
 _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pile up
@@ -73,6 +75,8 @@ class WholeCost:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in ("matmul", "linear"):
             return NodeCost(flops, moved, 1, p.kernel(self._matmul(site, flops, moved)))
+        if site.op in _DENSE:
+            return NodeCost(flops, moved, 1, p.kernel(max(2 * flops / p.rate(site.dtype(0)), p.move(moved))))
         if site.op == "strided_slice":
             # Sometimes a part of its reader, sometimes a copy: a kernel's start, and the fused share of the traffic.
             return NodeCost(flops, moved, 1, p.launch + _FUSED_SHARE * p.move(moved))

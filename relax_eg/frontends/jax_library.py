@@ -26,7 +26,7 @@ def _top_k(e: Equation) -> Sequence[Expr]:
 
 
 def _cholesky(e: Equation) -> Expr:
-    """The operator leaves the upper triangle 0, as every routine behind the primitive does or may."""
+    """The operator leaves the upper triangle 0; what the primitive leaves there is not said, and nobody reads it."""
     return call("cholesky", e.args)
 
 

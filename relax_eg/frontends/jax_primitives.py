@@ -57,8 +57,8 @@ _SAME: dict[str, str] = {
     name: name
     for name in (
         "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
-        "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex nextafter "
-        "igamma igammac polygamma zeta bessel_i0e bessel_i1e"
+        "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex "
+        "nextafter igamma igammac polygamma zeta bessel_i0e bessel_i1e"
     ).split()
 }
 
@@ -110,6 +110,11 @@ def _shift_right_logical(e: Equation) -> Expr:
 def _shift_right_arithmetic(e: Equation) -> Expr | None:
     """The sign is kept; of unsigned integers, whose top bit an arithmetic shift repeats, there is no operator."""
     return call("right_shift", e.args) if e.dtype.startswith("int") else None
+
+
+def _total_order(name: str) -> Rule:
+    """Comparisons in which NaN is the greatest and -0 below 0 have an operator where there is neither."""
+    return lambda e: None if is_float(e.x.dtype) or is_complex(e.x.dtype) else call(name, e.args)
 
 
 def _reduce_precision(e: Equation) -> Expr:
@@ -249,6 +254,18 @@ def _dim_as_value(e: Equation) -> Expr:
     return const(dim.value, e.dtype) if dim.is_const else call("dim_value", (), {"dim": (dim,), "dtype": e.dtype})
 
 
+_PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
+
+
+def _platform_index(e: Equation) -> Expr | None:
+    """Which of several branches a platform takes: the default, where none is for a platform that programs here run on.
+    (`jnp.diagonal` and others have one for Pallas.)"""
+    platforms = e["platforms"]
+    if None not in platforms or any(p in _PLATFORMS for names in platforms if names is not None for p in names):
+        return None
+    return const(platforms.index(None), e.dtype)
+
+
 def _device_put(e: Equation) -> Sequence[Expr] | None:
     """Inside a traced function a `device_put` that names no device changes nothing."""
     return e.args if all(d is None for d in (*e["devices"], *e["srcs"])) else None
@@ -283,8 +300,12 @@ RULES: dict[str, Rule] = {
     "rev": _rev,
     "iota": _iota,
     "dim_as_value": _dim_as_value,
+    "platform_index": _platform_index,
     "device_put": _device_put,
     "dot_general": dot_general,
+    "eq_to": _total_order("equal"),
+    "lt_to": _total_order("less"),
+    "le_to": _total_order("less_equal"),
     "reduce_precision": _reduce_precision,
     "bitcast_convert_type": lambda e: call("bitcast", e.args, {"dtype": e.dtype}),
     **jax_windows.RULES,

@@ -16,14 +16,14 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
-from relax_eg.errors import RelaxEgError, TraceError
+from relax_eg.errors import OperatorError, RelaxEgError, TraceError
 from relax_eg.frontends.jax_equation import Equation
 from relax_eg.frontends.jax_primitives import RULES
 from relax_eg.frontends.jax_sized import Sized, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, postorder, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, constant_value, postorder, tuple_get, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ops.record import call
 
@@ -113,6 +113,10 @@ class Walk:
         return [read(a) for a in jaxpr.outvars]
 
     def _inlined(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+        if eqn.primitive.name == "custom_linear_solve":
+            return self._solved(eqn, operands, line if caller is None else caller)
+        if eqn.primitive.name == "cond" and operands[0].op == CONSTANT:
+            return self._chosen(eqn, operands, line if caller is None else caller)
         key = _CALLS.get(eqn.primitive.name)
         inner = eqn.params.get(key) if key is not None else None
         if inner is None or _is_sharded(eqn.params):
@@ -122,6 +126,22 @@ class Walk:
         if caller is None and is_jax_function(jaxpr):
             caller = line
         return self.run(jaxpr, [constant(c) for c in consts], operands, caller)
+
+    def _solved(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
+        """The function that a custom linear solve solves with; its operands are the constants of four functions, of
+        which this is the third, and the right sides."""
+        lengths: Any = eqn.params["const_lengths"]
+        solve: Any = eqn.params["jaxprs"].solve
+        start, total = lengths.matvec + lengths.vecmat, sum(lengths)
+        given = [*operands[start : start + lengths.solve], *operands[total:]]
+        return self.run(solve.jaxpr, [constant(c) for c in solve.consts], given, caller)
+
+    def _chosen(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
+        """The branch of a `cond` whose number is known; `jax.lax` moves a number out of range to the nearest."""
+        branches: Any = eqn.params["branches"]
+        which = min(max(int(constant_value(operands[0])), 0), len(branches) - 1)
+        branch = branches[which]
+        return self.run(branch.jaxpr, [constant(c) for c in branch.consts], operands[1:], caller)
 
     def _operators(self, eqn: Any, operands: list[Expr]) -> list[Expr] | None:
         """The equation in operators, or None if it has no such form."""
@@ -133,7 +153,8 @@ class Walk:
             return None
         try:
             tensors = tuple(a for a in out if isinstance(a, Tensor))
-            found = rule(Equation(tuple(operands), eqn.params, tensors, self.sizes))
+            params = {key: _without_numpy(value) for key, value in eqn.params.items()}
+            found = rule(Equation(tuple(operands), params, tensors, self.sizes))
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)
@@ -177,8 +198,9 @@ class Walk:
 
 
 def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
-    """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form are renamed by a reshape
-    that moves nothing; a result that does not fit is None."""
+    """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form, as far as can be seen,
+    are renamed: by a reshape that moves nothing, or by a slice that leaves nothing out where the numbers of elements
+    are not of one form either. A result that does not fit is None."""
     found = result.annotation
     if found == wanted:
         return result
@@ -191,7 +213,21 @@ def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
         at = {name: base + 3 * i for i, name in enumerate(names)}
         if [d.evaluate(at) for d in found.shape] != [d.evaluate(at) for d in wanted.shape]:
             return None
-    return call("reshape", (result,), {"shape": wanted.shape})
+    try:
+        return call("reshape", (result,), {"shape": wanted.shape})
+    except OperatorError:
+        zeros, ones = (0,) * len(wanted.shape), (1,) * len(wanted.shape)
+        return call("strided_slice", (result,), {"begin": zeros, "end": wanted.shape, "strides": ones})
+
+
+def _without_numpy(value: Any) -> Any:
+    """A parameter with numpy's integers, which JAX leaves in some, as Python's."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, tuple) and value:
+        items = list(map(_without_numpy, value))  # type: ignore[reportUnknownArgumentType]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # type: ignore[reportUnknownVariableType]
+    return value  # type: ignore[reportUnknownVariableType]
 
 
 def _is_numeric(annotation: Annotation) -> bool:

@@ -16,11 +16,12 @@ def _convolution(e: Equation) -> Expr | None:
     """`conv_general_dilated`. Batch groups are feature groups once the groups of the batch are side by side as
     channels: JAX makes them when it differentiates a grouped convolution."""
     precision = precision_of(e["precision"])
-    dtype = common_dtype(*e.args, e.dtype)
+    x, w = e.args
+    dtype = common_dtype(x, w, e.dtype)
     if precision == "odd" or dtype is None:
         return None
     numbers = e["dimension_numbers"]
-    x, w = permuted(e.args[0], numbers.lhs_spec), permuted(e.args[1], numbers.rhs_spec)
+    x, w = permuted(x, numbers.lhs_spec), permuted(w, numbers.rhs_spec)
     groups, batch_groups = int(e["feature_group_count"]), int(e["batch_group_count"])
     if batch_groups > 1:
         n, c, *space = x.shape

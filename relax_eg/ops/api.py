@@ -6,81 +6,19 @@ dtype; an array keeps its own. Nothing else is converted: mixed dtypes are an er
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import is_complex, is_float, is_integer
 from relax_eg.ir.expr import Expr, const, install
+from relax_eg.ops import api_library as library
 from relax_eg.ops.indexing import subscript
+from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
 from relax_eg.ops.record import call
-from relax_eg.ops.sizes import ONE, ZERO, Dims, product, quotient
+from relax_eg.ops.sizes import ONE, ZERO, product, quotient
 from relax_eg.shapes import Dim, ceildiv
-
-Operand = Expr | Dim | float | complex | np.ndarray[Any, Any] | Sequence[Any]
-Size = int | str | Dim
-Axes = int | Sequence[int] | None
-
-
-def operands(op: str, *values: Any) -> list[Expr]:
-    """`values` as expressions: numbers and sizes in the dtype of the first expression or array among them."""
-    made = [v if isinstance(v, Expr) else const(v) if _is_array(v) else None for v in values]
-    dtype = next((e.dtype for e in made if e is not None), None)
-    return [e if e is not None else _number(op, v, dtype) for e, v in zip(made, values, strict=True)]
-
-
-def _is_array(value: Any) -> bool:
-    # A numpy scalar is a number: `np.float64(2) * x` should not depend on what numpy made of 2.
-    return hasattr(value, "dtype") and not isinstance(value, np.generic)
-
-
-def _number(op: str, value: Any, dtype: str | None) -> Expr:
-    if isinstance(value, Dim):
-        return call("dim_value", (), {"dim": (value,), "dtype": dtype or "int32"})
-    if isinstance(value, (list, tuple)):
-        return const(value, dtype)
-    if not isinstance(value, (numbers.Number, np.generic)):
-        raise OperatorError(f"{op}: {value!r} is not an operand; expressions, numbers, sizes and arrays are")
-    value = value.item() if isinstance(value, np.generic) else value
-    if dtype is not None and not _fits(value, dtype):
-        raise OperatorError(f"{op}: {value!r} is not a {dtype}, which the other operand is; astype converts")
-    return const(value, dtype)
-
-
-def _fits(value: Any, dtype: str) -> bool:
-    if is_float(dtype) or is_complex(dtype):
-        return is_complex(dtype) or not isinstance(value, complex)
-    if is_integer(dtype):
-        info = np.iinfo(dtype) if dtype not in ("int4", "uint4") else None
-        return isinstance(value, int) and (info is None or info.min <= value <= info.max)
-    return isinstance(value, bool)
-
-
-def normal_axis(op: str, axis: int, rank: int) -> int:
-    """`axis` counted from the front."""
-    if not -rank <= axis < rank:
-        valid = f"axes are {-rank} to {rank - 1}" if rank else "there are none"
-        raise OperatorError(f"{op}: axis {axis} does not exist at rank {rank}; {valid}")
-    return axis % rank
-
-
-def normal_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
-    """`axes` counted from the front, ascending; None means all."""
-    if axes is None:
-        return tuple(range(rank))
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
-    normal = tuple(sorted(normal_axis(op, a, rank) for a in given))
-    if len(set(normal)) < len(normal):
-        raise OperatorError(f"{op}: axes {given} name an axis twice")
-    return normal
-
-
-def _dims(shape: Size | Sequence[Size]) -> Dims:
-    return (Dim.of(shape),) if isinstance(shape, (int, str, Dim)) else tuple(map(Dim.of, shape))
-
 
 # --- elementwise ---
 
@@ -212,12 +150,6 @@ def argmin(x: Operand, axis: int = -1, keepdims: bool = False, dtype: str = "int
     return _position("argmin", x, axis, keepdims, dtype)
 
 
-def cumsum(x: Operand, axis: int, reverse: bool = False) -> Expr:
-    """Running sums along `axis`."""
-    (value,) = operands("cumsum", x)
-    return call("cumsum", (value,), {"axis": normal_axis("cumsum", axis, value.ndim), "reverse": reverse})
-
-
 def trace(x: Operand) -> Expr:
     """The sum of a matrix's diagonal."""
     (value,) = operands("trace", x)
@@ -251,7 +183,7 @@ def swapaxes(x: Operand, a: int, b: int) -> Expr:
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
     """The same elements in order in another shape; one size may be -1."""
     (value,) = operands("reshape", x)
-    given = _dims(shape)
+    given = as_dims(shape)
     wild = [i for i, d in enumerate(given) if d == -1]
     if len(wild) > 1:
         raise OperatorError(f"reshape: {len(wild)} sizes are -1; one may be")
@@ -287,7 +219,7 @@ def squeeze(x: Operand, axis: Axes = None) -> Expr:
 
 def broadcast_to(x: Operand, shape: Size | Sequence[Size]) -> Expr:
     """numpy.broadcast_to."""
-    return call("broadcast_to", operands("broadcast_to", x), {"shape": _dims(shape)})
+    return call("broadcast_to", operands("broadcast_to", x), {"shape": as_dims(shape)})
 
 
 def concat(xs: Sequence[Operand], axis: int = 0) -> Expr:
@@ -358,7 +290,7 @@ def take(x: Operand, indices: Operand, axis: int | None = None, mode: str = "fil
     size = value.shape[normal]
     if not isinstance(indices, Expr):
         numbers_ = np.asarray(indices)
-        numbers_ = numbers_.astype(np.int32) if not _is_array(indices) else numbers_
+        numbers_ = numbers_.astype(np.int32) if not is_array(indices) else numbers_
         if size.is_const:
             numbers_ = np.where(numbers_ < 0, numbers_ + size.value, numbers_).astype(numbers_.dtype)
         indices = const(numbers_)
@@ -386,8 +318,8 @@ def tril(x: Operand, k: int = 0) -> Expr:
 
 def full(shape: Size | Sequence[Size], value: Operand, dtype: str | None = None) -> Expr:
     """`value` everywhere."""
-    scalar = value if isinstance(value, Expr) else _number("full", value, dtype)
-    return call("full", (scalar,), {"shape": _dims(shape)})
+    scalar = value if isinstance(value, Expr) else number("full", value, dtype)
+    return call("full", (scalar,), {"shape": as_dims(shape)})
 
 
 def zeros(shape: Size | Sequence[Size], dtype: str = "float32") -> Expr:
@@ -402,7 +334,7 @@ def ones(shape: Size | Sequence[Size], dtype: str = "float32") -> Expr:
 
 def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: str = "int32") -> Expr:
     """The position along `axis` of each element."""
-    dims = _dims(shape)
+    dims = as_dims(shape)
     return call("iota", (), {"shape": dims, "axis": normal_axis("iota", axis, len(dims)), "dtype": dtype})
 
 
@@ -483,6 +415,57 @@ def dim_value(dim: Size, dtype: str = "int32") -> Expr:
     """A size as a scalar tensor."""
     return call("dim_value", (), {"dim": (Dim.of(dim),), "dtype": dtype})
 
+
+# --- windows, order, positions, linear algebra: see `api_library` ---
+
+lgamma, digamma, real, imag, conj, complex = (
+    library.lgamma,
+    library.digamma,
+    library.real,
+    library.imag,
+    library.conj,
+    library.complex,
+)
+population_count, count_leading_zeros, nextafter, right_shift_logical, bitcast = (
+    library.population_count,
+    library.count_leading_zeros,
+    library.nextafter,
+    library.right_shift_logical,
+    library.bitcast,
+)
+cumsum, cumprod, cummax, cummin, cumlogsumexp = (
+    library.cumsum,
+    library.cumprod,
+    library.cummax,
+    library.cummin,
+    library.cumlogsumexp,
+)
+conv, reduce_window, max_pool, avg_pool = (
+    library.conv,
+    library.reduce_window,
+    library.max_pool,
+    library.avg_pool,
+)
+sort, argsort, top_k, take_along_axis, scatter = (
+    library.sort,
+    library.argsort,
+    library.top_k,
+    library.take_along_axis,
+    library.scatter,
+)
+dynamic_slice, dynamic_update_slice = (
+    library.dynamic_slice,
+    library.dynamic_update_slice,
+)
+cholesky, triangular_solve, lu, qr, eigh, svd, fft = (
+    library.cholesky,
+    library.triangular_solve,
+    library.lu,
+    library.qr,
+    library.eigh,
+    library.svd,
+    library.fft,
+)
 
 for _builder in (
     add, subtract, multiply, divide, power, matmul, negative, less, less_equal, greater, greater_equal, getitem,

@@ -121,6 +121,19 @@ def _jax_dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
     return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
 
 
+def _slice_cost(site: Site) -> Counts:
+    # The equations limit the starts at each element; it is done once.
+    moved = product(site["sizes"]) * itemsize(site.dtype())
+    return Counts(ZERO, moved, moved)
+
+
+def _update_cost(site: Site) -> Counts:
+    # As a rule the operand is copied; where nothing else reads it XLA writes into it.
+    size = itemsize(site.dtype())
+    copied = product(site.shape(0)) * size
+    return Counts(ZERO, copied + product(site.shape(1)) * size, copied)
+
+
 # --- gather ---
 
 # The dimension numbers, in the words of jax.lax.GatherDimensionNumbers.
@@ -265,12 +278,13 @@ def _scatter_reference(
         offset, size = (places[window[axis]], updates.shape[window[axis]]) if axis in window else (0, 1)
         start = np.zeros(updates.shape, np.int64)
         if axis in scatter_dims_to_operand_dims:
-            start = indices[(*batch, scatter_dims_to_operand_dims.index(axis))].astype(np.int64)
+            start = np.asarray(indices[(*batch, scatter_dims_to_operand_dims.index(axis))]).astype(np.int64)
         room = x.shape[axis] - size
         if mode == "clip":
             start = np.clip(start, 0, max(room, 0))
-        inside &= (start >= 0) & (start <= room)
-        at.append(start + offset)
+        inside = inside & (start >= 0) & (start <= room)
+        at.append(np.broadcast_to(start + offset, updates.shape))
+    inside = np.broadcast_to(inside, updates.shape)
     where = tuple(a[inside] for a in at)
     combine = _COMBINE[kind]
     if combine is None:
@@ -306,10 +320,10 @@ def _jax_scatter(
 
 for _operator in (
     Operator("dynamic_slice", ("x", "*start"), _dynamic_slice, _jax_dynamic_slice, _dynamic_slice_equations,
-             (Attribute("sizes", "dims"),),
+             (Attribute("sizes", "dims"),), cost=_slice_cost,
              doc="a slice of the given sizes at computed starts, which are moved so that it lies inside"),
     Operator("dynamic_update_slice", ("x", "update", "*start"), _dynamic_update_slice, _jax_dynamic_update_slice,
-             _dynamic_update_slice_equations,
+             _dynamic_update_slice_equations, cost=_update_cost,
              doc="x with a slice replaced, at computed starts, which are moved so that it lies inside"),
     Operator("gather", ("x", "indices"), _gather, _jax_gather, _gather_equations,
              (Attribute("slice_sizes", "dims"), Attribute("mode"), Attribute("fill_value", default=None),

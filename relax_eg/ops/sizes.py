@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops.record import Site
 from relax_eg.shapes import Dim, dim_max
+from relax_eg.shapes.dim import Atom
 from relax_eg.shapes.dim import product as monomial
 from relax_eg.tir.functions import kind
 
@@ -146,19 +148,39 @@ def reduced(shape: Dims, axes: Sequence[int], keepdims: bool) -> Dims:
 
 def dilated(size: Dim, interior: int) -> Dim:
     """`size` elements with `interior` others between neighbours."""
-    return size if interior == 0 else size + interior * dim_max(size - 1, 0)
+    if interior == 0:
+        return size
+    between = size - 1
+    plain = between.const >= 0 and all(c > 0 for _, c in between.terms)
+    return size + interior * (between if plain else dim_max(between, 0))
 
 
 def at_least_zero(d: Dim) -> Dim:
-    """`d`, or 0 where it is negative; `d` itself where it plainly is not."""
-    return d if _is_nonnegative(d) else dim_max(d, 0)
+    """`d`, or 0 where it is negative; `d` itself where it cannot be while every size variable is 1 or more, which is
+    what a function's sizes are unless its bounds say otherwise."""
+    least = _least(d)
+    return d if least is not None and least >= 0 else dim_max(d, 0)
 
 
-def _is_nonnegative(d: Dim) -> bool:
-    """Whether `d` is plainly >= 0: sizes are, and sums and products of what is."""
-    atoms = [a for monomial, _ in d.terms for a in monomial]
-    return (
-        d.const >= 0
-        and all(c > 0 for _, c in d.terms)
-        and all((any if a.op == "max" else all)(map(_is_nonnegative, a.args)) for a in atoms)
-    )
+def _least(d: Dim) -> int | None:
+    """A lower bound of `d` while every size variable is at least 1; None where none is plain."""
+    total = d.const
+    for atoms, coefficient in d.terms:
+        bounds = [_least_atom(a) for a in atoms]
+        known = [b for b in bounds if b is not None and b >= 0]
+        if coefficient < 0 or len(known) < len(bounds):
+            return None
+        total += coefficient * math.prod(known)
+    return total
+
+
+def _least_atom(atom: Atom) -> int | None:
+    if atom.op == "var":
+        return 1
+    bounds = [_least(a) for a in atom.args]
+    known = [b for b in bounds if b is not None]
+    if atom.op == "max":
+        return max(known, default=None)
+    if len(known) < len(bounds) or (atom.op != "min" and not atom.args[1].is_const):
+        return None
+    return min(known) if atom.op == "min" else known[0] // atom.args[1].value

@@ -90,16 +90,6 @@ def anonymous_sizes(x):
 # --- what has no operator ---
 
 
-@case("b s", opaque="jax.sort")
-def sorts(x):
-    return jnp.sort(x), jnp.argsort(x, axis=0)
-
-
-@case("b 6", opaque="jax.top_k")
-def top_k(x):
-    return lax.top_k(x, 2)
-
-
 @case("b s", opaque="jax.scan")
 def scan(x):
     return lax.scan(lambda c, row: (c + row * x.shape[0], c * 2), jnp.zeros(x.shape[1:]), x)
@@ -126,16 +116,6 @@ def nested_loops(x):
     return lax.scan(body, jnp.zeros(x.shape[1]), x)
 
 
-@case("b s", opaque="jax.fft", tolerance=1e-4)
-def ffts(x):
-    return jnp.abs(jnp.fft.fft(x)), jnp.fft.rfft(x)
-
-
-@case("b 4 4", opaque="jax.cholesky", tolerance=1e-4)
-def cholesky(x):
-    return jnp.linalg.cholesky(x @ x.transpose(0, 2, 1) + 4 * jnp.eye(4))
-
-
 @case("@ key", "b s", opaque="any")  # which routines depends on the version of JAX
 def random(key, x):
     a, b = jax.random.split(key)
@@ -150,11 +130,6 @@ def callback(x):
 @case("b s", opaque="jax.optimization_barrier")
 def barrier(x):
     return lax.optimization_barrier(x * 2) + 1
-
-
-@case("1 3 8 8", "2 3 3 3", opaque="jax.conv_general_dilated", tolerance=1e-4)
-def convolution(x, w):
-    return lax.conv(x, w, (1, 1), "SAME")
 
 
 partial_linear = functools.partial(lambda x, w, *, flip: (x @ w)[::-1] if flip else x @ w, flip=True)

@@ -247,12 +247,12 @@ def constant_rows(x):
     return x[jnp.array([3, 0, -1])], x[np.array([1, 1])]
 
 
-@case("b 6", "b 2 @ int32", opaque="jax.gather")
+@case("b 6", "b 2 @ int32")
 def along_axis(x, i):
     return jnp.take_along_axis(x, i, 1)
 
 
-@case("b s", opaque="jax.scatter jax.scatter-add")
+@case("b s")
 def updates(x):
     return x.at[0].set(1.0), x.at[:, 0].add(2.0)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from frontend_calls import CASES, Case
+from frontend_library import CASES, Case
 from frontend_programs import Layer
 from frontend_support import assert_close, interpret, routines, sample
 

@@ -178,12 +178,12 @@ def library_uses() -> dict[str, list[Use]]:
     for name in ("lgamma", "digamma", "bessel_i0e", "bessel_i1e"):
         uses[name] = [Use(("n 3",), {}, ANY, 0.3, 4), Use(("",), {}, {}, 0.3, 4)]
     for name in ("igamma", "igammac"):
-        uses[name] = [Use(("n 3", "n 3"), {}, ANY, 0.3, 4), Use(("", "n"), {}, ANY, 0.3, 4)]
+        uses[name] = [Use(("n 3", "n 1"), {}, ANY, 0.3, 4)]
     uses["zeta"] = [Use(("n 3", "n 3"), {}, ANY, 1.5, 4), Use(("", "n"), {}, ANY, 1.5, 4)]
     uses["polygamma"] = [
         Use(("n 3", "n 3"), {}, ANY, 1, 3, prepare=lambda arrays: [np.round(arrays[0]), arrays[1]]),
     ]
-    uses["betainc"] = [Use(("n 3", "n 3", "n 3"), {}, ANY, 0.2, 0.8), Use(("", "n", "1"), {}, ANY, 0.2, 0.8)]
+    uses["betainc"] = [Use(("n 3", "n 1", ""), {}, ANY, 0.2, 0.8)]
     uses["nextafter"] = [Use(("n 3", "n 3"), {}, ANY), Use(("n 1", "m"), {}, ANY)]
     uses["reduce_precision"] = [
         Use(("n 3",), {"exponent_bits": e, "mantissa_bits": m}, ANY) for e, m in [(8, 7), (8, 23), (11, 52)]
@@ -191,7 +191,7 @@ def library_uses() -> dict[str, list[Use]]:
     uses["bitcast"] = [
         Use((x,), {"dtype": dtype}, ANY)
         for x, dtype in [
-            ("n 2", "int32"),
+            ("n 2 @float32", "int32"),
             ("n 2 @int32", "float32"),
             ("n 2 @uint16", "uint32"),
             ("@float32", "uint8"),

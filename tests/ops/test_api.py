@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, const, var
@@ -42,6 +43,86 @@ SAME: dict[str, Callable[[Any, Any, Any], Any]] = {
     "full": lambda x, v, m: m.full((2, 3), 1.5) + m.ones(3) + m.zeros((2, 1)),
     "clip": lambda x, v, m: m.clip(x, -0.5, 0.5) + m.round(x) + m.abs(x) + m.sqrt(m.square(x)),
 }  # fmt: skip
+
+
+# With their own spelling in jax.
+OTHERS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "running": (
+        lambda x, v: op.cumprod(x, -1) + op.cummax(x, 0) + op.cummin(x, 1, reverse=True) + op.cumlogsumexp(x, 2),
+        lambda x, v: jnp.cumprod(x, -1) + lax.cummax(x, 0) + lax.cummin(x, 1, True) + lax.cumlogsumexp(x, 2),
+    ),
+    "conv": (
+        lambda x, v: op.conv(x, op.reshape(v, (1, 3, 1)), padding="same", strides=3),
+        lambda x, v: lax.conv(x, v.reshape(1, 3, 1), (3,), "SAME"),
+    ),
+    "conv_dilated": (
+        lambda x, v: op.conv(x, op.reshape(v, (3, 1, 1)), groups=3, padding=[(1, 2)], dilation=2, input_dilation=2),
+        lambda x, v: lax.conv_general_dilated(x, v.reshape(3, 1, 1), (1,), [(1, 2)], (2,), (2,), feature_group_count=3),
+    ),
+    "pools": (
+        lambda x, v: op.max_pool(x, 2) + op.avg_pool(x, 3, 2, "same"),
+        lambda x, v: (
+            lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2), (1, 1, 2), "VALID")
+            + lax.reduce_window(x, 0.0, lax.add, (1, 1, 3), (1, 1, 2), "SAME") / 3
+        ),
+    ),
+    "order": (
+        lambda x, v: op.sort(x, 0) + op.astype(op.argsort(x, 1), "float32") + op.top_k(x, 3, 1)[0],
+        lambda x, v: jnp.sort(x, 0) + jnp.argsort(x, 1) + lax.top_k(x, 3, axis=1)[0],
+    ),
+    "positions": (
+        lambda x, v: (
+            op.dynamic_update_slice(x, op.dynamic_slice(x, [0, 1, 0], (1, 2, 3)), [1, 0, 9])
+            + op.take_along_axis(x, op.argsort(x, 2), 2)
+        ),
+        lambda x, v: lax.dynamic_update_slice(x, x[:1, 1:, :3], (1, 0, 9)) + jnp.sort(x, 2),
+    ),
+    "scatter": (
+        lambda x, v: op.scatter(x[0], np.array([2, 0, 2, 7]), x[1, 0] * op.ones((4, 1))),
+        lambda x, v: x[0].at[jnp.array([2, 0, 2, 7])].add(x[1, 0] * jnp.ones((4, 1))),
+    ),
+    "factors": (
+        lambda x, v: (
+            op.cholesky(x[0] @ x[0].T + 9 * op.eye(3)) + op.qr(x[0])[0] + op.svd(x[0])[0] + op.lu(x[0])[0][:, :3]
+        ),
+        lambda x, v: (
+            jnp.linalg.cholesky(x[0] @ x[0].T + 9 * jnp.eye(3))
+            + jnp.linalg.qr(x[0])[0]
+            + jnp.linalg.svd(x[0])[0]
+            + lax.linalg.lu(x[0])[0][:, :3]
+        ),
+    ),
+    "symmetric": (
+        lambda x, v: op.eigh(x[0] @ x[0].T)[0] + op.triangular_solve(x[0, :, :3] + op.eye(3) * 4, op.expand_dims(v, 1)),
+        lambda x, v: (
+            jnp.linalg.eigh(x[0] @ x[0].T)[0]
+            + lax.linalg.triangular_solve(x[0, :, :3] + jnp.eye(3) * 4, v[:, None], left_side=True)
+        ),
+    ),
+    "numbers": (
+        lambda x, v: op.abs(op.complex(x, x + 1)) + op.real(op.fft(x, "rfft", (4,)))[..., :1] + op.lgamma(x + 2),
+        lambda x, v: jnp.abs(x + 1j * (x + 1)) + jnp.fft.rfft(x).real[..., :1] + jax.scipy.special.gammaln(x + 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_as_in_jax(name: str) -> None:
+    x, v = var("x", Tensor("2 3 4")), var("v", Tensor("3"))
+    data = np.sin(np.arange(24, dtype=np.float32)).reshape(2, 3, 4)
+    built, want = OTHERS[name][0](x, v), OTHERS[name][1](jnp.asarray(data), jnp.asarray(V))
+    got = evaluate_expr(built, {x: data, v: V}, {})
+    assert built.shape == got.shape == want.shape
+    np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_of_windows() -> None:
+    x, w = var("x", Tensor("n 3 h w")), var("w", Tensor("8 3 3 3"))
+    n, h = Dim.of("n"), Dim.of("h")
+    assert op.conv(x, w, padding="same").shape == (n, 8, h, Dim.of("w"))
+    assert op.conv(x, w, strides=2, padding=[(1, 1), (1, 1)]).shape[2] == Dim.of("(h - 1)//2 + 1")
+    assert op.max_pool(x, 2).shape == (n, 3, h // 2, Dim.of("w//2"))
+    assert op.max_pool(x, 3, 1, padding="same").shape == x.shape
 
 
 @pytest.mark.parametrize("name", sorted(SAME))

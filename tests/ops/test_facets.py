@@ -25,8 +25,9 @@ TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-
 # Operators made of + - * only, comparisons and moves: exact arithmetic on small integers is numpy's.
 RING = frozenset(
     """negative abs sign square integer_pow add subtract multiply maximum minimum equal not_equal less less_equal
-    greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum cumprod cummax cummin conv reduce_window dynamic_slice dynamic_update_slice gather permute_dims reshape
-    expand_dims squeeze broadcast_to concat split strided_slice pad take flip triu tril full iota one_hot dim_value
+    greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum cumprod cummax cummin
+    conv reduce_window dynamic_slice dynamic_update_slice gather permute_dims reshape expand_dims
+    squeeze broadcast_to concat split strided_slice pad take flip triu tril full iota one_hot dim_value
     relu""".split()
 )
 
@@ -98,7 +99,12 @@ def lowered(site: Site, arrays: list[np.ndarray]) -> list[Any]:
         a.name: tuple(int(d) for d in site[a.name]) if a.kind == "dims" else site[a.name] for a in operator.attributes
     }
     with x64(" ".join([*(a.dtype.name for a in arrays), *map(str, attrs.values())])):
-        result = jax.jit(lambda *xs: operator.jax_function()(*xs, **attrs))(*map(jax.numpy.asarray, arrays))
+        # Hundreds of tiny programs: compiling them well would take longer than anything else here.
+        quickly = jax.jit(
+            lambda *xs: operator.jax_function()(*xs, **attrs),
+            compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
+        )
+        result = quickly(*map(jax.numpy.asarray, arrays))
     return list(result) if isinstance(result, tuple) else [result]
 
 

@@ -1,0 +1,271 @@
+"""More operator functions of `rx.op`: running reductions, windows, order, positions, linear algebra, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.expr import Expr, tuple_get
+from relax_eg.ops.operands import Operand, Size, as_dims, normal_axis, operands
+from relax_eg.ops.record import call
+from relax_eg.ops.sizes import ZERO, dilated
+from relax_eg.shapes import Dim, ceildiv, dim_max
+
+
+def _elementwise(name: str, count: int = 1) -> Callable[..., Expr]:
+    def operator(*xs: Operand) -> Expr:
+        if len(xs) != count:
+            raise OperatorError(f"{name} takes {count} operands, got {len(xs)}")
+        return call(name, operands(name, *xs))
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = f"`{name}` of each element." if count == 1 else f"`{name}` of elements, broadcast."
+    return operator
+
+
+lgamma, digamma, real, imag, conj = (_elementwise(n) for n in ("lgamma", "digamma", "real", "imag", "conj"))
+population_count, count_leading_zeros = _elementwise("population_count"), _elementwise("count_leading_zeros")
+complex, nextafter, right_shift_logical = (_elementwise(n, 2) for n in ("complex", "nextafter", "right_shift_logical"))
+
+
+def bitcast(x: Operand, dtype: str) -> Expr:
+    """The same bits as another dtype."""
+    return call("bitcast", operands("bitcast", x), {"dtype": dtype})
+
+
+# --- running reductions ---
+
+
+def _scan(name: str) -> Callable[..., Expr]:
+    def operator(x: Operand, axis: int, reverse: bool = False) -> Expr:
+        (value,) = operands(name, x)
+        return call(name, (value,), {"axis": normal_axis(name, axis, value.ndim), "reverse": reverse})
+
+    operator.__name__ = operator.__qualname__ = name
+    operator.__doc__ = f"`{name}`: running along `axis`, from its end with `reverse`."
+    return operator
+
+
+cumsum, cumprod, cummax, cummin, cumlogsumexp = (
+    _scan(n) for n in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+)
+
+
+# --- windows ---
+
+Padding = str | Sequence[tuple[Size, Size]]
+Steps = int | Sequence[int]
+
+
+def _steps(op: str, value: Steps, rank: int) -> tuple[int, ...]:
+    steps = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(steps) != rank:
+        raise OperatorError(f"{op}: {len(steps)} steps for {rank} axes of space")
+    return steps
+
+
+def _padding(
+    op: str, padding: Padding, space: Sequence[Dim], window: Sequence[Dim], strides: Sequence[int]
+) -> tuple[list[Dim], list[Dim]]:
+    """Widths before and after: none for "valid", for "same" what makes the result as large as the space / strides."""
+    if not isinstance(padding, str):
+        return [Dim.of(low) for low, _ in padding], [Dim.of(high) for _, high in padding]
+    if padding.lower() == "valid":
+        return [ZERO] * len(space), [ZERO] * len(space)
+    if padding.lower() != "same":
+        raise OperatorError(f"{op}: padding {padding!r}; accepted: 'same', 'valid', or a pair of widths for each axis")
+    low: list[Dim] = []
+    high: list[Dim] = []
+    for size, reach, stride in zip(space, window, strides, strict=True):
+        missing = reach - 1 if stride == 1 else dim_max(0, (ceildiv(size, stride) - 1) * stride + reach - size)
+        low.append(missing // 2)
+        high.append(missing - missing // 2)
+    return low, high
+
+
+def conv(
+    x: Operand,
+    weight: Operand,
+    strides: Steps = 1,
+    padding: Padding = "valid",
+    dilation: Steps = 1,
+    groups: int = 1,
+    input_dilation: Steps = 1,
+    precision: str | None = None,
+    out_dtype: str | None = None,
+) -> Expr:
+    """Convolution of `x` (batch, channels, *space) with `weight` (out, channels / groups, *window): any number of
+    axes of space. `dilation` spreads the window, `input_dilation` the elements of `x` (transposed convolution)."""
+    value, kernel = operands("conv", x, weight)
+    rank = value.ndim - 2
+    step, around, between = (_steps("conv", s, rank) for s in (strides, dilation, input_dilation))
+    reach = [dilated(k, d - 1) for k, d in zip(kernel.shape[2:], around, strict=False)]
+    space = [dilated(n, d - 1) for n, d in zip(value.shape[2:], between, strict=True)]
+    low, high = _padding("conv", padding, space, reach, step)
+    attrs = {
+        "strides": step, "low": low, "high": high, "dilation": around, "input_dilation": between, "groups": groups,
+        "precision": precision, "out_dtype": out_dtype,
+    }  # fmt: skip
+    return call("conv", (value, kernel), attrs)
+
+
+def reduce_window(
+    x: Operand,
+    kind: str,
+    window: Sequence[Size],
+    strides: Sequence[int] | None = None,
+    padding: Padding = "valid",
+    dilation: Sequence[int] | None = None,
+) -> Expr:
+    """`kind` ("sum", "prod", "max", "min") of every window; one entry for each axis."""
+    (value,) = operands("reduce_window", x)
+    sizes, ones = as_dims(window), (1,) * value.ndim
+    step, around = tuple(strides or ones), tuple(dilation or ones)
+    reach = [dilated(k, d - 1) for k, d in zip(sizes, around, strict=False)]
+    low, high = _padding("reduce_window", padding, value.shape, reach, step)
+    attrs = {"kind": kind, "window": sizes, "strides": step, "low": low, "high": high, "dilation": around}
+    return call("reduce_window", (value,), {**attrs, "input_dilation": ones})
+
+
+def _pool(op: str, kind: str, x: Operand, window: Steps, strides: Steps | None, padding: Padding) -> Expr:
+    """Windows of the axes of space of (batch, channels, *space); strides are the window's sizes unless given."""
+    (value,) = operands(op, x)
+    sizes = _steps(op, window, value.ndim - 2)
+    step = sizes if strides is None else _steps(op, strides, value.ndim - 2)
+    around = padding if isinstance(padding, str) else [(0, 0), (0, 0), *padding]
+    return reduce_window(value, kind, (1, 1, *sizes), (1, 1, *step), around)
+
+
+def max_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: Padding = "valid") -> Expr:
+    """The greatest of every window of (batch, channels, *space); windows do not overlap unless `strides` says so."""
+    return _pool("max_pool", "max", x, window, strides, padding)
+
+
+def avg_pool(x: Operand, window: Steps, strides: Steps | None = None, padding: Padding = "valid") -> Expr:
+    """The mean of every window of (batch, channels, *space), padding counted as zeros."""
+    (value,) = operands("avg_pool", x)
+    total = _pool("avg_pool", "sum", value, window, strides, padding)
+    count = 1
+    for size in _steps("avg_pool", window, value.ndim - 2):
+        count *= size
+    return call("divide", operands("avg_pool", total, count))
+
+
+# --- order and positions ---
+
+
+def sort(x: Operand, axis: int = -1) -> Expr:
+    """Elements in ascending order along `axis`, NaN last."""
+    (value,) = operands("sort", x)
+    return call("sort", (value,), {"axis": normal_axis("sort", axis, value.ndim)})
+
+
+def argsort(x: Operand, axis: int = -1, dtype: str = "int32") -> Expr:
+    """The positions that put `x` in ascending order along `axis`; equal elements keep theirs."""
+    (value,) = operands("argsort", x)
+    along = normal_axis("argsort", axis, value.ndim)
+    at = call("iota", (), {"shape": value.shape, "axis": along, "dtype": dtype})
+    return tuple_get(call("sort", (value, at), {"axis": along}), 1)
+
+
+def top_k(x: Operand, k: Size, axis: int = -1) -> tuple[Expr, Expr]:
+    """The `k` greatest along `axis`, descending, and where they are."""
+    (value,) = operands("top_k", x)
+    made = call("top_k", (value,), {"k": (Dim.of(k),), "axis": normal_axis("top_k", axis, value.ndim)})
+    return tuple_get(made, 0), tuple_get(made, 1)
+
+
+def dynamic_slice(x: Operand, starts: Sequence[Operand], sizes: Sequence[Size]) -> Expr:
+    """A slice of `sizes` at computed `starts`, one for each axis, moved so that it lies inside."""
+    (value,) = operands("dynamic_slice", x)
+    at = [e for s in starts for e in operands("dynamic_slice", s)]
+    return call("dynamic_slice", (value, *at), {"sizes": as_dims(sizes)})
+
+
+def dynamic_update_slice(x: Operand, update: Operand, starts: Sequence[Operand]) -> Expr:
+    """`x` with `update` in the place of a slice at computed `starts`, moved so that it lies inside."""
+    value, new = operands("dynamic_update_slice", x, update)
+    at = [e for s in starts for e in operands("dynamic_update_slice", s)]
+    return call("dynamic_update_slice", (value, new, *at))
+
+
+def take_along_axis(x: Operand, indices: Expr, axis: int = -1, mode: str = "fill") -> Expr:
+    """`x` at `indices` along `axis`, the other axes of both going together; out of range as in `take`."""
+    (value,) = operands("take_along_axis", x)
+    along = normal_axis("take_along_axis", axis, value.ndim)
+    if indices.ndim != value.ndim:
+        raise OperatorError(f"take_along_axis: ranks {value.ndim} and {indices.ndim}; equal ones are needed")
+    others = tuple(a for a in range(value.ndim) if a != along)
+    attrs = {
+        "slice_sizes": (1,) * value.ndim, "mode": mode, "collapsed_slice_dims": (along,), "start_index_map": (along,),
+        "operand_batching_dims": others, "start_indices_batching_dims": others,
+    }  # fmt: skip
+    return call("gather", (value, call("expand_dims", (indices,), {"axes": (value.ndim,)})), attrs)
+
+
+def scatter(x: Operand, indices: Operand, updates: Operand, kind: str = "add", mode: str = "fill") -> Expr:
+    """`x` with rows combined with `updates` (*k, ...) at row numbers `indices` (*k): "set", "add", "multiply", "min"
+    or "max". Rows out of range are left out with mode "fill", taken to the nearest with "clip"."""
+    value, new = operands("scatter", x, updates)
+    (rows,) = operands("scatter", indices)
+    attrs = {
+        "kind": kind, "mode": mode, "update_window_dims": tuple(range(rows.ndim, new.ndim)),
+        "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
+    }  # fmt: skip
+    return call("scatter", (value, call("expand_dims", (rows,), {"axes": (rows.ndim,)}), new), attrs)
+
+
+# --- linear algebra ---
+
+
+def _parts(value: Expr, count: int) -> tuple[Expr, ...]:
+    return tuple(tuple_get(value, i) for i in range(count))
+
+
+def cholesky(a: Operand) -> Expr:
+    """The lower triangle L with L @ L.H = a, a Hermitian and positive definite; its lower triangle is read."""
+    return call("cholesky", operands("cholesky", a))
+
+
+def triangular_solve(
+    a: Operand,
+    b: Operand,
+    lower: bool = False,
+    left_side: bool = True,
+    transpose_a: bool = False,
+    conjugate_a: bool = False,
+    unit_diagonal: bool = False,
+) -> Expr:
+    """x with a @ x = b, or x @ a = b unless `left_side`, for the upper or lower triangle of `a`."""
+    attrs = {
+        "left_side": left_side, "lower": lower, "transpose_a": transpose_a, "conjugate_a": conjugate_a,
+        "unit_diagonal": unit_diagonal,
+    }  # fmt: skip
+    return call("triangular_solve", operands("triangular_solve", a, b), attrs)
+
+
+def lu(a: Operand) -> tuple[Expr, ...]:
+    """Both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make."""
+    return _parts(call("lu", operands("lu", a)), 3)
+
+
+def qr(a: Operand, full_matrices: bool = False) -> tuple[Expr, ...]:
+    """An orthogonal and an upper triangular factor."""
+    return _parts(call("qr", operands("qr", a), {"full_matrices": full_matrices}), 2)
+
+
+def eigh(a: Operand, lower: bool = True) -> tuple[Expr, ...]:
+    """Ascending eigenvalues and their eigenvectors, as numpy.linalg.eigh."""
+    vectors, values = _parts(call("eigh", operands("eigh", a), {"lower": lower}), 2)
+    return values, vectors
+
+
+def svd(a: Operand, full_matrices: bool = True) -> tuple[Expr, ...]:
+    """Left singular vectors, descending singular values, right singular vectors, as numpy.linalg.svd."""
+    values, left, right = _parts(call("svd", operands("svd", a), {"full_matrices": full_matrices}), 3)
+    return left, values, right
+
+
+def fft(x: Operand, kind: str, lengths: Sequence[Size]) -> Expr:
+    """The Fourier transform of the last axes; `kind`: "fft", "ifft", "rfft" or "irfft"."""
+    return call("fft", operands("fft", x), {"kind": kind, "lengths": as_dims(lengths)})

@@ -1,0 +1,77 @@
+"""What the operator functions share: operands as expressions, axes counted from the front, sizes."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.ir.expr import Expr, const
+from relax_eg.ops.record import call
+from relax_eg.ops.sizes import Dims
+from relax_eg.shapes import Dim
+
+Operand = Expr | Dim | float | complex | np.ndarray[Any, Any] | Sequence[Any]
+Size = int | str | Dim
+Axes = int | Sequence[int] | None
+
+
+def operands(op: str, *values: Any) -> list[Expr]:
+    """`values` as expressions: numbers and sizes in the dtype of the first expression or array among them."""
+    made = [v if isinstance(v, Expr) else const(v) if is_array(v) else None for v in values]
+    dtype = next((e.dtype for e in made if e is not None), None)
+    return [e if e is not None else number(op, v, dtype) for e, v in zip(made, values, strict=True)]
+
+
+def is_array(value: Any) -> bool:
+    # A numpy scalar is a number: `np.float64(2) * x` should not depend on what numpy made of 2.
+    return hasattr(value, "dtype") and not isinstance(value, np.generic)
+
+
+def number(op: str, value: Any, dtype: str | None) -> Expr:
+    if isinstance(value, Dim):
+        return call("dim_value", (), {"dim": (value,), "dtype": dtype or "int32"})
+    if isinstance(value, (list, tuple)):
+        return const(value, dtype)
+    if not isinstance(value, (numbers.Number, np.generic)):
+        raise OperatorError(f"{op}: {value!r} is not an operand; expressions, numbers, sizes and arrays are")
+    value = value.item() if isinstance(value, np.generic) else value
+    if dtype is not None and not _fits(value, dtype):
+        raise OperatorError(f"{op}: {value!r} is not a {dtype}, which the other operand is; astype converts")
+    return const(value, dtype)
+
+
+def _fits(value: Any, dtype: str) -> bool:
+    if is_float(dtype) or is_complex(dtype):
+        return is_complex(dtype) or not isinstance(value, complex)
+    if is_integer(dtype):
+        info = np.iinfo(dtype) if dtype not in ("int4", "uint4") else None
+        return isinstance(value, int) and (info is None or info.min <= value <= info.max)
+    return isinstance(value, bool)
+
+
+def normal_axis(op: str, axis: int, rank: int) -> int:
+    """`axis` counted from the front."""
+    if not -rank <= axis < rank:
+        valid = f"axes are {-rank} to {rank - 1}" if rank else "there are none"
+        raise OperatorError(f"{op}: axis {axis} does not exist at rank {rank}; {valid}")
+    return axis % rank
+
+
+def normal_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
+    """`axes` counted from the front, ascending; None means all."""
+    if axes is None:
+        return tuple(range(rank))
+    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    normal = tuple(sorted(normal_axis(op, a, rank) for a in given))
+    if len(set(normal)) < len(normal):
+        raise OperatorError(f"{op}: axes {given} name an axis twice")
+    return normal
+
+
+def as_dims(shape: Size | Sequence[Size]) -> Dims:
+    return (Dim.of(shape),) if isinstance(shape, (int, str, Dim)) else tuple(map(Dim.of, shape))
