@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from statistics import geometric_mean
 from typing import Any
 
 from relax_eg.backend.lower import run_function
@@ -274,18 +275,19 @@ def _optimize_block(
 
 
 def _choose(function: Function, candidate: Function, weights: set[str], options: Options) -> tuple[bool, Function]:
-    """The candidate, if it is predicted to gain more than 5% over all bindings; else the function as written.
+    """The candidate where it is predicted to gain more than 5%, else the function as written.
 
-    As written, what depends on the weights alone is computed at every call; the candidate computes it once.
+    Over several bindings that is the geometric mean; or one of them, if none loses. As written, what depends on the
+    weights alone is computed at every call; the candidate computes it once.
     """
-    gain = 1.0
+    gains: list[float] = []
     for b in options.bindings:
         model = WholeCost(options.profile, b)
         before = price_program(function, model).seconds
         after = price_program(candidate, model, static_expressions(candidate, weights)).seconds
-        gain *= before / after if after > 0 else 1.0
-    kept = gain ** (1 / len(options.bindings)) <= NEVER_SLOWER
-    return kept, function if kept else candidate
+        gains.append(before / after if after > 0 else 1.0)
+    pays = geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
+    return not pays, candidate if pays else function
 
 
 def _report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -151,9 +150,7 @@ def test_a_chain_of_thousands_goes_in_and_out() -> None:
     e = x
     for _ in range(2000):
         e = op.tanh(e)
-    started = time.perf_counter()
     egraph = EGraph([e], rx.rules.default, Scope())
     egraph.saturate(Budget())
     read = dump(egraph)
     assert read.decode(read.graph.as_written) == [e]
-    assert time.perf_counter() - started < 30  # a blow-up, not a slow machine
