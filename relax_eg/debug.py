@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -72,17 +72,27 @@ def tell(at: int, text: str) -> None:
     log.info(text)
 
 
-def dump(name: str, stages: Mapping[str, object]) -> None:
-    """Write each stage's text to `<folder>/<name>[_k]/<stage>`, where a folder for dumps is set."""
+def dump(name: str, stages: Mapping[str, Callable[[], str]]) -> None:
+    """Write each stage's text to `<folder>/<name>[_k]/<stage>`. Where no folder for dumps is set, none is made."""
     folder = _folder.get() or (Path(os.environ["RELAX_EG_DUMP"]) if os.environ.get("RELAX_EG_DUMP") else None)
     if folder is None:
         return
     plain = re.sub(r"\W+", "_", name).strip("_") or "program"
-    k, place = 0, folder / plain
-    while place.exists():
-        k += 1
-        place = folder / f"{plain}_{k}"
-    place.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    place = _new_folder(folder, plain)
     for stage, text in stages.items():
-        (place / stage).write_text(f"{text}\n")
+        (place / stage).write_text(f"{text()}\n")
     tell(1, f"stages of {name} are in {place}")
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """`parent/name`, or the first free `parent/name_k`, made now: others may be dumping the same program."""
+    k = 0
+    while True:
+        place = parent / (f"{name}_{k}" if k else name)
+        try:
+            place.mkdir()
+        except FileExistsError:
+            k += 1
+        else:
+            return place

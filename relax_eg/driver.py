@@ -249,8 +249,16 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
         traced.effectful,
     )
     tell(1, f"{traced.name}: {report.predicted_gain:.2f}x predicted, {time.perf_counter() - started:.2f} s")
-    stages = {"1_traced.txt": traced.module, "2_candidate.txt": Module((candidate,)), "3_chosen.txt": module}
-    dump_stages(traced.name, {**stages, "report.txt": report, "report.json": report.to_json()})
+    dump_stages(
+        traced.name,
+        {
+            "1_traced.txt": lambda: str(traced.module),
+            "2_candidate.txt": lambda: str(Module((candidate,))),
+            "3_chosen.txt": lambda: str(module),
+            "report.txt": lambda: str(report),
+            "report.json": report.to_json,
+        },
+    )
     variant = Variant("all sizes", module, report)
     return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
 

@@ -16,7 +16,7 @@ from relax_eg.egraph.vocabulary import Opcode, Vocabulary
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ops import deduce
-from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes import Dim
 
 
 @dataclass(slots=True)
@@ -36,10 +36,9 @@ class Question:
 class Demand:
     """The demanded functions of one e-graph."""
 
-    def __init__(self, engine: Engine, vocabulary: Vocabulary, scope: Scope) -> None:
+    def __init__(self, engine: Engine, vocabulary: Vocabulary) -> None:
         self._engine = engine
         self._words = vocabulary
-        self._scope = scope
         self._questions: dict[str, Question] = {}
         self._dim_functions: dict[tuple[str, tuple[str, ...]], str] = {}
         self._conditions: dict[tuple[str, tuple[str, ...]], str] = {}

@@ -18,7 +18,7 @@ from relax_eg.debug import tell
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.patterns import Compiler
-from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declaration
+from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declarations
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
@@ -69,7 +69,7 @@ class EGraph:
         self.roots = tuple(roots)
         self.words = Vocabulary()
         self.engine = Engine()
-        self.demand = Demand(self.engine, self.words, scope)
+        self.demand = Demand(self.engine, self.words)
         self._scope = scope
         self._declared: set[str] = set()
         self._rules = rules
@@ -99,7 +99,7 @@ class EGraph:
         if o.symbol in self._declared:
             return []
         self._declared.add(o.symbol)
-        return [*declaration(o).split("\n"), *self.demand.annotation_of(o)]
+        return [*declarations(o), *self.demand.annotation_of(o)]
 
     def _holds(self, guard: Condition, env: dict[str, Dim]) -> bool:
         """Whether a guard is proved for all sizes the scope allows; unknown means no."""
@@ -108,14 +108,14 @@ class EGraph:
 
     def _insert(self) -> None:
         """The program as written. O(nodes)."""
-        declarations: list[str] = []
+        declared: list[str] = []
         commands: list[str] = []
         for e, i in self.number.items():
             if e.op in LEAVES:
                 commands.append(f"(set (node {i}) {self.words.leaf(e)})")
             else:
                 opcode, dims = self.words.opcode(e)
-                declarations += self._declare(opcode)
+                declared += self._declare(opcode)
                 args = [f"(node {self.number[a]})" for a in e.args] + [self.words.dim(d) for d in dims]
                 term = f"({opcode.symbol} {' '.join(args)})"
                 commands.append(f"(set (node {i}) {term})")
@@ -124,7 +124,7 @@ class EGraph:
                 if opcode.annotation is None and not self.demand.is_known(opcode, operands, dims):
                     commands.append(self.demand.annotation_entry(opcode, operands, dims, e.annotation))
             commands.append(f"(has_ann (node {i}) {self.words.annotation(e.annotation)})")
-        self.engine.run(declarations)
+        self.engine.run(declared)
         self.engine.run(commands)
         self.engine.run(f"(in_order {a} {b})" for a, b in self._siblings())
 

@@ -155,7 +155,7 @@ class Vocabulary:
         return Tensor(tuple(self.read_dim(t) for t in term[2:]), term[1].strip('"'))
 
 
-def declaration(o: Opcode) -> str:
-    """The engine's declaration of an opcode and of the table that remembers which rule made a node."""
+def declarations(o: Opcode) -> list[str]:
+    """The engine's declarations of an opcode and of the table that remembers which rule made a node."""
     sorts = "T " * o.arity + "Dim " * o.size_count
-    return f"(constructor {o.symbol} ({sorts}) T)\n(function made_{o.symbol} ({sorts}) String :merge old)"
+    return [f"(constructor {o.symbol} ({sorts}) T)", f"(function made_{o.symbol} ({sorts}) String :merge old)"]

@@ -48,7 +48,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
-from relax_eg.ir.module import Binding, Block, Function, Module, is_var, pure_function
+from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
 from relax_eg.ir.parser import parse_module
 from relax_eg.ir.printer import print_function, print_module
 from relax_eg.ir.wellformed import check
@@ -95,7 +95,6 @@ __all__ = [
     "is_complex",
     "is_float",
     "is_integer",
-    "is_var",
     "itemsize",
     "match_cast",
     "node",

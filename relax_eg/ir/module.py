@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of
-from relax_eg.ir.expr import VAR, Expr, postorder
+from relax_eg.ir.expr import Expr, postorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,3 @@ def pure_function(name: str, params: Iterable[Expr], outputs: Iterable[Expr], re
     if result is None:
         result = bindings[0].var if len(bindings) == 1 else tuple_(b.var for b in bindings)
     return Function(name, tuple(params), (Block(bindings),), result)
-
-
-def is_var(e: Expr) -> bool:
-    return e.op == VAR

@@ -22,11 +22,16 @@ def simplified(dim: Dim, bounds: Bounds, nonnegative: Test) -> Dim:
     """A Dim equal to `dim` wherever the facts behind `bounds` and `nonnegative` hold and `dim` has a value."""
     if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
         return dim
+    return _rebuilt(dim, lambda atom: _atom(atom, bounds, nonnegative))
+
+
+def _rebuilt(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
+    """`dim` with every atom replaced by the Dim that stands for it."""
     total = Dim.of(dim.const)
     for monomial, c in dim.terms:
         summand = Dim.of(c)
         for atom in monomial:
-            summand = summand * _atom(atom, bounds, nonnegative)
+            summand = summand * stands_for(atom)
         total = total + summand
     return total
 
@@ -136,13 +141,7 @@ def _difference(dim: Dim) -> Dim | None:
 
 
 def _decided(dim: Dim, difference: Dim, above: bool) -> Dim:
-    total = Dim.of(dim.const)
-    for monomial, c in dim.terms:
-        summand = Dim.of(c)
-        for atom in monomial:
-            summand = summand * _decided_atom(atom, difference, above)
-        total = total + summand
-    return total
+    return _rebuilt(dim, lambda atom: _decided_atom(atom, difference, above))
 
 
 def _decided_atom(atom: Atom, difference: Dim, above: bool) -> Dim:
