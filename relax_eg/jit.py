@@ -13,11 +13,12 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.optimized import Optimized
-from relax_eg.driver import Bounds, Sizes, optimize
+from relax_eg.driver import optimize
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
+from relax_eg.options import Bounds, Sizes
 from relax_eg.rules import Numerics, RuleSet
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from relax_eg.backend.jax_library import run_library
 from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    COND,
     CONSTANT,
+    CONTROL,
     FUNCTION,
     MATCH_CAST,
     SHAPE,
+    SHARD_MAP,
     TUPLE,
     TUPLE_GET,
     VAR,
+    WHILE,
     Expr,
     constant_value,
     postorder,
@@ -36,18 +43,24 @@ def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> A
 
     The size variables are bound from the arrays' shapes once; ShapeError where they contradict the signature.
     """
-    return run_at(module, function, arrays, bind_sizes(function, [a.shape for a in arrays]))
+    return run_at(module, function, arrays, bind_sizes(function, [_shape_of(a) for a in arrays]))
 
 
-def bind_sizes(function: Function, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Values of the size variables when the parameters have these shapes.
+def bind_sizes(function: Function, shapes: Sequence[Any]) -> dict[str, Any]:
+    """Values of the size variables when the parameters have these shapes; of a parameter that is a shape that shape
+    itself, of a tuple the list of its fields'.
 
     While JAX traces for symbolic sizes a size may itself be symbolic; then variables are read off axes without checks.
     """
-    patterns = [_dims(p.annotation) for p in function.params]
+    flat = [
+        found
+        for p, shape in zip(function.params, shapes, strict=True)
+        for found in _patterns(str(p.attr("name")), p.annotation, shape)
+    ]
+    patterns = [dims for _, dims, _ in flat]
+    shapes = [shape for _, _, shape in flat]
     if all(isinstance(n, int) for shape in shapes for n in shape):
-        names = [str(p.attr("name")) for p in function.params]
-        return Binder(patterns, names, function.name).bind(shapes)
+        return Binder(patterns, [name for name, _, _ in flat], function.name).bind(shapes)
     sizes: dict[str, Any] = {}
     axes = [(d, n) for dims, shape in zip(patterns, shapes, strict=True) for d, n in zip(dims, shape, strict=True)]
     # Axes of one variable first, as the rest may mention further ones.
@@ -60,8 +73,23 @@ def bind_sizes(function: Function, shapes: Sequence[Sequence[Any]]) -> dict[str,
     return sizes
 
 
-def _dims(a: Annotation) -> tuple[Dim, ...]:
-    return (a.shape or ()) if isinstance(a, Tensor) else ()
+def _shape_of(value: Any) -> Any:
+    """The shape of an array; a shape itself; the list of the shapes in a tuple of values."""
+    if isinstance(value, tuple):
+        fields: tuple[Any, ...] = value
+        return fields if all(not hasattr(f, "shape") for f in fields) else [_shape_of(f) for f in fields]
+    return value.shape
+
+
+def _patterns(name: str, a: Annotation, shape: Any) -> Iterator[tuple[str, tuple[Dim, ...], Sequence[Any]]]:
+    """Names, dims and shapes of the tensors and shape values in a parameter whose dims are known."""
+    if isinstance(a, Tuple):
+        for i, (field, inner) in enumerate(zip(a.fields, shape, strict=True)):
+            yield from _patterns(f"{name}[{i}]", field, inner)
+    elif isinstance(a, (Tensor, Shape)):
+        dims = a.shape if isinstance(a, Tensor) else a.dims
+        if dims is not None:
+            yield name, dims, shape
 
 
 def run_at(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes) -> Any:
@@ -98,12 +126,53 @@ def _node(module: Module, e: Expr, args: list[Any], sizes: Sizes) -> Any:
         return e.attr("name")
     if e.op == CALL:
         return run_function(module, module[args[0]], args[1:])
+    if e.op in CONTROL:
+        return _control(module, e, args, sizes)
     if e.op == MATCH_CAST:
         raise RelaxEgError("match_cast of data-dependent sizes cannot run inside one XLA program")
     if e.op == VAR:
         raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
     attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
     return get(e.op).jax_function()(*args, **attrs)
+
+
+def _control(module: Module, e: Expr, args: list[Any], sizes: Sizes) -> Any:
+    """A control node as JAX's own. What the functions take of their surroundings is closed over, so that it may be
+    anything, a shape included."""
+    p = parts(e.op, args, dict(e.attrs))
+    functions = [module[name] for name in p.functions]
+
+    def run(i: int, *operands: Any) -> Any:
+        return run_function(module, functions[i], operands)
+
+    if e.op == COND:
+        # A boolean counts as 0 or 1, which is how JAX numbers the branches.
+        branches = [functools.partial(run, i, *p.constants) for i in range(len(functions))]
+        return jax.lax.switch(jnp.asarray(p.index, jnp.int32), branches)
+    if e.op == WHILE:
+        return jax.lax.while_loop(
+            lambda carry: run(0, *p.condition_constants, *carry), lambda carry: run(1, *p.constants, *carry), p.carry
+        )
+    if e.op == SHARD_MAP:
+        placed = {k: e.attr(k).value for k in ("mesh", "in_specs", "out_specs", "manual_axes")}
+        body = jax.shard_map(
+            functools.partial(run, 0),
+            mesh=placed["mesh"],
+            in_specs=placed["in_specs"],
+            out_specs=placed["out_specs"],
+            axis_names=placed["manual_axes"],
+            check_vma=e.attr("check_vma"),
+        )
+        return body(*p.constants)
+
+    def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        result = run(0, *p.constants, *carry, *xs)
+        return result[: len(carry)], result[len(carry) :]
+
+    # The xs tell how many; JAX looks at a number given beside them, which a symbolic one does not survive.
+    length = None if p.xs else _resolved(e.attr("length"), sizes)
+    last, ys = jax.lax.scan(step, p.carry, p.xs, length, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
+    return (*last, *ys)
 
 
 def _resolved(value: Any, sizes: Sizes) -> Any:

@@ -16,10 +16,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.lower import bind_sizes, run_at
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
-from relax_eg.extract.plan import Split, split
 from relax_eg.extract.report import CostReport
 from relax_eg.ir.expr import np_dtype
 from relax_eg.ir.module import Function, Module
+from relax_eg.ir.partition import Split, split
 from relax_eg.shapes import Scope
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.egraph.engine import Row, Value
 from relax_eg.egraph.saturate import EGraph
@@ -11,7 +11,7 @@ from relax_eg.egraph.vocabulary import MAX_RANK, Opcode
 from relax_eg.errors import RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr
 from relax_eg.ops import Site
 from relax_eg.shapes import Dim
 
@@ -71,10 +71,13 @@ def dump(egraph: EGraph) -> Dump:
         return classes[value]
 
     payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr] = []
+    functions: dict[int, str] = {}  # classes of functions of the module
     for r in tables["Leaf"]:
         if r.output in annotations:
             e = egraph.words.leaf_list[egraph.engine.integer(r.inputs[0])]
             graph.candidates[number(r.output)].append(Candidate(e.op, Site(e.op, (), dict(e.attrs)), (), len(payloads)))
+            if e.op == FUNCTION:
+                functions[number(r.output)] = e.attr("name")
             payloads.append(e)
     where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]] = {}
     for symbol, o in egraph.words.by_symbol.items():
@@ -85,7 +88,10 @@ def dump(egraph: EGraph) -> Dump:
                 continue
             children = tuple(map(number, args))
             c = number(r.output)
-            site = Site(o.op, tuple(graph.annotations[k] for k in children), o.attributes(sizes))
+            attrs = o.attributes(sizes)
+            if functions and (o.op in CONTROL or (o.op == CALL and children[0] in functions)):
+                attrs["functions"] = tuple(functions[k] for k in children if k in functions)
+            site = Site(o.op, tuple(graph.annotations[k] for k in children), attrs)
             where[symbol, children, sizes] = (c, len(graph.candidates[c]))
             graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
             payloads.append((o, sizes))
@@ -122,13 +128,12 @@ def _mark_as_written(
     graph.as_written = [-1] * len(graph.candidates)
     # Operands come first, so of two written nodes that turned out equal the earlier stays and no cycle can arise.
     for i, e in enumerate(egraph.written):
-        c = class_of[i]
-        if graph.as_written[c] >= 0:
-            continue
-        if not e.args and egraph.words.is_leaf(e):
-            graph.as_written[c] = 0
-            continue
-        opcode, dims = egraph.words.opcode(e)
-        key = (opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), dims)
-        graph.as_written[c] = where[key][1]
+        c, k = class_of[i], 0
+        if e.args or not egraph.words.is_leaf(e):
+            opcode, dims = egraph.words.opcode(e)
+            _, k = where[opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), dims]
+            if graph.candidates[c][k].made_by:  # by a rule too
+                graph.candidates[c][k] = replace(graph.candidates[c][k], made_by="")
+        if graph.as_written[c] < 0:
+            graph.as_written[c] = k
     graph.roots = tuple(class_of[egraph.number[r]] for r in egraph.roots)

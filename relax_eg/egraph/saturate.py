@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from relax_eg.debug import tell
-from relax_eg.egraph.demand import Demand
+from relax_eg.egraph.demand import Demand, Use
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.patterns import Compiler
 from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declarations
@@ -63,9 +63,18 @@ class Saturation:
 
 
 class EGraph:
-    """The e-graph of one dataflow block."""
+    """The e-graph of one dataflow block.
 
-    def __init__(self, roots: Iterable[Expr], rules: RuleSet, scope: Scope) -> None:
+    `alternatives`: (node, equal expression, rule) for what rules about functions propose; they stand beside what they
+    are equal to from the start."""
+
+    def __init__(
+        self,
+        roots: Iterable[Expr],
+        rules: RuleSet,
+        scope: Scope,
+        alternatives: Sequence[tuple[Expr, Expr, str]] = (),
+    ) -> None:
         self.roots = tuple(roots)
         self.words = Vocabulary()
         self.engine = Engine()
@@ -74,8 +83,8 @@ class EGraph:
         self._declared: set[str] = set()
         self._rules = rules
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
-        self._added: set[Instance] = set()
-        self._needs: dict[Instance, set[str]] = {}
+        self._known: set[Instance] = set()
+        self._waiting: dict[Instance, set[Use]] = {}  # instances whose operators are not all present yet
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
         self._compiler = Compiler(self.words, self.demand, self._declare, self._holds)
         self._read: dict[str, int] = {}
@@ -86,7 +95,15 @@ class EGraph:
         self.engine.run(f"(ruleset {p})" for p in PHASES)
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
-        self._insert()
+        self._insert(self.written)
+        for _, proposed, rule in alternatives:
+            new = [e for e in postorder([proposed], stop=self.number.__contains__) if e not in self.number]
+            self.number |= {e: len(self.number) + i for i, e in enumerate(new)}
+            self._insert(new, rule)
+        self.engine.run(f"(union (node {self.number[a]}) (node {self.number[b]}))" for a, b, _ in alternatives)
+        self._load()
+        for _, _, rule in alternatives:
+            self.matches[rule] = self.matches.get(rule, 0) + 1
 
     def __enter__(self) -> EGraph:
         return self
@@ -106,29 +123,36 @@ class EGraph:
         left, right = guard.left.substitute(env), guard.right.substitute(env)
         return isinstance(prove(f"{left} {guard.op} {right}", self._scope), Proved)
 
-    def _insert(self) -> None:
-        """The program as written. O(nodes)."""
+    def _insert(self, nodes: Sequence[Expr], rule: str = "") -> None:
+        """Nodes of the program as written, or of what `rule` proposes. O(nodes)."""
         declared: list[str] = []
         commands: list[str] = []
-        for e, i in self.number.items():
+        for e in nodes:
+            i = self.number[e]
             if e.op in LEAVES:
                 commands.append(f"(set (node {i}) {self.words.leaf(e)})")
             else:
                 opcode, dims = self.words.opcode(e)
                 declared += self._declare(opcode)
                 args = [f"(node {self.number[a]})" for a in e.args] + [self.words.dim(d) for d in dims]
-                term = f"({opcode.symbol} {' '.join(args)})"
-                commands.append(f"(set (node {i}) {term})")
-                commands.append(f'(set (made_{opcode.symbol} {" ".join(args)}) "")')
+                commands.append(f"(set (node {i}) ({opcode.symbol} {' '.join(args)}))")
+                if rule:
+                    commands.append(f'(set (made_{opcode.symbol} {" ".join(args)}) "{rule}")')
                 operands = tuple(a.annotation for a in e.args)
                 if opcode.annotation is None and not self.demand.is_known(opcode, operands, dims):
                     commands.append(self.demand.annotation_entry(opcode, operands, dims, e.annotation))
-            commands.append(f"(has_ann (node {i}) {self.words.annotation(e.annotation)})")
         self.engine.run(declared)
         self.engine.run(commands)
-        self.engine.run(f"(in_order {a} {b})" for a, b in self._siblings())
 
-    def _siblings(self) -> Iterator[tuple[str, str]]:
+    def _load(self) -> None:
+        """The annotations of what was inserted, and which inputs are siblings. O(nodes)."""
+        annotations = {a: k for k, a in enumerate(dict.fromkeys(e.annotation for e in self.number))}
+        self.engine.run(f"(set (annotation {k}) {self.words.annotation(a)})" for a, k in annotations.items())
+        self.engine.load("row_has_ann", ((i, annotations[e.annotation]) for e, i in self.number.items()))
+        self.engine.load("row_in_order", self._siblings())
+        self.engine.step("load")
+
+    def _siblings(self) -> Iterator[tuple[int, int]]:
         """Pairs of program inputs that the same operator combines with the same first operand, in program order.
 
         What rules may merge (`InOrder`). Of many siblings only near neighbours are paired: all pairs of a fan-out of
@@ -139,12 +163,12 @@ class EGraph:
             for a in e.args[1:]:
                 if a.op == VAR:
                     groups.setdefault((e.op, e.args[0]), []).append(a)
-        pairs: dict[tuple[str, str], None] = {}
+        pairs: dict[tuple[int, int], None] = {}
         for group in groups.values():
             members = sorted(set(group), key=self.number.__getitem__)
             for n, a in enumerate(members):
                 for b in members[n + 1 : n + SIBLINGS]:
-                    pairs[self.words.leaf(a), self.words.leaf(b)] = None
+                    pairs[self.number[a], self.number[b]] = None
         yield from pairs
 
     def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
@@ -226,28 +250,25 @@ class EGraph:
                 break
 
     def _instantiate(self) -> None:
-        """Compile the rule instances whose left sides' operators are now all present."""
+        """Compile the rule instances whose left sides' operators are now all present, at those ranks and dtypes."""
         present = {s for s in self.words.by_symbol if self._sizes.get(s, 0)}
         ranks, dtypes = self._seen()
         seen = (frozenset(present), tuple(ranks))
-        if seen == self._present:
-            return
-        self._present = seen
+        if seen != self._present:
+            self._present = seen
+            operators = {self.words.by_symbol[s].op for s in present}
+            for rule in self._rules:
+                if rule.left_operators <= operators:
+                    for instance in self._instances(rule, ranks, dtypes, present):
+                        if instance not in self._known:
+                            self._known.add(instance)
+                            self._waiting[instance] = self._compiler.uses(instance)
         commands: list[str] = []
-        operators = {self.words.by_symbol[s].op for s in present}
-        for rule in self._rules:
-            if not rule.left_operators <= operators:
-                continue
-            for instance in self._instances(rule, ranks, dtypes, present):
-                if instance in self._added:
-                    continue
-                if instance not in self._needs:
-                    self._needs[instance] = self._compiler.left_symbols(instance)
-                if self._needs[instance] <= present:
-                    self._added.add(instance)
-                    name = f"{rule.name}/{len(self._added)}"
-                    self._rule_of[name] = rule.name
-                    commands += self._compiler.compile(instance, name)
+        for instance in [i for i, uses in self._waiting.items() if uses <= self.demand.uses]:
+            del self._waiting[instance]
+            name = f"{instance.rule.name}/{len(self._rule_of)}"
+            self._rule_of[name] = instance.rule.name
+            commands += self._compiler.compile(instance, name)
         self.engine.run(commands)
         if commands:
             self.engine.step("demand")
@@ -264,6 +285,8 @@ class EGraph:
         choices = [self._attribute_values(source, present) for source in rule.attributes.values()]
         top = max(ranks, default=0)
         for block_ranks in product(range(top + 1), repeat=len(rule.stars)):
+            if not rule.operand_ranks(block_ranks).issubset(ranks):
+                continue
             for dtype in dtypes if rule.has_open_dtype else ["float32"]:
                 for values in product(*choices):
                     instance = rule.instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))

@@ -3,20 +3,23 @@
 Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
 broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers,
 concatenations and opaque calls are kernels of their own. The model prices just that, operator by operator, so that a
-program costs the sum over its distinct nodes.
+program costs the sum over its distinct nodes. A call costs what its function costs at the sizes of its operands, a
+loop that many times over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CORE, MATCH_CAST
-from relax_eg.ops import Site, bytes_of, counts, pattern_kind
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.control import parts
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, COND, CONTROL, CORE, MATCH_CAST, SCAN, TUPLE, TUPLE_GET, WHILE, Expr
+from relax_eg.ir.module import Function
+from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import PatternKind
 
@@ -26,6 +29,7 @@ _COPIES = frozenset(("concat", "pad", "take"))
 _DENSE = frozenset(("conv", "cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"))
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
+ASSUMED_TRIPS = 16  # of a `while_loop`, whose number of steps no type tells
 _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pile up
 
 
@@ -48,12 +52,49 @@ class CostModel(Protocol):
 
 
 class WholeCost:
-    """The default cost model at one binding of the size variables. Prices are memoised by use."""
+    """The default cost model at one binding of the size variables. Prices are memoised by use.
 
-    def __init__(self, profile: Profile, binding: Mapping[str, int]) -> None:
+    `functions`: those of the module, by name, which calls and control flow run."""
+
+    def __init__(
+        self, profile: Profile, binding: Mapping[str, int], functions: Mapping[str, Function] | None = None
+    ) -> None:
         self.profile = profile
         self.binding = dict(binding)
+        self.functions = functions or {}
         self._memo: dict[tuple[object, ...], NodeCost] = {}
+        self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
+
+    def trips(self, site: Site) -> list[tuple[Function, float, WholeCost]]:
+        """The functions that a call or control node runs, how often, and the model at the sizes they get there."""
+        names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
+        times = 1.0
+        if site.op == SCAN:
+            times = float(self._at(site.attrs["length"]))
+        elif site.op == WHILE:
+            times = ASSUMED_TRIPS
+        elif site.op == COND:
+            times = 1.0 / len(site.attrs["functions"])  # one of the branches, each as likely
+        return [(self.functions[n], times, self._inside(self.functions[n], site)) for n in names]
+
+    def _inside(self, function: Function, site: Site) -> WholeCost:
+        """The model at the sizes that `function` has at this site."""
+        operands = parts(site.op, site.operands, site.attrs) if site.op in CONTROL else None
+        given = site.operands[1:]
+        if operands is not None:
+            constants = operands.constants
+            if site.op == WHILE and function.name == site.attrs["functions"][0]:
+                constants = operands.condition_constants
+            xs = (Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in operands.xs)
+            given = (*constants, *operands.carry, *xs)
+        binding: dict[str, int] = {}
+        for p, a in zip(function.params, given, strict=False):
+            for wanted, d in zip(dims_of(p.annotation), dims_of(a), strict=False):
+                if str(wanted) in wanted.variables and d.variables <= self.binding.keys():
+                    binding.setdefault(str(wanted), self._at(d))
+        model = WholeCost(self.profile, binding, self.functions)
+        model._running = self._running | {function.name}
+        return model
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
         # A library call's result is its own to say; everything else follows from operands and attributes.
@@ -64,6 +105,8 @@ class WholeCost:
         return found
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
+        if site.op in CONTROL or site.op == CALL:
+            return self._run(site)
         if site.op in CORE:
             return self._opaque(site, result) if site.op in (CALL_DPS_LIBRARY, MATCH_CAST) else NodeCost()
         if any(not _known(a) for a in (*site.operands, result)):
@@ -86,6 +129,23 @@ class WholeCost:
         if kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE):
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
         return NodeCost(flops, moved, 1, p.kernel(flops / p.vector_rate + p.move(moved)))
+
+    def _run(self, site: Site) -> NodeCost:
+        """A call or control node with everything that its functions do."""
+        flops = moved = launches = seconds = 0.0
+        steps = 1.0
+        for function, times, model in self.trips(site):
+            inner = [cost for _, cost in priced(function, model)]
+            flops += times * sum(c.flops for c in inner)
+            moved += times * sum(c.bytes for c in inner)
+            launches += times * sum(c.launches for c in inner)
+            seconds += times * sum(c.seconds for c in inner)
+            steps = max(steps, times)
+        if site.op in (SCAN, WHILE):
+            seconds += steps * self.profile.step
+        elif site.op == COND:
+            seconds += self.profile.step
+        return NodeCost(int(flops), int(moved), int(launches), _EPSILON + seconds)
 
     def _matmul(self, site: Site, flops: int, moved: int) -> float:
         """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""
@@ -112,3 +172,30 @@ class WholeCost:
 
 def _known(a: Annotation) -> bool:
     return not isinstance(a, Tensor) or (a.shape is not None and a.dtype is not None)
+
+
+def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
+    """Every node of `function` that does something, with its price; nodes in `skip` are left out.
+
+    XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
+    """
+    once = skip or set()
+    expressions = [e for e in function.expressions() if e not in once]
+    folded = _folded_transposes(expressions, once)
+    for e in expressions:
+        if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
+            continue
+        site = site_of(e)
+        if e.op == "matmul" and e.args[1] in folded:
+            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
+        yield e, NodeCost() if e in folded else model.price(site, e.annotation)
+
+
+def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
+    """Matrix transposes that only matmuls read, as their second operand."""
+    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e not in once}
+    for e in expressions:
+        for i, a in enumerate(e.args):
+            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
+                folded.discard(a)
+    return folded

@@ -20,7 +20,7 @@ class Profile:
     elementwise code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below
     `cache_bytes`; `launch`: seconds per kernel inside one executable; `dispatch`: seconds per call of an
     executable; `fork`: seconds to start all cores, which kernels of `fork_from` seconds or more pay;
-    `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor)
+    `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor)
     pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`:
     with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
     `calibrated`: whether this machine was measured.
@@ -36,6 +36,7 @@ class Profile:
     dispatch: float
     fork: float = 0.0
     fork_from: float = float("inf")
+    step: float = 0.0
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     linear_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
@@ -73,6 +74,7 @@ CPU = Profile(
     dispatch=9e-6,
     fork=5e-6,
     fork_from=20e-6,
+    step=1e-6,
     linear_penalty=((24, 1.7), (48, 1.2)),
     gemv_bytes=4e6,
     gemv_gain=1.3,

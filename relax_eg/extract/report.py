@@ -12,10 +12,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from relax_eg.extract.cost import CostModel, NodeCost
-from relax_eg.ir.expr import CORE, Expr
+from relax_eg.extract.cost import CostModel, WholeCost, priced
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
-from relax_eg.ops import Site, site_of
+from relax_eg.ops import site_of
 
 SCHEMA = "relax_eg.report/1"
 
@@ -219,32 +219,31 @@ def price_program(
     """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing. `prepared`: how many values
     the weights phase leaves, and their bytes.
 
-    XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
+    What a loop or a call runs is in the rows of the operators that do the work, as often as it runs; a row of its own
+    has what is left.
     """
-    once = skip or set()
-    expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once)
     rows: dict[str, list[float]] = {}
-    for e in expressions:
-        if (e.op in CORE and not e.args) or e.op in ("tuple", "tuple_get_item"):
-            continue
-        site = Site(e.op, tuple(a.annotation for a in e.args), dict(e.attrs)) if e.op in CORE else site_of(e)
-        if e.op == "matmul" and e.args[1] in folded:
-            site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        cost = NodeCost() if e in folded else model.price(site, e.annotation)
-        label = str(e.attr("name")) if e.op == "call_dps_library" else e.op
-        row = rows.setdefault(label, [0, 0, 0, 0, 0.0])
-        for i, x in enumerate((1, cost.flops, cost.bytes, cost.launches, cost.seconds)):
-            row[i] += x
+    _add_rows(rows, function, model, skip, 1.0)
     made = [OperatorRow(op, int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for op, r in rows.items()]
     return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), *prepared)
 
 
-def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that only matmuls read, as their second operand."""
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e not in once}
-    for e in expressions:
-        for i, a in enumerate(e.args):
-            if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):
-                folded.discard(a)
-    return folded
+def _add_rows(
+    rows: dict[str, list[float]], function: Function, model: CostModel, skip: set[Expr] | None, times: float
+) -> None:
+    for e, cost in priced(function, model, skip):
+        total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
+        inside: dict[str, list[float]] = {}
+        for callee, n, inner in model.trips(site_of(e)) if isinstance(model, WholeCost) else ():
+            _add_rows(inside, callee, inner, None, times * n)
+        for label, row in inside.items():
+            _add_to(rows, label, row)
+        rest = [x - sum(row[i] for row in inside.values()) for i, x in enumerate(total)]
+        label = str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
+        _add_to(rows, label, [1, *(max(0.0, x) for x in rest[1:])])
+
+
+def _add_to(rows: dict[str, list[float]], label: str, more: list[float]) -> None:
+    row = rows.setdefault(label, [0, 0, 0, 0, 0.0])
+    for i, x in enumerate(more):
+        row[i] += x

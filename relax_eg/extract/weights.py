@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.plan import prepared_bytes, sizes_in, split
 from relax_eg.extract.select import Selection, select
 from relax_eg.ir.annotations import dims_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, postorder, tuple_
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function
+from relax_eg.ir.partition import sizes_in, split
 from relax_eg.ops import bytes_of
 
 PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
@@ -24,14 +24,17 @@ def cheapest(
     decode: Callable[[Sequence[int]], list[Expr]],
     weights: set[str],
     models: Sequence[WholeCost],
+    once: float | None = None,
 ) -> Selection:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
     Bytes of prepared values get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'.
+    With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
+    and takes no bytes to speak of.
     """
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    selection = select(graph, _costs(graph, static, models))
-    if not weights:
+    selection = select(graph, _costs(graph, static, models, once=_ONCE if once is None else once))
+    if not weights or once is not None:
         return selection
     binding = models[0].binding
     limit = PREPARED_SHARE * _weight_bytes(graph, weights, binding)
@@ -47,11 +50,20 @@ def cheapest(
     return selection
 
 
+def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
+    """Bytes the prepared values take."""
+    return sum(int(bytes_of(e.annotation).evaluate(binding)) for e in cut)
+
+
 def _costs(
-    graph: ExtractionGraph, static: Sequence[bool], models: Sequence[WholeCost], price: float = 0.0
+    graph: ExtractionGraph,
+    static: Sequence[bool],
+    models: Sequence[WholeCost],
+    price: float = 0.0,
+    once: float = _ONCE,
 ) -> list[list[float]]:
     """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
-    prepared."""
+    prepared, `once` the share of its seconds that prepared work costs."""
     weigh = [1.0]
     if len(models) > 1:
         weigh = [1.0 / max(_written_seconds(graph, static, m), 1e-12) for m in models]
@@ -62,7 +74,7 @@ def _costs(
             per_model = [m.price(candidate.site, graph.annotations[c]) for m in models]
             seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
             runs_once = static[c] and all(static[k] for k in candidate.children)
-            prices.append(_ONCE * seconds + price * per_model[0].bytes if runs_once else seconds)
+            prices.append(once * seconds + price * per_model[0].bytes if runs_once else seconds)
         costs.append(prices)
     return costs
 
@@ -106,7 +118,7 @@ def static_classes(graph: ExtractionGraph, weights: set[str]) -> list[bool]:
             waiting[c, k] = len(children)
             for child in children:
                 users[child].append((c, k))
-            leaf_is_static = candidate.op == CONSTANT or (
+            leaf_is_static = candidate.op in (CONSTANT, FUNCTION) or (
                 candidate.op == VAR and candidate.site.attrs["name"] in weights
             )
             # Operators without operands (iota, full) are constants too; library calls may be anything.

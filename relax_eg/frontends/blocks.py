@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from relax_eg.frontends.jax_walk import Walk
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, postorder, tuple_
 from relax_eg.ir.expr import var as variable
 from relax_eg.ir.module import Binding, Block, Function
 
+if TYPE_CHECKING:
+    from relax_eg.frontends.jax_walk import Walk
 
-def make_function(name: str, params: Sequence[Expr], walk: Walk, outputs: Sequence[Expr]) -> Function:
-    """The function that computes `outputs`, the walk's effectful steps done in their order on the way.
+
+def make_function(
+    name: str, params: Sequence[Expr], walk: Walk, outputs: Sequence[Expr], single: bool = True
+) -> Function:
+    """The function that computes `outputs`, the walk's effectful steps done in their order on the way. It returns a
+    tuple of them; with `single` an only output itself.
 
     What is pure is computed in the last dataflow block before the first step that needs it; such a block binds what
     later blocks need of it.
@@ -45,7 +51,7 @@ def make_function(name: str, params: Sequence[Expr], walk: Walk, outputs: Sequen
         results.append(named[output])
     if bindings:
         blocks.append(Block(tuple(bindings)))
-    result = results[0] if len(results) == 1 else tuple_(results)
+    result = results[0] if single and len(results) == 1 else tuple_(results)
     return Function(name, tuple(params), tuple(blocks), result, MappingProxyType(sources))
 
 

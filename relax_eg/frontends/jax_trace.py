@@ -12,6 +12,7 @@ import jax
 
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
+from relax_eg.frontends.jax_control import Functions
 from relax_eg.frontends.jax_walk import Walk, constant
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, Leaf, read_arguments
@@ -25,7 +26,7 @@ from relax_eg.ir.module import Module
 class Traced:
     """A traced function.
 
-    `module`: one function, its parameters the leaves of the arguments in order, its result the output's only leaf or a
+    `module`: its first function's parameters the leaves of the arguments in order, its result the output's only leaf or a
     tuple of the leaves. `arguments`: the specs, flattened, and how to bind a call to them. `out_tree`: the structure of
     what `fn` returns; `out_avals`: its leaves as JAX sees them, weak types included.
     """
@@ -102,10 +103,11 @@ def trace_function(
             raise
         raise trace_error(fn, label, arguments.leaves, error) from cause(error)
     params = [var(leaf.name, leaf.annotation) for leaf in arguments.leaves]
-    walk = Walk(sizes, taken={leaf.name for leaf in arguments.leaves})
+    identifier = _identifier(label)
+    walk = Walk(sizes, {leaf.name for leaf in arguments.leaves}, Functions({identifier}))
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], params)
-    function = make_function(_identifier(label), params, walk, outputs)
-    return Traced(Module((function,)), fn, label, arguments, out_tree, tuple(closed.out_avals))
+    function = make_function(identifier, params, walk, outputs)
+    return Traced(Module((function, *walk.functions.made)), fn, label, arguments, out_tree, tuple(closed.out_avals))
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -1,7 +1,7 @@
 """Walking a jaxpr: from JAX's equations to expressions.
 
-Nested functions are inlined, equations with an operator become operators (`jax_primitives.RULES`), and every other
-equation becomes `call_dps_library("jax.<primitive>", ...)` with its parameters as attributes. Effectful equations are
+Nested functions are inlined, equations with an operator become operators (`jax_primitives.RULES`), control flow runs
+functions of the module (`jax_control`), and every other equation becomes `call_dps_library("jax.<primitive>", ...)` with its parameters as attributes. Effectful equations are
 kept in order as steps of the function.
 """
 
@@ -17,6 +17,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Literal, primitives
 
 from relax_eg.errors import OperatorError, RelaxEgError, TraceError
+from relax_eg.frontends.jax_control import Functions, control
 from relax_eg.frontends.jax_equation import Equation
 from relax_eg.frontends.jax_primitives import RULES
 from relax_eg.frontends.jax_sized import Sized, has_sizes
@@ -44,7 +45,7 @@ _CALLS: dict[str, str] = {
     "custom_vjp_call": "call_jaxpr",
 }
 
-# Parameters that ask for something no operator expresses, unless None.
+# Parameters that ask for something no operator expresses, unless they ask for nothing.
 _GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
 
 # Parameters whose dtype is written as text; `backend.jax_library` reads them back.
@@ -83,6 +84,7 @@ class Walk:
 
     sizes: Sizes
     taken: set[str]
+    functions: Functions
     steps: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
     sources: dict[Expr, str] = field(default_factory=dict[Expr, str])
 
@@ -106,6 +108,8 @@ class Walk:
             if results is None:
                 results = self._operators(eqn, operands)
                 if results is None:
+                    results = self._control(eqn, operands, caller, line)
+                if results is None:
                     results = self._opaque(eqn, operands, line)
                 if line is not None:
                     self._note(results, operands, line)
@@ -123,9 +127,18 @@ class Walk:
             return None
         consts: Sequence[Any] = getattr(inner, "consts", ())
         jaxpr = getattr(inner, "jaxpr", inner)
+        if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
+            operands = self._behind_barrier(operands)
         if caller is None and is_jax_function(jaxpr):
             caller = line
         return self.run(jaxpr, [constant(c) for c in consts], operands, caller)
+
+    def _behind_barrier(self, operands: list[Expr]) -> list[Expr]:
+        """The operands of what a derivative computes a second time to save memory, so that it is not taken for equal
+        to the first time: as JAX itself keeps them apart."""
+        annotations = Tuple(tuple(o.annotation for o in operands))
+        value = call_dps_library("jax.optimization_barrier", operands, annotations)
+        return [tuple_get(value, i) for i in range(len(operands))]
 
     def _solved(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
         """The function that a custom linear solve solves with; its operands are the constants of four functions, of
@@ -146,7 +159,7 @@ class Walk:
     def _operators(self, eqn: Any, operands: list[Expr]) -> list[Expr] | None:
         """The equation in operators, or None if it has no such form."""
         rule = RULES.get(eqn.primitive.name)
-        if rule is None or eqn.effects or any(eqn.params.get(g) is not None for g in _GUARDS):
+        if rule is None or _has_effects(eqn) or any(_asks(eqn.params.get(g)) for g in _GUARDS):
             return None
         out = [annotation_of(v.aval) for v in eqn.outvars]
         if not all(_is_numeric(a) for a in (*out, *(o.annotation for o in operands))):
@@ -163,6 +176,38 @@ class Walk:
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
 
+    def _control(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+        """The equation as a node that runs functions of the module, or None if it is no control flow."""
+        value = control(self, eqn, operands, line if caller is None else caller)
+        if value is None:
+            return None
+        if _has_effects(eqn):
+            value = self._step(value, line)
+        return [tuple_get(value, i) for i in range(len(eqn.outvars))]
+
+    def _step(self, value: Expr, line: str | None) -> Expr:
+        """The variable that stands for the result of an effectful `value`, which is done here."""
+        self.steps.append((var(self.fresh("ev"), value.annotation), value))
+        if line is not None:
+            self.sources.setdefault(value, line)
+        return self.steps[-1][0]
+
+    def child(self, parameters: int) -> Walk:
+        """A walk over the body of a function of the module that takes so many parameters."""
+        names = {"sizes", *(f"x{i}" for i in range(parameters))}
+        return Walk(self.sizes, names, self.functions)
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """Every size variable of the trace."""
+        return self.sizes.names
+
+    def annotation_of(self, aval: Any) -> Annotation:
+        return annotation_of(aval)
+
+    def constant(self, value: Any) -> Expr:
+        return constant(value)
+
     def _opaque(self, eqn: Any, operands: list[Expr], line: str | None) -> list[Expr]:
         primitive = eqn.primitive
         out = [annotation_of(v.aval) for v in eqn.outvars]
@@ -170,14 +215,10 @@ class Walk:
         attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
         if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:
             attrs.append(("primitive", Foreign(primitive)))  # cannot be found again by its name
-        pure = not eqn.effects
+        pure = not _has_effects(eqn)
         value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
         if not pure:
-            name = self.fresh("ev")
-            self.steps.append((var(name, annotation), value))
-            if line is not None:
-                self.sources.setdefault(value, line)
-            value = self.steps[-1][0]
+            value = self._step(value, line)
         return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
 
     def fresh(self, stem: str) -> str:
@@ -195,6 +236,11 @@ class Walk:
         for e in postorder(results, stop=lambda e: e in known or e in self.sources):
             if e not in known and e.op not in (VAR, CONSTANT):
                 self.sources.setdefault(e, line)
+
+
+def _has_effects(eqn: Any) -> bool:
+    """Whether an equation does more than compute; that it speaks of an axis of the mesh is no effect."""
+    return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
 
 
 def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
@@ -233,6 +279,13 @@ def _without_numpy(value: Any) -> Any:
 def _is_numeric(annotation: Annotation) -> bool:
     """Whether operators apply: an array of numbers, not of PRNG keys, and no reference or token."""
     return isinstance(annotation, Tensor) and not (annotation.dtype or "").startswith("key")
+
+
+def _asks(value: Any) -> bool:
+    """Whether a guarded parameter asks for anything. Transposed conversions carry a sharding of the operand's; over a
+    mesh without axes it says nothing."""
+    mesh = getattr(value, "mesh", None)
+    return value is not None and (mesh is None or not mesh.empty)
 
 
 def _is_sharded(params: dict[str, Any]) -> bool:

@@ -58,6 +58,11 @@ class Sizes:
         self.scope = export.SymbolicScope(constraints)
         self._variables: dict[str, Any] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The size variables met so far, sorted."""
+        return tuple(sorted(self._variables))
+
     def to_jax(self, dim: Dim) -> Any:
         """The JAX dimension of `dim`: an int, or an expression over this trace's variables."""
         if dim.is_const:

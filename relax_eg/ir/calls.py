@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, substitute
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, FUNCTION, Expr, node, postorder
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, FUNCTION, TUPLE, TUPLE_GET, Expr, node, postorder, tuple_get
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Dim
 
@@ -57,6 +57,54 @@ def _coarse(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
     if isinstance(annotation, Tensor):
         return Tensor(dtype=annotation.dtype, ndim=annotation.ndim)
     return Shape(ndim=annotation.ndim) if isinstance(annotation, Shape) else annotation
+
+
+def callees_first(module: Module) -> list[Function]:
+    """The functions of `module`, each after those it runs; functions that run each other in order of the module."""
+    runs = {f.name: [str(e.attr("name")) for e in f.expressions() if e.op == FUNCTION] for f in module}
+    order: dict[str, None] = {}
+    for start in runs:
+        stack = [(start, 0)]
+        open_calls = {start}
+        while stack:
+            name, i = stack.pop()
+            if name in order:
+                continue
+            callees = runs[name]
+            while i < len(callees) and (callees[i] in order or callees[i] in open_calls or callees[i] not in runs):
+                i += 1
+            if i < len(callees):
+                stack += [(name, i + 1), (callees[i], 0)]
+                open_calls.add(callees[i])
+            else:
+                order[name] = None
+    return [module[name] for name in order]
+
+
+def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
+    """The values that a pure `function` returns for `args`, a tuple's fields one by one, as expressions of its caller.
+    The function's size variables must be the caller's."""
+    env = dict(zip(function.params, args, strict=True))
+    for block in function.blocks:
+        for b, value in zip(block.bindings, substituted([b.value for b in block.bindings], env), strict=True):
+            env[b.var] = value
+    (result,) = substituted([function.result], env)
+    return list(result.args) if result.op == TUPLE else [result]
+
+
+def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
+    """`roots` with the expressions in `env` replaced; what stands below them is not visited."""
+    done: dict[Expr, Expr] = {}
+    for e in postorder(roots, stop=env.__contains__):
+        if e in env:
+            done[e] = env[e]
+        elif all(done[a] is a for a in e.args):
+            done[e] = e
+        elif e.op == TUPLE_GET:
+            done[e] = tuple_get(done[e.args[0]], e.attr("index"))
+        else:
+            done[e] = node(e.op, tuple(done[a] for a in e.args), e.attrs, e.annotation)
+    return [done[r] for r in roots]
 
 
 def impure_functions(module: Module) -> frozenset[str]:

@@ -29,7 +29,14 @@ CALL = "call"  # call of a module function or a callable value: args[0] is the c
 CALL_TIR = "call_tir"
 CALL_DPS_LIBRARY = "call_dps_library"
 MATCH_CAST = "match_cast"
-CORE = frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, SHAPE, FUNCTION, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST))
+COND = "cond"  # one of several functions, by number (see `control`)
+WHILE = "while_loop"
+SCAN = "scan"
+SHARD_MAP = "shard_map"
+CONTROL = frozenset((COND, WHILE, SCAN, SHARD_MAP))
+CORE = CONTROL | frozenset(
+    (VAR, CONSTANT, TUPLE, TUPLE_GET, SHAPE, FUNCTION, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST)
+)
 
 Attrs = tuple[tuple[str, Any], ...]
 

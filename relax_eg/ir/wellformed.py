@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 
-from relax_eg.errors import WellFormedError
+from relax_eg.errors import OperatorError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of
 from relax_eg.ir.calls import impure_functions
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.ir.control import deduce_control, functions_of
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim
 
@@ -103,8 +104,9 @@ class _FunctionCheck:
             return "match_cast"
         if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
             return "an impure call"
-        if e.op == CALL and e.args and e.args[0].op == FUNCTION and e.args[0].attr("name") in self.impure:
-            return f"a call of `{e.args[0].attr('name')}`, which has effects,"
+        for name in functions_of(e):
+            if name in self.impure:
+                return f"a {e.op} of `{name}`, which has effects,"
         return None
 
     def _node(self, e: Expr) -> None:
@@ -117,6 +119,8 @@ class _FunctionCheck:
             self._fail(e, f"the module has no function `{name}`{_near(name, self.arity)}")
         elif e.op == CALL:
             self._call(e)
+        elif e.op in CONTROL:
+            self._control(e)
         if e.op != MATCH_CAST:  # which may bring in sizes
             self._known_sizes(e, self._sizes_of(e.annotation))
         for _, value in e.attrs:
@@ -156,6 +160,14 @@ class _FunctionCheck:
             self._fail(e, f"`{name}` is called and is {callee.annotation}, not a function")
         if given != wanted:
             self._fail(e, f"`{name}` takes {wanted} argument{'' if wanted == 1 else 's'}, given: {given}")
+
+    def _control(self, e: Expr) -> None:
+        try:
+            found = deduce_control(e.op, [a.annotation for a in e.args], dict(e.attrs))
+        except OperatorError as error:
+            self._fail(e, str(error))
+        if found != e.annotation:
+            self._fail(e, f"its functions give {found}")
 
     def _sizes_of(self, annotation: Annotation) -> frozenset[str]:
         found = self.size_cache.get(annotation)

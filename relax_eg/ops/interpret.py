@@ -10,18 +10,24 @@ import numpy as np
 
 from relax_eg.errors import OperatorError, ShapeError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    COND,
     CONSTANT,
+    CONTROL,
     FUNCTION,
     MATCH_CAST,
     SHAPE,
+    SHARD_MAP,
     TUPLE,
     TUPLE_GET,
     VAR,
+    WHILE,
     Expr,
     constant_value,
+    np_dtype,
     postorder,
 )
 from relax_eg.ir.module import Function, Module
@@ -140,6 +146,8 @@ class _Interpreter:
             return str(e.attr("name"))
         if e.op == CALL:
             return self.function(self.module[args[0]], args[1:], {})
+        if e.op in CONTROL:
+            return self.control(e, args, sizes)
         if e.op == MATCH_CAST:
             self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
             return args[0]
@@ -150,6 +158,38 @@ class _Interpreter:
         if e.op == VAR:
             raise WellFormedError(f"variable `{e.attr('name')}` is used before it is defined")
         return self.operator(e, args, sizes)
+
+    def control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        """What a control node gives: its functions run one after the other."""
+        p = parts(e.op, args, dict(e.attrs))
+        functions = [self.module[name] for name in p.functions]
+        if e.op == COND:
+            return self.function(functions[min(max(int(p.index), 0), len(functions) - 1)], p.constants, {})
+        if e.op == SHARD_MAP:
+            raise OperatorError("shard_map: what a part of it computes on several devices has no value here")
+        carry: tuple[Any, ...] = p.carry
+        if e.op == WHILE:
+            while self.function(functions[0], (*p.condition_constants, *carry), {}):
+                carry = self.function(functions[1], (*p.constants, *carry), {})
+            return carry
+        length = int(e.attr("length").evaluate(sizes))
+        ys: list[tuple[Any, ...]] = []
+        for step in range(length)[:: -1 if e.attr("reverse") else 1]:
+            result = self.function(functions[0], (*p.constants, *carry, *(x[step] for x in p.xs)), {})
+            carry = result[: len(carry)]
+            ys.append(result[len(carry) :])
+        if e.attr("reverse"):
+            ys.reverse()
+        assert isinstance(e.annotation, Tuple)
+        fields = e.annotation.fields[len(carry) :]
+        return (*carry, *(self.stacked([y[i] for y in ys], a, sizes) for i, a in enumerate(fields)))
+
+    def stacked(self, values: list[Any], annotation: Annotation, sizes: dict[str, int]) -> Array:
+        if values:
+            return np.stack(values)
+        assert isinstance(annotation, Tensor) and annotation.shape is not None and annotation.dtype is not None
+        shape = tuple(int(d.evaluate(sizes)) for d in annotation.shape)
+        return np.zeros(shape, object if self.domain == "exact" else np_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         site = site_of(e)

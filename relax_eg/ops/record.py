@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
+from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import Expr, node
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
@@ -196,8 +197,13 @@ def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None
 
 
 def site_of(e: Expr) -> Site:
-    """How expression `e`, an operator's, looks to its record."""
-    return Site(e.op, tuple(a.annotation for a in e.args), dict(e.attrs))
+    """How expression `e` looks to its operator's record, or, where it is a core one, to who prices it: what runs
+    functions of the module says which, as attribute `functions`."""
+    attrs = dict(e.attrs)
+    functions = functions_of(e)
+    if functions:
+        attrs["functions"] = functions
+    return Site(e.op, tuple(a.annotation for a in e.args), attrs)
 
 
 def program_of(site: Site) -> TensorProgram | None:

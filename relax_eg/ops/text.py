@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from relax_eg.ir import Annotation, Module, check, parse_module
+from relax_eg.ir import CONTROL, Annotation, Module, attributes_of_control, check, deduce_control, parse_module
 from relax_eg.ops.record import attributes_of, deduce, get
 
 
@@ -22,9 +22,9 @@ def parse(text: str) -> Module:
 
 
 def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    return attributes_of(get(name), given)
+    return attributes_of_control(name, given) if name in CONTROL else attributes_of(get(name), given)
 
 
 def _deduce(name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]) -> tuple[dict[str, Any], Annotation]:
     attrs = _complete(name, given)
-    return attrs, deduce(name, operands, attrs)
+    return attrs, deduce_control(name, operands, attrs) if name in CONTROL else deduce(name, operands, attrs)

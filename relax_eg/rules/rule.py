@@ -20,12 +20,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
+
+if TYPE_CHECKING:
+    from relax_eg.rules.schemas import Schema
 
 Numerics = Literal["exact", "reassociate", "approximate"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
@@ -121,6 +124,11 @@ class Rule:
 
         smallest = next(iter(instances(self, limit=1)), None)
         return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
+
+    def operand_ranks(self, ranks: Sequence[int]) -> set[int]:
+        """Ranks of the pattern variables where the blocks have these ranks (in the order of `stars`)."""
+        blocks = dict(zip(self.stars, ranks, strict=True))
+        return {sum(blocks[d.name] if isinstance(d, Star) else 1 for d in s.dims) for s in self.signature.values()}
 
     @property
     def has_open_dtype(self) -> bool:
@@ -318,10 +326,12 @@ def parse_guards(texts: Iterable[str], rule: Rule) -> tuple[Guard, ...]:
 
 class RuleSet:
     """A named, ordered set of rules. Sets combine with `+`, and lose rules with `-`: by name, tag, numerics class, or
-    another set. `set["name"]` is one rule."""
+    another set. `set["name"]` is one rule. `schemas`: the rules among them that are about functions of the module;
+    iterating gives the others."""
 
-    def __init__(self, name: str, rules: Iterable[Rule] = ()) -> None:
+    def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
         self.name = name
+        self.schemas = tuple(dict.fromkeys(schemas))
         self._rules: dict[str, Rule] = {}
         for r in rules:
             known = self._rules.setdefault(r.name, r)
@@ -391,7 +401,7 @@ class RuleSet:
         return len(self._rules)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._rules
+        return name in self._rules or any(s.name == name for s in self.schemas)
 
     def __getitem__(self, name: str) -> Rule:
         if name not in self._rules:
@@ -403,21 +413,33 @@ class RuleSet:
         return self._rules[name]
 
     def __add__(self, other: RuleSet) -> RuleSet:
-        return RuleSet(f"{self.name} + {other.name}", itertools.chain(self, other))
+        return RuleSet(f"{self.name} + {other.name}", itertools.chain(self, other), (*self.schemas, *other.schemas))
 
     def __sub__(self, other: RuleSet | str) -> RuleSet:
         """Without the rules of `other`: a set, a rule's name, a tag or a numerics class."""
         if isinstance(other, RuleSet):
-            return RuleSet(f"{self.name} - {other.name}", (r for r in self if r.name not in other))
-        kept = [r for r in self if other not in (r.name, r.numerics) and other not in r.tags]
-        return RuleSet(f"{self.name} - {other}", kept)
+            return self._where(f"{self.name} - {other.name}", lambda r: r.name not in other)
+        return self._where(f"{self.name} - {other}", lambda r: not _is_called(r, other))
 
     def only(self, what: str) -> RuleSet:
         """The rules with this name, tag or numerics class."""
-        return RuleSet(what, (r for r in self if what in (r.name, r.numerics) or what in r.tags))
+        return self._where(what, lambda r: _is_called(r, what))
+
+    def allowed(self, numerics: Iterable[Numerics]) -> RuleSet:
+        """The rules of these numerics classes."""
+        classes = tuple(numerics)
+        return self._where(self.name, lambda r: r.numerics in classes)
+
+    def _where(self, name: str, keep: Callable[[Rule | Schema], bool]) -> RuleSet:
+        return RuleSet(name, filter(keep, self), filter(keep, self.schemas))
 
     def __repr__(self) -> str:
         return f"<RuleSet {self.name}: {len(self)} rules>"
 
     def __str__(self) -> str:
-        return "\n".join(str(r) for r in self)
+        return "\n".join(map(str, (*self, *self.schemas)))
+
+
+def _is_called(rule: Rule | Schema, what: str) -> bool:
+    """Whether `what` is the rule's name, numerics class or one of its tags."""
+    return what in (rule.name, rule.numerics) or what in rule.tags

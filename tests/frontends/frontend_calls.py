@@ -90,24 +90,24 @@ def anonymous_sizes(x):
 # --- what has no operator ---
 
 
-@case("b s", opaque="jax.scan")
+@case("b s")
 def scan(x):
     return lax.scan(lambda c, row: (c + row * x.shape[0], c * 2), jnp.zeros(x.shape[1:]), x)
 
 
-@case("b s", opaque="jax.while")
+@case("b s")
 def whiles(x):
     return lax.fori_loop(0, x.shape[0], lambda i, c: c + x[i], jnp.zeros(x.shape[1])), lax.while_loop(
         lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x)
     )
 
 
-@case("b s", opaque="jax.cond")
+@case("b s")
 def conds(x):
     return lax.cond(x.sum() > 0, lambda y: y * y.shape[0], lambda y: jnp.reshape(y.T, y.shape) - 1, x)
 
 
-@case("b s", opaque="jax.scan")
+@case("b s")
 def nested_loops(x):
     def body(c, row):
         inner = lax.fori_loop(0, 3, lambda i, v: jax.nn.relu(_twice(v)) + _thrice(v) / v.shape[0], row)

@@ -47,24 +47,6 @@ def test_symbolic_sizes_during_a_second_trace() -> None:
     np.testing.assert_allclose(run_function(again.module, again.module.main, [x])[1], loop(x)[1], rtol=1e-5)
 
 
-@jax.custom_jvp
-def odd(x):
-    return 2 * x
-
-
-odd.defjvp(lambda p, t: (odd(*p), 3 * t[0]))
-
-
-def test_custom_derivatives_in_static_loops_survive() -> None:
-    def fn(x):
-        return lax.fori_loop(0, 2, lambda i, c: odd(c), x)
-
-    run = compiled(fn, "3")
-    assert jax.jvp(run, (jnp.ones(3),), (jnp.ones(3),))[1].tolist() == [9.0] * 3
-    symbolic = compiled(fn, "n")
-    assert jax.jvp(symbolic, (jnp.ones(3),), (jnp.ones(3),))[1].tolist() == [4.0] * 3  # the primal's
-
-
 def test_routines_are_found_by_name() -> None:
     attrs = {"dimension": 0, "is_stable": True, "num_keys": 1}
     (found,) = run_library("jax.sort", attrs, {}, [np.array([3, 1, 2], np.int32)])

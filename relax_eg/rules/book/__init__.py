@@ -2,12 +2,13 @@
 
 from relax_eg.rules.book.contraction import contraction
 from relax_eg.rules.book.elementwise import elementwise
+from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *reduction, *elementwise])
-default = RuleSet("default", [*algebra, *movement, *layout])
+default = RuleSet("default", [*algebra, *movement, *layout], functions.schemas)
 
-__all__ = ["algebra", "contraction", "default", "elementwise", "layout", "movement", "reduction"]
+__all__ = ["algebra", "contraction", "default", "elementwise", "functions", "layout", "movement", "reduction"]

@@ -1,14 +1,15 @@
-"""The execution plan: what is computed once from the weights, and what at every call."""
+"""Cutting a function in two: what follows from some of its parameters alone, and the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relax_eg.ir.annotations import Annotation, dims_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR, Expr, node, postorder, tuple_, var
+from relax_eg.ir.annotations import Annotation, Shape, dims_of
+from relax_eg.ir.calls import substituted
+from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_, var
+from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function
-from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
 
 # Views of a weight that XLA computes in its reader for nothing: keeping a copy would only cost memory. A transpose is
@@ -29,23 +30,50 @@ class Split:
 def split(function: Function, weights: set[str]) -> Split:
     """Cut `function` where values of weights alone meet the rest. Values that are only views of a weight stay."""
     static = static_expressions(function, weights)
-    cut = _frontier(function, static)
+    cut = frontier(function, static)
     names = {e: var(f"prepared{i}", e.annotation) for i, e in enumerate(cut)}
     prepare = Function(f"{function.name}_prepare", _chosen(function.params, weights), (), tuple_(cut))
 
-    def replaced(e: Expr) -> Expr:
-        return _with(e, names)
-
-    blocks = tuple(
-        Block(tuple(Binding(b.var, replaced(b.value)) for b in block.bindings), block.dataflow)
-        for block in function.blocks
-    )
-    result = replaced(function.result)
+    blocks, result = replaced(function, names)
     used = set(postorder([b.value for block in blocks for b in block.bindings] + [result]))
-    kept = tuple(p for p in _chosen(function.params, weights) if p in used)
+    kept = tuple(p for p in _chosen(function.params, weights) if p in used or isinstance(p.annotation, Shape))
     others = tuple(p for p in function.params if p.attr("name") not in weights)
     main = Function(function.name, (*names.values(), *kept, *others), blocks, result, function.sources)
     return Split(prepare, main, tuple(str(p.attr("name")) for p in kept))
+
+
+def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Block, ...], Expr]:
+    """Blocks and result of `function` with the expressions in `names` replaced."""
+    values = [b.value for block in function.blocks for b in block.bindings]
+    *new, result = substituted([*values, function.result], names)
+    made = iter(new)
+    blocks = [Block(tuple(Binding(b.var, next(made)) for b in k.bindings), k.dataflow) for k in function.blocks]
+    return tuple(blocks), result
+
+
+def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:
+    """The size variables in a function that no axis of a parameter is. `hidden`: those that an attribute may have which
+    does not show its sizes."""
+    used: set[str] = set()
+    for e in [*function.params, *function.expressions()]:
+        used |= {v for d in dims_of(e.annotation) for v in d.variables}
+        for _, value in e.attrs:
+            used |= _inside(value, hidden)
+    return used - {str(d) for p in function.params for d in dims_of(p.annotation) if str(d) in d.variables}
+
+
+def _inside(value: object, hidden: Iterable[str]) -> set[str]:
+    if isinstance(value, Dim):
+        return set(value.variables)
+    if isinstance(value, Annotation):
+        return {v for d in dims_of(value) for v in d.variables}
+    if isinstance(value, tuple):
+        return {v for item in value for v in _inside(item, hidden)}  # type: ignore[reportUnknownVariableType]
+    return set(hidden) if _hides_sizes(value) else set()
+
+
+def _hides_sizes(value: object) -> bool:
+    return isinstance(value, Foreign) and hasattr(value.value, "at_sizes")
 
 
 def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
@@ -54,22 +82,21 @@ def static_expressions(function: Function, weights: set[str]) -> set[Expr]:
     known = {v for p in chosen for d in dims_of(p.annotation) for v in d.variables}
     static: set[Expr] = set()
     constant: set[Expr] = set()
+    steps = {b.value for block in function.blocks if not block.dataflow for b in block.bindings}
     for e in function.expressions():
-        if e.op == CONSTANT:
+        if e.op in (CONSTANT, FUNCTION):
             constant.add(e)
         elif e.op == VAR:
             if e in chosen:
                 static.add(e)
-        elif not sizes_in((v for _, v in e.attrs), known):
+        elif e in steps or not sizes_in((v for _, v in e.attrs), known):
             continue
         elif e.args and all(a in static or a in constant for a in e.args):
-            impure = e.op == CALL_DPS_LIBRARY and not e.attr("pure")
-            if not impure:
-                (static if any(a in static for a in e.args) else constant).add(e)
+            (static if any(a in static for a in e.args) else constant).add(e)
     return static
 
 
-def _frontier(function: Function, static: set[Expr]) -> list[Expr]:
+def frontier(function: Function, static: set[Expr]) -> list[Expr]:
     """Static values that others read, views followed to what they show; weights themselves are not listed."""
     found: dict[Expr, None] = {}
     readers = [e for e in function.expressions() if e not in static]
@@ -84,24 +111,6 @@ def _frontier(function: Function, static: set[Expr]) -> list[Expr]:
     return list(found)
 
 
-def _with(e: Expr, names: dict[Expr, Expr]) -> Expr:
-    """`e` with the expressions in `names` replaced; what stands below them is not visited."""
-    done: dict[Expr, Expr] = {}
-    for x in postorder((e,), stop=names.__contains__):
-        if x in names:
-            done[x] = names[x]
-        elif all(done[a] is a for a in x.args):
-            done[x] = x
-        else:
-            done[x] = node(x.op, tuple(done[a] for a in x.args), x.attrs, x.annotation)
-    return done[e]
-
-
-def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
-    """Bytes the prepared values take."""
-    return sum(int(bytes_of(e.annotation).evaluate(binding)) for e in cut)
-
-
 def sizes_in(values: Iterable[object], known: set[str]) -> bool:
     """Whether all sizes inside attribute values are made of the size variables `known`."""
     stack = list(values)
@@ -114,6 +123,8 @@ def sizes_in(values: Iterable[object], known: set[str]) -> bool:
             stack.extend(value)  # type: ignore[reportUnknownArgumentType]
         elif isinstance(value, Annotation):
             stack.extend(dims_of(value))
+        elif _hides_sizes(value):
+            return False
     return True
 
 

@@ -1,0 +1,187 @@
+"""Control flow: nodes that run functions of the module.
+
+    cond(index, f0, f1, ..., *operands)                             f_index(*operands)
+    while_loop(condition, body, *constants, *carry)                 carry = body(...) while condition(...)
+    scan(body, *constants, *carry, *xs)                             one step for each slice of the xs
+    shard_map(body, *operands)                                      body on each device's part
+
+The functions are operands, by name with their signature, so that what a node gives follows from signatures alone
+(Relax, 3.2). A branch or body returns a tuple, even of one value; a condition returns a boolean scalar. What they need
+of their surroundings is passed to them: as constants in loops, as operands in `cond`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple
+from relax_eg.ir.calls import call_annotation
+from relax_eg.ir.expr import CALL, COND, CONTROL, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
+from relax_eg.shapes import Dim
+
+ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
+    COND: {"branches": 2},
+    WHILE: {"condition_constants": 0, "body_constants": 0},
+    SCAN: {"constants": 0, "carry": 0, "length": None, "reverse": False, "unroll": 1},
+    SHARD_MAP: {"mesh": None, "in_specs": None, "out_specs": None, "manual_axes": None, "check_vma": True, "out": None},
+}
+
+
+def cond(index: Expr, branches: Sequence[Expr], operands: Iterable[Expr]) -> Expr:
+    """Branch `index` (int32 scalar, moved to the nearest branch when out of range; a bool chooses between two, false
+    first) applied to `operands`."""
+    return _made(COND, (index, *branches, *operands), {"branches": len(branches)})
+
+
+def while_loop(
+    condition: Expr,
+    body: Expr,
+    condition_constants: Sequence[Expr],
+    body_constants: Sequence[Expr],
+    carry: Iterable[Expr],
+) -> Expr:
+    """`carry = body(*body_constants, *carry)` as long as `condition(*condition_constants, *carry)`."""
+    counts = {"condition_constants": len(condition_constants), "body_constants": len(body_constants)}
+    return _made(WHILE, (condition, body, *condition_constants, *body_constants, *carry), counts)
+
+
+def scan(
+    body: Expr,
+    constants: Sequence[Expr],
+    carry: Sequence[Expr],
+    xs: Iterable[Expr],
+    *,
+    length: Dim,
+    reverse: bool = False,
+    unroll: int = 1,
+) -> Expr:
+    """`(*carry, *y) = body(*constants, *carry, *x)` for each x of `length` slices of the xs along their first axis.
+
+    The value is the last carry, then the ys stacked along a new first axis. `reverse`: from the last slice to the
+    first. `unroll`: how many steps the compiled loop makes at a time."""
+    attrs = {"constants": len(constants), "carry": len(carry), "length": length, "reverse": reverse, "unroll": unroll}
+    return _made(SCAN, (body, *constants, *carry, *xs), attrs)
+
+
+def _made(op: str, args: Sequence[Expr], attrs: Mapping[str, Any]) -> Expr:
+    return node(op, args, attrs.items(), deduce_control(op, [a.annotation for a in args], attrs))
+
+
+def functions_of(e: Expr) -> tuple[str, ...]:
+    """Names of the module's functions that `e` runs itself: a call's, a loop's, a `cond`'s."""
+    if e.op == CALL:
+        return (str(e.args[0].attr("name")),) if e.args and e.args[0].op == FUNCTION else ()
+    if e.op not in CONTROL:
+        return ()
+    return tuple(str(a.attr("name")) for a in e.args if a.op == FUNCTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The operands of a control node by their part. What a node has none of is empty."""
+
+    functions: tuple[Any, ...]
+    index: Any
+    constants: tuple[Any, ...]  # of the body; of a `cond` and a `shard_map`, all operands
+    condition_constants: tuple[Any, ...]
+    carry: tuple[Any, ...]
+    xs: tuple[Any, ...]
+
+
+def parts(op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Parts:
+    """`args` (expressions, or anything that stands for them in order) of a control node, by part."""
+    a = tuple(args)
+    if op == COND:
+        n = attrs["branches"]
+        return Parts(a[1 : 1 + n], a[0], a[1 + n :], (), (), ())
+    if op == SHARD_MAP:
+        return Parts(a[:1], None, a[1:], (), (), ())
+    if op == WHILE:
+        n, m = attrs["condition_constants"], attrs["body_constants"]
+        return Parts(a[:2], None, a[2 + n : 2 + n + m], a[2 : 2 + n], a[2 + n + m :], ())
+    n, m = attrs["constants"], attrs["carry"]
+    return Parts(a[:1], None, a[1 : 1 + n], (), a[1 + n : 1 + n + m], a[1 + n + m :])
+
+
+def attributes_of_control(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All attributes of a control node in order. OperatorError for one that it has not."""
+    known = ATTRIBUTES[op]
+    for name in given:
+        if name not in known:
+            raise OperatorError(f"{op} has no attribute `{name}`; it has: {', '.join(known)}")
+    filled = {k: given.get(k, default) for k, default in known.items()}
+    if op == SCAN:
+        filled["length"] = None if filled["length"] is None else Dim.of(filled["length"])
+    return filled
+
+
+def deduce_control(op: str, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Annotation:
+    """What a control node gives, from the signatures of its functions. OperatorError where operands do not fit."""
+    if op == SHARD_MAP:
+        return attrs["out"]  # sizes of all devices' parts together: the mesh says, no signature
+    p = parts(op, operands, attrs)
+    wanted = {COND: attrs.get("branches"), WHILE: 2, SCAN: 1}[op]
+    for f in p.functions:
+        if not isinstance(f, Callable):
+            raise OperatorError(f"{op}: {f} stands where a function is needed")
+    if len(p.functions) != wanted:
+        raise OperatorError(f"{op} needs {wanted} functions first, got {len(p.functions)}")
+    if op == COND:
+        return _of_branches(p)
+    if op == WHILE:
+        _check_condition(p)
+        _check_carry(op, call_annotation(p.functions[1], [*p.constants, *p.carry]), p.carry, exactly=True)
+        return Tuple(p.carry)
+    length = attrs["length"]
+    if length is None:
+        raise OperatorError("scan needs `length`, the number of steps")
+    result = call_annotation(p.functions[0], [*p.constants, *p.carry, *(_slice(x, length) for x in p.xs)])
+    fields = _check_carry(op, result, p.carry, exactly=False)
+    return Tuple((*p.carry, *(_stacked(y, length) for y in fields[len(p.carry) :])))
+
+
+def _of_branches(p: Parts) -> Annotation:
+    results = [call_annotation(f, p.constants) for f in p.functions]
+    for i, r in enumerate(results):
+        if not isinstance(r, Tuple):
+            raise OperatorError(f"cond: branch {i} returns {r}; a branch returns a tuple")
+        if r != results[0]:
+            raise OperatorError(f"cond: branch {i} returns {r}, branch 0 returns {results[0]}; they must agree")
+    if not isinstance(p.index, Tensor) or p.index.ndim not in (0, None) or p.index.dtype not in ("int32", "bool", None):
+        raise OperatorError(f"cond: the index is {p.index}; an int32 or bool scalar is accepted")
+    return results[0]
+
+
+def _check_condition(p: Parts) -> None:
+    found = call_annotation(p.functions[0], [*p.condition_constants, *p.carry])
+    if found != Tensor((), "bool"):
+        raise OperatorError(f"while_loop: the condition returns {found}; a boolean scalar is accepted")
+
+
+def _check_carry(op: str, result: Annotation, carry: Sequence[Annotation], exactly: bool) -> tuple[Annotation, ...]:
+    """The fields a body returns, of which the first are the next carry."""
+    if not isinstance(result, Tuple) or len(result.fields) < len(carry) or (exactly and len(result.fields) > len(carry)):
+        raise OperatorError(f"{op}: the body returns {result}; a tuple that starts with the {len(carry)} carried values")
+    for i, (before, after) in enumerate(zip(carry, result.fields, strict=False)):
+        if before != after:
+            raise OperatorError(f"{op}: carried value {i} is {before} before a step and {after} after it")
+    return result.fields
+
+
+def _slice(x: Annotation, length: Dim) -> Annotation:
+    if not isinstance(x, Tensor) or not x.shape or x.shape[0] != length:
+        raise OperatorError(f"scan: it goes over {length} slices of {x}; tensors with this many along their first axis")
+    return Tensor(x.shape[1:], x.dtype)
+
+
+def _stacked(y: Annotation, length: Dim) -> Annotation:
+    if isinstance(y, Tensor) and y.shape is not None:
+        return Tensor((length, *y.shape), y.dtype)
+    if isinstance(y, Tensor):
+        return Tensor(dtype=y.dtype, ndim=None if y.ndim is None else y.ndim + 1)
+    if isinstance(y, Shape):
+        raise OperatorError("scan: the body returns a shape, which cannot be stacked")
+    raise OperatorError(f"scan: the body returns {y} at each step; only tensors can be stacked")

@@ -1,0 +1,136 @@
+"""The options of `optimize`, checked against the traced program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.egraph import Budget
+from relax_eg.errors import BoundsError, OptionError
+from relax_eg.extract.profile import Profile, profile
+from relax_eg.frontends.jax_trace import Traced
+from relax_eg.rules import NUMERICS, Numerics, RuleSet
+from relax_eg.rules.book import default as default_rules
+from relax_eg.rules.certificates import status
+from relax_eg.shapes import Scope
+
+Progress = Callable[[str, int, int], None]
+Sizes = Mapping[str, int]
+Bounds = Mapping[str, tuple[int | None, int | None] | int]
+
+ASSUMED_SIZE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of `optimize`, checked."""
+
+    rules: RuleSet
+    profile: Profile
+    bindings: tuple[dict[str, int], ...]
+    assumed: bool
+    scope: Scope
+    weights: tuple[str, ...]
+    numerics: tuple[Numerics, ...]
+    budget: Budget
+    progress: Progress | None
+
+
+def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, budget: Any, progress: Any) -> None:
+    """OptionError for an option that is no such thing at all; what is in it is looked at later."""
+    many = at if isinstance(at, (list, tuple)) else [at]
+    for option, value, fits, accepted in (
+        ("rules", rules, rules is None or isinstance(rules, RuleSet), "a RuleSet"),
+        ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
+        ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
+        ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
+        ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),
+        ("progress", progress, progress is None or callable(progress), "a function (phase, nodes, matches)"),
+    ):
+        if not fits:
+            raise OptionError(f"{option}={value!r}: {accepted} is accepted")
+
+
+def read_options(
+    traced: Traced,
+    rules: RuleSet | None,
+    target: str | Profile,
+    at: Sizes | Sequence[Sizes] | None,
+    bounds: Bounds | None,
+    weights: Sequence[str | int],
+    numerics: str,
+    budget: Budget,
+    progress: Progress | None,
+) -> Options:
+    name, known = traced.name, traced.module.main.size_variables
+    if numerics not in NUMERICS:
+        raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
+    _known_names(name, "bounds", bounds or {}, known)
+    scope = Scope(bounds)
+    for v in bounds or {}:
+        low, _ = scope.bounds(v)
+        if low is not None and low < 1:
+            raise BoundsError(f"{name}(): the lower bound of {v} is {low}; a traced program takes sizes >= 1")
+    given: list[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else list(at)
+    assumed = False
+    bindings: list[dict[str, int]] = []
+    for binding in given or [{}]:
+        _known_names(name, "at", binding, known)
+        for v, size in binding.items():
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise BoundsError(f"{name}(): at {v} = {size!r}; an integer is accepted")
+        full = dict(binding)
+        for v in known:
+            if v not in full:
+                assumed = True
+                low, high = scope.bounds(v)
+                full[v] = max(low or 1, min(ASSUMED_SIZE, high if high is not None else ASSUMED_SIZE))
+        scope.check(full, name)
+        bindings.append({v: full[v] for v in known})
+    chosen = rules if rules is not None else default_rules
+    allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
+    return Options(
+        _trusted(chosen.allowed(allowed)),
+        profile(target),
+        tuple(bindings),
+        assumed,
+        scope,
+        _weights(traced, weights),
+        allowed,
+        budget,
+        progress,
+    )
+
+
+def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for v in given:
+        if v not in known:
+            has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
+            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{v!r}: ...}}); {has}")
+
+
+def _trusted(rules: RuleSet) -> RuleSet:
+    """`rules`, whose verdicts are on file or are reached now; RuleError at one that is refuted."""
+    for r in rules:
+        verdict = status(r)
+        if verdict.status == "refuted":
+            raise r.error(f"is refuted and does not run: {verdict.counterexample}")
+    return rules
+
+
+def _weights(traced: Traced, weights: Sequence[str | int]) -> tuple[str, ...]:
+    names = traced.arg_names
+    if isinstance(weights, str):
+        weights = (weights,)
+    found: list[str] = []
+    for w in weights:
+        if isinstance(w, int) and -len(names) <= w < len(names):
+            found.append(names[w])
+        elif w in names:
+            found.append(str(w))
+        else:
+            raise OptionError(
+                f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}"
+            )
+    return tuple(n for n in names if n in found)

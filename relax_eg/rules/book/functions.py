@@ -1,0 +1,151 @@
+"""Rules about loops and calls: where work is done.
+
+They move work and change no arithmetic. What they move is pure and defined for all values, so it may as well be done
+where a loop makes no step at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from relax_eg.ir.annotations import Shape
+from relax_eg.ir.calls import call_function, function_ref, inlined
+from relax_eg.ir.control import parts, scan, while_loop
+from relax_eg.ir.expr import CALL, FUNCTION, SCAN, WHILE, Expr, tuple_, var
+from relax_eg.ir.module import Function
+from relax_eg.ir.partition import frontier, missing_sizes, replaced, split, static_expressions
+from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.schemas import Functions, Schema
+
+# What is done better for all steps at once: it reads its matrix once, and has rows enough for the machine.
+_CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
+
+
+def _leave_the_loop(e: Expr, known: Functions) -> Expr | None:
+    if e.op not in (SCAN, WHILE):
+        return None
+    p = parts(e.op, e.args, dict(e.attrs))
+    uses = [(p.functions[-1], p.constants)]
+    if e.op == WHILE:
+        uses.insert(0, (p.functions[0], p.condition_constants))
+    stepping = (*p.carry, *p.xs)
+    found = [_outside(ref, same, stepping, known) for ref, same in uses]
+    if not any(found):
+        return None
+    made = [(f[0], f[1]) if f else use for f, use in zip(found, uses, strict=True)]
+    if e.op == WHILE:
+        (condition, first), (body, second) = made
+        return while_loop(condition, body, first, second, p.carry)
+    return _scan_like(e, *made[0], p.carry, p.xs)
+
+
+def _scan_like(e: Expr, body: Expr, same: Sequence[Expr], carry: Sequence[Expr], xs: Iterable[Expr]) -> Expr:
+    more = {name: e.attr(name) for name in ("length", "reverse", "unroll")}
+    return scan(body, same, carry, xs, **more)
+
+
+def _run_ahead(e: Expr, known: Functions) -> Expr | None:
+    if e.op != CALL or e.args[0].op != FUNCTION:
+        return None
+    flags = known.known_ahead(str(e.args[0].attr("name")))
+    ahead = [a for a, flag in zip(e.args[1:], flags, strict=True) if flag]
+    rest = [a for a, flag in zip(e.args[1:], flags, strict=True) if not flag]
+    found = _outside(e.args[0], ahead, rest, known, flags)
+    return None if found is None else call_function(found[0], (*found[1], *rest))
+
+
+def _outside(
+    ref: Expr, same: Sequence[Expr], stepping: Sequence[Expr], known: Functions, flags: Sequence[bool] = ()
+) -> tuple[Expr, Sequence[Expr]] | None:
+    """A function that takes, instead of the operands that are the `same` at all steps, what follows from them; and its
+    operands before the `stepping` ones. The former stand first among the parameters, or where `flags` says."""
+    function = known.best(str(ref.attr("name")), outside=True)
+    if function is None:
+        return None
+    flags = flags or [True] * len(same) + [False] * len(stepping)
+    given = dict(zip((p for p, flag in zip(function.params, flags, strict=True) if flag), same, strict=True))
+    if any(p.annotation != a.annotation for p, a in given.items()):
+        return None  # its sizes have other names than here
+    cut = split(function, {str(p.attr("name")) for p in given})
+    if not cut.prepare.result.args or missing_sizes(cut.main):
+        return None
+    inner = known.add(cut.main, "inner")
+    kept = [a for p, a in given.items() if p.attr("name") in cut.kept]
+    return function_ref(inner), [*inlined(cut.prepare, list(given.values())), *kept]
+
+
+def _batch(e: Expr, known: Functions) -> Expr | None:
+    if e.op != SCAN:
+        return None
+    p = parts(e.op, e.args, dict(e.attrs))
+    function = known.best(str(p.functions[0].attr("name")))
+    if function is None or not p.xs:
+        return None
+    n, m = len(p.constants), len(p.constants) + len(p.carry)
+    same, carry, xs = function.params[:n], function.params[n:m], function.params[m:]
+    if any(q.annotation != a.annotation for q, a in zip(same, p.constants, strict=True)):
+        return None
+    fixed = static_expressions(function, {str(q.attr("name")) for q in same})
+    per_step = static_expressions(function, {str(q.attr("name")) for q in (*same, *xs)}) - fixed
+    heavy = _with_contractions(function, per_step)
+    cut = [v for v in frontier(function, per_step) if v in heavy]
+    if not cut:
+        return None
+    names = {v: var(f"step{i}", v.annotation) for i, v in enumerate(cut)}
+    once = Function(f"{function.name}_steps", (*same, *xs), (), tuple_(cut))
+    batched = known.batched(once, [False] * len(same) + [True] * len(xs), e.attr("length"))
+    if batched is None:
+        return None
+    blocks, result = replaced(function, names)
+    rest = replace(function, params=(*same, *carry, *xs, *names.values()), blocks=blocks, result=result)
+    stacked = inlined(batched, [*p.constants, *p.xs])
+    used = set(rest.expressions())
+    still = {q: a for q, a in zip((*same, *xs), (*p.constants, *p.xs), strict=True) if q in used or _is_shape(q)}
+    same, xs = ([q for q in some if q in still] for some in (same, xs))
+    rest = replace(rest, params=(*same, *carry, *xs, *names.values()))
+    if missing_sizes(rest):
+        return None
+    body = function_ref(known.add(rest, "rest"))
+    return _scan_like(e, body, [still[q] for q in same], p.carry, [*(still[q] for q in xs), *stacked])
+
+
+def _is_shape(param: Expr) -> bool:
+    return isinstance(param.annotation, Shape)
+
+
+def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
+    """The expressions in `within` that are a contraction or follow, inside it, from one."""
+    found: set[Expr] = set()
+    for e in function.expressions():
+        if e in within and (e.op in _CONTRACTIONS or any(a in found for a in e.args)):
+            found.add(e)
+    return found
+
+
+functions = RuleSet(
+    "functions",
+    schemas=(
+        Schema(
+            "loop_invariants",
+            "what is the same at every step of a loop is computed before it",
+            "exact",
+            frozenset(("loops",)),
+            _leave_the_loop,
+        ),
+        Schema(
+            "loop_steps",
+            "a contraction of what a scan goes over, for which no step waits, is done for all steps at once",
+            "reassociate",
+            frozenset(("loops",)),
+            _batch,
+        ),
+        Schema(
+            "calls_ahead",
+            "what a called function computes of operands known ahead of the calls is computed before it",
+            "exact",
+            frozenset(("calls",)),
+            _run_ahead,
+        ),
+    ),
+)

@@ -1,0 +1,54 @@
+"""Rules about functions of the module, which no pattern over values can state.
+
+A schema looks at one node that runs functions (a loop, a call) and proposes an equal expression, for which it may make
+new functions. What it proposes stands in the e-graph beside the node as written, and extraction decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Function
+from relax_eg.shapes import Dim
+
+if TYPE_CHECKING:
+    from relax_eg.rules.rule import Numerics
+
+
+class Functions(Protocol):
+    """What a schema knows of the module's functions."""
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        """The function in its best form if it is one pure block, else None. With `outside`: best when what follows from
+        the parameters that are the same at every step is nearly free."""
+        ...
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        """For each parameter of a function that is called, whether what it gets is known ahead of the calls."""
+        ...
+
+    def add(self, function: Function, suffix: str) -> Function:
+        """A new function of the module, named after `function` and what was done to it."""
+        ...
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        """`function` applied to each of `length` slices of its `mapped` parameters, the results stacked; None where
+        that cannot be formed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A rule about functions. `propose` gives an expression equal to a node, or None where it has nothing to say."""
+
+    name: str
+    doc: str
+    numerics: Numerics
+    tags: frozenset[str]
+    propose: Callable[[Expr, Functions], Expr | None]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.doc}"

@@ -1,0 +1,210 @@
+"""The functions of a module, each optimized in e-graphs of its own, one per dataflow block; callees first.
+
+A caller sees a function as a call, or as a loop over it. What rules about functions propose (`rules.schemas`) stands
+beside the node as written when the caller's e-graph is made, and extraction decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from relax_eg.backend.lower import run_function
+from relax_eg.debug import tell
+from relax_eg.egraph import EGraph, Saturation, dump
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.weights import cheapest
+from relax_eg.frontends.jax_batch import batched
+from relax_eg.ir.calls import callees_first
+from relax_eg.ir.control import functions_of, parts
+from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, postorder
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.partition import missing_sizes, static_expressions
+from relax_eg.options import ASSUMED_SIZE, Options
+from relax_eg.shapes import Dim
+
+# What leaves a loop is done once instead of many times; how many, a body cannot know.
+_OUTSIDE_A_LOOP = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one e-graph: its saturation, and how many nodes of the choice each rule made."""
+
+    saturation: Saturation
+    made: Mapping[str, int]
+
+
+@dataclass
+class Units:
+    """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
+
+    `functions`: every function in its best form so far, those that rules made included."""
+
+    module: Module
+    options: Options
+    functions: dict[str, Function] = field(init=False)
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    _outside: dict[str, Function] = field(default_factory=dict[str, Function])
+    _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    _started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.functions = {f.name: f for f in self.module}
+
+    def run(self, weights: set[str]) -> Module:
+        """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
+        are known ahead of the calls."""
+        entry = self.module.main
+        self._ahead = _known_ahead(entry, weights)
+        loops = _constants_of_loops(self.module)
+        for f in callees_first(self.module):
+            if f.name == entry.name:
+                continue
+            flags, once = self._ahead.get(f.name, ()), None
+            if not any(flags) and f.name in loops:
+                flags, once = [i < loops[f.name] for i in range(len(f.params))], _OUTSIDE_A_LOOP
+            same = {str(p.attr("name")) for p, flag in zip(f.params, flags, strict=False) if flag}
+            self.functions[f.name] = self._optimized(f, set(), same, once)
+            tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
+        main = self._optimized(entry, weights)
+        return Module((main, *self._needed_by(main)))
+
+    def _optimized(
+        self, function: Function, weights: set[str], same: set[str] | None = None, once: float | None = None
+    ) -> Function:
+        """`function` with the cheapest values. Where some parameters are the `same` at every step, also the form that
+        is best when what follows from them is nearly free, or costs the share `once`."""
+        blocks: list[Block] = []
+        for block in function.blocks:
+            if not block.dataflow or not block.bindings:
+                blocks.append(block)
+                continue
+            forms = self._choices(block, weights, same or set(), once)
+            new = [
+                Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
+            ]
+            blocks.append(new[0])
+            if len(new) > 1 and len(function.blocks) == 1:
+                self._outside[function.name] = replace(function, blocks=(new[1],))
+        return replace(function, blocks=tuple(blocks))
+
+    def _choices(self, block: Block, weights: set[str], same: set[str], once: float | None) -> list[list[Expr]]:
+        options = self.options
+        roots = [b.value for b in block.bindings]
+        left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
+        budget = replace(options.budget, seconds=min(options.budget.seconds, left))
+        with EGraph(roots, options.rules, options.scope, self._alternatives(roots)) as egraph:
+            saturation = egraph.saturate(budget, options.progress)
+            read = dump(egraph)
+        if options.progress is not None:
+            options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
+        models = [WholeCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
+        selection = cheapest(read.graph, read.decode, weights, models)
+        made: dict[str, int] = {}
+        for c, k in enumerate(selection.choice):
+            rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
+            if rule:
+                made[rule] = made.get(rule, 0) + 1
+        self.outcomes.append(Outcome(saturation, made))
+        values = [read.decode(selection.choice)]
+        if same:
+            apart = cheapest(read.graph, read.decode, same, models, once)
+            values.append(read.decode(apart.choice))
+        return values
+
+    def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
+        """`binding` with an assumed size for variables of the function that the entry does not have."""
+        names = missing_sizes(Function("block", (), (block,), block.bindings[0].value))
+        return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
+
+    def _alternatives(self, roots: Sequence[Expr]) -> list[tuple[Expr, Expr, str]]:
+        """What rules about functions propose: (node, equal expression, rule), each rule after the one before."""
+        found: list[tuple[Expr, Expr, str]] = []
+        for e in postorder(roots) if self.options.rules.schemas else ():
+            if not functions_of(e):
+                continue
+            latest = e
+            for schema in self.options.rules.schemas:
+                proposed = schema.propose(latest, self)
+                if proposed is not None:
+                    latest = proposed
+                    found.append((e, proposed, schema.name))
+        return found
+
+    def _needed_by(self, main: Function) -> list[Function]:
+        needed: dict[str, Function] = {}
+        work = [main]
+        while work:
+            for e in work.pop().expressions():
+                for name in functions_of(e):
+                    if name not in needed:
+                        needed[name] = self.functions[name]
+                        work.append(needed[name])
+        return [f for name, f in self.functions.items() if name in needed]
+
+    # What rules about functions may ask.
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        found = self._outside.get(name) if outside else None
+        found = found or self.functions.get(name)
+        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
+        return found if pure else None
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        return self._ahead.get(name) or (False,) * len(self.functions[name].params)
+
+    def add(self, function: Function, suffix: str) -> Function:
+        stem = f"{function.name}_{suffix}"
+        known = self.functions.get(stem)
+        count = 0
+        name = stem
+        while known is not None and replace(known, name=function.name) != function:
+            count += 1
+            name = f"{stem}{count}"
+            known = self.functions.get(name)
+        if known is None:
+            self.functions[name] = replace(function, name=name)
+        return self.functions[name]
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        if missing_sizes(function):
+            return None
+        module = Module((function, *(f for f in self.functions.values() if f.name != function.name)))
+        run = functools.partial(_run, module, function)
+        return batched(run, function, mapped, length)
+
+
+def _run(module: Module, function: Function, *arrays: Any) -> Any:
+    return run_function(module, function, arrays)
+
+
+def _constants_of_loops(module: Module) -> dict[str, int]:
+    """For each body of a loop how many of its first parameters are the same at every step, at each of its sites."""
+    counts: dict[str, int] = {}
+    for f in module:
+        for e in f.expressions():
+            if e.op not in (SCAN, WHILE):
+                continue
+            p = parts(e.op, e.args, dict(e.attrs))
+            constants = (p.condition_constants, p.constants) if e.op == WHILE else (p.constants,)
+            for ref, same in zip(p.functions, constants, strict=True):
+                name = str(ref.attr("name"))
+                counts[name] = min(counts.get(name, len(same)), len(same))
+    return counts
+
+
+def _known_ahead(entry: Function, weights: set[str]) -> dict[str, tuple[bool, ...]]:
+    """For each function the entry calls, and each of its parameters, whether at every call its operand follows from
+    the weights alone."""
+    static = static_expressions(entry, weights) if weights else set[Expr]()
+    found: dict[str, tuple[bool, ...]] = {}
+    for e in entry.expressions() if weights else ():
+        if e.op == CALL:
+            for name in functions_of(e):
+                here = tuple(a in static for a in e.args[1:])
+                found[name] = tuple(x and y for x, y in zip(found.get(name, here), here, strict=True))
+    return found
