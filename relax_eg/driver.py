@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, Literal
 
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized, Program, Variant
@@ -17,7 +17,7 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, Opaque, price_program
+from relax_eg.extract.report import CostReport, Opaque, ProgramCost, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
@@ -43,6 +43,7 @@ def optimize(
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
     progress: Progress | None = None,
+    sharing: Literal["on", "off"] = "on",
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -53,13 +54,14 @@ def optimize(
     several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
     outside, a call raises. `weights`: arguments known ahead of the calls, by name or position: what depends on
     them alone is computed once. `numerics`: the loosest class of rules allowed. `budget`: limits of the search.
-    `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
+    `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on. `sharing`: whether repeated
+    blocks of a large program (the layers of a transformer) are found and optimized once.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
     check_kinds(rules, at, bounds, weights, budget, progress)
     traced = _traced(program, specs, kwspecs, bounds)
-    options = read_options(traced, rules, target, at, bounds, weights, numerics, budget or Budget(), progress)
+    options = read_options(traced, rules, target, at, bounds, weights, numerics, budget or Budget(), progress, sharing)
     return _optimize(traced, options)
 
 
@@ -99,10 +101,11 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     units = Units(traced.module, options)
     candidate = units.run(weights)
-    kept = not _pays(traced.module, candidate, weights, options)
+    prices = [_prices(traced.module, candidate, weights, b, options) for b in options.bindings]
+    kept = not _pays(prices)
     module = traced.module if kept else candidate
     check_module(module)
-    report = _report(traced, module, kept, weights, options, units.outcomes, time.perf_counter() - started)
+    report = _report(traced, module, prices[0], kept, options, units.outcomes, time.perf_counter() - started)
     program = Program(
         traced.fn,
         module,
@@ -133,38 +136,41 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
     return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
 
 
-def _pays(written: Module, candidate: Module, weights: set[str], options: Options) -> bool:
+def _prices(
+    written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options
+) -> tuple[ProgramCost, ProgramCost]:
+    """The program as written and the candidate at a binding. As written, what depends on the weights alone is computed
+    at every call; the candidate computes it once."""
+    before = price_program(written.main, _model(written, binding, options))
+    cut = split(candidate.main, weights).prepare.result.args if weights else ()
+    prepared = (len(cut), prepared_bytes(cut, binding))
+    once = static_expressions(candidate.main, weights)
+    return before, price_program(candidate.main, _model(candidate, binding, options), once, prepared)
+
+
+def _model(module: Module, binding: Sizes, options: Options) -> WholeCost:
+    return WholeCost(options.profile, binding, {f.name: f for f in module})
+
+
+def _pays(prices: Sequence[tuple[ProgramCost, ProgramCost]]) -> bool:
     """Whether the candidate is predicted to gain more than 5% over the program as written.
 
-    Over several bindings that is the geometric mean; or one of them, if none loses. As written, what depends on the
-    weights alone is computed at every call; the candidate computes it once.
+    Over several bindings that is the geometric mean; or one of them, if none loses.
     """
-    once = static_expressions(candidate.main, weights)
-    gains: list[float] = []
-    for b in options.bindings:
-        before = price_program(written.main, _model(written, b, options)).seconds
-        after = price_program(candidate.main, _model(candidate, b, options), once).seconds
-        gains.append(before / after if after > 0 else 1.0)
+    gains = [before.seconds / after.seconds if after.seconds > 0 else 1.0 for before, after in prices]
     return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
-
-
-def _model(module: Module, binding: Mapping[str, int], options: Options) -> WholeCost:
-    return WholeCost(options.profile, binding, {f.name: f for f in module})
 
 
 def _report(
     traced: Traced,
     module: Module,
+    prices: tuple[ProgramCost, ProgramCost],
     kept: bool,
-    weights: set[str],
     options: Options,
     outcomes: Sequence[Outcome],
     seconds: float,
 ) -> CostReport:
     binding = options.bindings[0]
-    after = module.main
-    cut = () if kept or not weights else split(after, weights).prepare.result.args
-    once = None if kept else static_expressions(after, weights)
     matches: dict[str, int] = {}
     used: dict[str, int] = {}
     phases: dict[str, float] = {}
@@ -179,8 +185,8 @@ def _report(
         target=options.profile.name,
         execution="whole",
         at=binding,
-        before=price_program(traced.module.main, _model(traced.module, binding, options)),
-        after=price_program(after, _model(module, binding, options), once, (len(cut), prepared_bytes(cut, binding))),
+        before=prices[0],
+        after=prices[0] if kept else prices[1],
         rules=dict(sorted(used.items(), key=lambda kv: (-kv[1], kv[0]))),
         matches=matches,
         numerics=tuple(n for n in NUMERICS if n in classes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
@@ -35,6 +35,7 @@ class Options:
     numerics: tuple[Numerics, ...]
     budget: Budget
     progress: Progress | None
+    sharing: Literal["on", "off"]
 
 
 def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, budget: Any, progress: Any) -> None:
@@ -62,13 +63,17 @@ def read_options(
     numerics: str,
     budget: Budget,
     progress: Progress | None,
+    sharing: Any,
 ) -> Options:
     name, known = traced.name, traced.module.main.size_variables
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
+    if sharing not in ("on", "off"):
+        raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     _known_names(name, "bounds", bounds or {}, known)
-    scope = Scope(bounds)
-    for v in bounds or {}:
+    scope = traced.arguments.scope.child()
+    for v, bound in (bounds or {}).items():
+        scope.bound(v, bound)
         low, _ = scope.bounds(v)
         if low is not None and low < 1:
             raise BoundsError(f"{name}(): the lower bound of {v} is {low}; a traced program takes sizes >= 1")
@@ -80,13 +85,10 @@ def read_options(
         for v, size in binding.items():
             if not isinstance(size, int) or isinstance(size, bool):
                 raise BoundsError(f"{name}(): at {v} = {size!r}; an integer is accepted")
-        full = dict(binding)
-        for v in known:
-            if v not in full:
-                assumed = True
-                low, high = scope.bounds(v)
-                full[v] = max(low or 1, min(ASSUMED_SIZE, high if high is not None else ASSUMED_SIZE))
-        scope.check(full, name)
+        scope.check(binding, name)
+        left = [v for v in known if v not in binding]
+        assumed = assumed or bool(left)
+        full = {**binding, **scope.example(left, ASSUMED_SIZE, binding)}
         bindings.append({v: full[v] for v in known})
     chosen = rules if rules is not None else default_rules
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
@@ -100,6 +102,7 @@ def read_options(
         allowed,
         budget,
         progress,
+        sharing,
     )
 
 

@@ -7,6 +7,7 @@ beside the node as written when the caller's e-graph is made, and extraction dec
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of, parts
 from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.options import ASSUMED_SIZE, Options
 from relax_eg.shapes import Dim
@@ -50,10 +52,27 @@ class Units:
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self.functions = {f.name: f for f in self.module}
+        if self.options.sharing == "on":
+            self._share()
+
+    def _share(self) -> None:
+        """Make repeated blocks functions, each a unit that is looked at once."""
+        for f in self.module:
+            self.functions[f.name], made = outline(f, self._fresh)
+            for block in made:
+                self.functions[block.name] = block
+                calls = sum(block.name in functions_of(e) for e in self.functions[f.name].expressions())
+                tell(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
+        self.module = Module(tuple(self.functions.values()))
+
+    def _fresh(self, stem: str) -> str:
+        names = (f"{stem}{i or ''}" for i in itertools.count())
+        return next(n for n in names if n not in self.functions)
 
     def run(self, weights: set[str]) -> Module:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
@@ -159,16 +178,13 @@ class Units:
 
     def add(self, function: Function, suffix: str) -> Function:
         stem = f"{function.name}_{suffix}"
-        known = self.functions.get(stem)
-        count = 0
-        name = stem
-        while known is not None and replace(known, name=function.name) != function:
-            count += 1
-            name = f"{stem}{count}"
-            known = self.functions.get(name)
-        if known is None:
-            self.functions[name] = replace(function, name=name)
-        return self.functions[name]
+        for known in self._made.get(stem, ()):
+            if replace(known, name=function.name) == function:
+                return known
+        made = replace(function, name=self._fresh(stem))
+        self._made.setdefault(stem, []).append(made)
+        self.functions[made.name] = made
+        return made
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
         if missing_sizes(function):

@@ -63,6 +63,7 @@ class WholeCost:
         self.binding = dict(binding)
         self.functions = functions or {}
         self._memo: dict[tuple[object, ...], NodeCost] = {}
+        self._models: dict[tuple[object, ...], WholeCost] = {}
         self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
 
     def trips(self, site: Site) -> list[tuple[Function, float, WholeCost]]:
@@ -92,8 +93,11 @@ class WholeCost:
             for wanted, d in zip(dims_of(p.annotation), dims_of(a), strict=False):
                 if str(wanted) in wanted.variables and d.variables <= self.binding.keys():
                     binding.setdefault(str(wanted), self._at(d))
-        model = WholeCost(self.profile, binding, self.functions)
-        model._running = self._running | {function.name}
+        key = (function.name, tuple(binding.items()))
+        model = self._models.get(key)
+        if model is None:
+            model = self._models[key] = WholeCost(self.profile, binding, self.functions)
+            model._running = self._running | {function.name}
         return model
 
     def price(self, site: Site, result: Annotation) -> NodeCost:

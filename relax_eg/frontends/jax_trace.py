@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from relax_eg.debug import stage
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
 from relax_eg.frontends.jax_control import Functions
@@ -63,6 +64,7 @@ class Traced:
         return any(not block.dataflow for block in self.module.main.blocks)
 
 
+@stage("trace")
 def trace_function(
     fn: Callable[..., Any],
     specs: tuple[Any, ...] = (),

@@ -161,7 +161,7 @@ class Walk:
         rule = RULES.get(eqn.primitive.name)
         if rule is None or _has_effects(eqn) or any(_asks(eqn.params.get(g)) for g in _GUARDS):
             return None
-        out = [annotation_of(v.aval) for v in eqn.outvars]
+        out = [self.annotation_of(v.aval) for v in eqn.outvars]
         if not all(_is_numeric(a) for a in (*out, *(o.annotation for o in operands))):
             return None
         try:
@@ -203,14 +203,21 @@ class Walk:
         return self.sizes.names
 
     def annotation_of(self, aval: Any) -> Annotation:
-        return annotation_of(aval)
+        """As the function of this name, each shape and dtype read once: a symbolic size is read from its text."""
+        key = (aval.shape, aval.dtype) if isinstance(aval, ShapedArray) else None
+        if key is None:
+            return Object()
+        found = self.sizes.annotations.get(key)
+        if found is None:
+            found = self.sizes.annotations[key] = annotation_of(aval)
+        return found
 
     def constant(self, value: Any) -> Expr:
         return constant(value)
 
     def _opaque(self, eqn: Any, operands: list[Expr], line: str | None) -> list[Expr]:
         primitive = eqn.primitive
-        out = [annotation_of(v.aval) for v in eqn.outvars]
+        out = [self.annotation_of(v.aval) for v in eqn.outvars]
         annotation = Tuple(tuple(out)) if primitive.multiple_results else out[0]
         attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
         if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:

@@ -3,6 +3,8 @@
 A spec is, for each argument, one of: a spec string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array
 of JAX or numpy (it stands for arrays of its own shape and dtype), a `jax.ShapeDtypeStruct`, an `ir.Tensor`, a Python
 number (a weakly typed scalar, as `jax.jit` takes it), None, or a pytree of these.
+
+Sizes may be symbolic dimensions of JAX: what their `jax.export.SymbolicScope` says of them holds of the arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,10 @@ import jax
 import numpy as np
 
 from relax_eg.errors import SpecError, TraceError
-from relax_eg.frontends.symbolic import Sizes, to_dim
+from relax_eg.frontends.symbolic import Sizes, constraints_of, is_symbolic, to_dim, variables_of
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import np_dtype
-from relax_eg.shapes import Dim, parse_spec
+from relax_eg.shapes import Dim, Scope, parse_spec
 from relax_eg.shapes.spec import Star
 
 ACCEPTED = (
@@ -49,11 +51,13 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `bind` normalises them."""
+    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `bind` normalises them; `scope`
+    knows what the sizes' own scopes say of them."""
 
     signature: inspect.Signature | None
     leaves: tuple[Leaf, ...]
     tree: Any
+    scope: Scope
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,13 +85,34 @@ def read_arguments(
             f"the specs do not fit `{name}{signature}`: {error}\n  accepted: one spec for each argument of the call"
         ) from None
     flat, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+    named = [(*_path(signature, len(args), keys), spec) for keys, spec in flat]
+    constraints = _constraints((path, spec) for _, path, spec in named)
+    sizes.constrain(constraints)
     used: set[str] = set()
-    leaves: list[Leaf] = []
-    for keys, spec in flat:
-        argument, path = _path(signature, len(args), keys)
-        identifier = _identifier(path, used)
-        leaves.append(_leaf(path, argument, identifier, spec, sizes))
-    return Arguments(signature, tuple(leaves), tree)
+    leaves = [_leaf(path, argument, _identifier(path, used), spec, sizes) for argument, path, spec in named]
+    return Arguments(signature, tuple(leaves), tree, Scope.from_constraints(constraints))
+
+
+def _constraints(specs: Iterable[tuple[str, Any]]) -> list[str]:
+    """What the scopes of symbolic dimensions say of them. SpecError where two scopes have a variable of the same name.
+
+    What is said of variables that no argument has cannot be checked when the function is called, so it is not believed.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    owners: dict[str, tuple[Any, str]] = {}
+    for path, spec in specs:
+        shape = getattr(spec, "shape", None)
+        for size in filter(is_symbolic, shape if isinstance(shape, tuple) else ()):
+            found[id(size.scope)] = constraints_of(size)
+            for name in to_dim(size).variables:
+                scope, first = owners.setdefault(name, (size.scope, path))
+                if scope is not size.scope:
+                    raise SpecError(
+                        f"argument `{path}`: `{name}` is of another jax.export.SymbolicScope than the `{name}` of "
+                        f"argument `{first}`\n  accepted: symbolic_shape(..., scope=scope) with the same scope for both"
+                    )
+    texts = dict.fromkeys(text for texts in found.values() for text in texts)
+    return [text for text in texts if variables_of(text) <= owners.keys()]
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:

@@ -6,7 +6,7 @@ documents and reads back, not by the private attributes of the expression object
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from jax import export
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.shapes.expression import fold_expression
+from relax_eg.shapes.relation import read_statement
 
 # JAX prints floor division and remainder as functions, and a power with `^`.
 _FUNCTIONS = {
@@ -33,6 +34,17 @@ def is_symbolic(value: Any) -> bool:
 def to_dim(size: Any) -> Dim:
     """The `Dim` of a JAX dimension: an integer or a symbolic expression."""
     return _read(str(size)) if is_symbolic(size) else Dim.of(int(size))
+
+
+def constraints_of(size: Any) -> tuple[str, ...]:
+    """What the scope of a symbolic dimension of JAX says, in the words it was given in."""
+    _, _, text = str(size.scope).partition(" with constraints:")
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def variables_of(constraint: str) -> frozenset[str]:
+    """The variables in a constraint in JAX's spelling."""
+    return frozenset[str]().union(*(relation.variables for relation in read_statement(constraint.replace("^", "**"))))
 
 
 @lru_cache(1 << 12)
@@ -55,8 +67,15 @@ class Sizes:
             if low > 1:  # 1 is JAX's own assumption, and it refuses to hear it again
                 constraints.append(f"{name} >= {low}")
             constraints.append(f"{name} <= {high}")
+        self._constraints = constraints
         self.scope = export.SymbolicScope(constraints)
         self._variables: dict[str, Any] = {}
+        self.annotations: dict[Any, Any] = {}  # by shape and dtype, for the walk of this trace
+
+    def constrain(self, constraints: Iterable[str]) -> None:
+        """Adds constraints in JAX's spelling; before any size is met."""
+        self._constraints.extend(constraints)
+        self.scope = export.SymbolicScope(self._constraints)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -163,7 +163,8 @@ def _check_condition(p: Parts) -> None:
 
 def _check_carry(op: str, result: Annotation, carry: Sequence[Annotation], exactly: bool) -> tuple[Annotation, ...]:
     """The fields a body returns, of which the first are the next carry."""
-    if not isinstance(result, Tuple) or len(result.fields) < len(carry) or (exactly and len(result.fields) > len(carry)):
+    n = len(result.fields) if isinstance(result, Tuple) else -1
+    if not isinstance(result, Tuple) or n < len(carry) or (exactly and n > len(carry)):
         raise OperatorError(f"{op}: the body returns {result}; a tuple that starts with the {len(carry)} carried values")
     for i, (before, after) in enumerate(zip(carry, result.fields, strict=False)):
         if before != after:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from relax_eg.errors import OperatorError
@@ -218,18 +218,25 @@ def program_of(site: Site) -> TensorProgram | None:
 
 def pattern_kind(site: Site) -> PatternKind:
     """The pattern kind, read off the equations (Relax, Algorithm 1); Opaque where there are none."""
-    program = program_of(site)
-    return PatternKind.OPAQUE if program is None else classify(program)
+    return _analysed(site.op, site.operands, tuple(site.attrs.items()))[0]
 
 
 def counts(site: Site) -> Counts:
     """Flops and bytes moved by one use of an operator, as expressions in the sizes."""
-    cost = get(site.op).cost
-    if cost is not None:
-        return cost(site)
-    program = program_of(site)
-    assert program is not None  # Operator.__post_init__ saw to it
-    return count(program)
+    return _analysed(site.op, site.operands, tuple(site.attrs.items()))[1]
+
+
+@lru_cache(1 << 14)
+def _analysed(
+    op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]
+) -> tuple[PatternKind, Counts]:
+    """Pattern kind and counts, which every model and every program that has this use asks for again."""
+    site = Site(op, operands, dict(attrs))
+    program, cost = program_of(site), get(op).cost
+    if program is None:
+        assert cost is not None  # Operator.__post_init__ saw to it
+        return PatternKind.OPAQUE, cost(site)
+    return classify(program), count(program) if cost is None else cost(site)
 
 
 def bytes_of(annotation: Annotation) -> Dim:

@@ -1,0 +1,301 @@
+"""Repeated blocks: equal sub-graphs up to their inputs, as calls of one function.
+
+The layers of a transformer are one graph many times over, on other weights. Written in order, operands first, such a
+program repeats with a period; the repetitions become calls of a function that is optimized once. The last repetition
+stays in place, so that it is looked at together with what follows it, and so does whatever does not repeat.
+
+The period is found by comparing the sequence of nodes with itself, shifted: O(nodes) for each of a few periods. They
+begin where fewest values cross, and of such places where most repetitions result. What repeats in a first layer, among
+nodes that only that layer has, is found by matching the graph from the value the second one takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from relax_eg.debug import stage
+from relax_eg.ir.annotations import Shape
+from relax_eg.ir.calls import call_function, function_ref
+from relax_eg.ir.expr import CONSTANT, Expr, node, postorder, shape_value, tuple_, tuple_get, var
+from relax_eg.ir.module import Binding, Block, Function
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.shapes import Dim
+
+SMALLEST_PROGRAM = 256  # nodes: below, everything is looked at together
+SMALLEST_BLOCK = 16  # nodes
+_PERIODS = 8  # candidates looked at
+_WAISTS = 4
+_ROUNDS = 8  # kinds of repeated block in one program
+_LEAST_SAVED = 48  # nodes
+
+
+Naming = Callable[[str], str]
+
+
+@stage("share")
+def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]]:
+    """`function` with its repeated blocks as calls, and the functions called. `fresh(stem)` gives a function name that
+    is not taken."""
+    made: list[Function] = []
+    blocks: list[Block] = []
+    for block in function.blocks:
+        for _ in range(_ROUNDS if block.dataflow else 0):
+            found = _outlined(block, fresh, function)
+            if found is None:
+                break
+            block, called = found
+            made.append(called)
+        blocks.append(block)
+    if not made:
+        return function, []
+    return Function(function.name, function.params, tuple(blocks), function.result, function.sources), made
+
+
+def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[Block, Function] | None:
+    values = [b.value for b in block.bindings]
+    order = [e for e in postorder(values) if e.args]
+    if len(order) < SMALLEST_PROGRAM:
+        return None
+    whole = max((_extended_back(_alike(r), order) for r in _repeats(order)), key=len, default=[])
+    rows = _alike(whole)[:-1]
+    if len(rows) < 2:
+        return None
+    outputs = _outputs(rows, order, values)
+    called, operands = _function(rows, outputs, fresh("block"), function)
+    new = _with_calls(block, rows, outputs, called, operands)
+    return None if new is None else (new, called)
+
+
+def _repeats(order: Sequence[Expr]) -> list[list[list[Expr]]]:
+    """The repetition that saves most nodes, from each place where fewest values cross to its end: `rows[r][k]` is node
+    k of repetition r, operands first, and the nodes of a column have equal operators, attributes and annotations."""
+    kinds: dict[Any, int] = {}
+    tokens = np.array([kinds.setdefault(_kind(e), len(kinds)) for e in order])
+    best: tuple[int, int, int, int] | None = None  # saved, period, start, length
+    for period in _periods(tokens):
+        for start, length in _runs(tokens[:-period] == tokens[period:]):
+            repetitions = (length + period) // period
+            saved = (repetitions - 2) * period
+            if repetitions >= 3 and saved >= _LEAST_SAVED and (best is None or saved > best[0]):
+                best = (saved, period, start, length + period)
+    if best is None:
+        return []
+    _, period, start, length = best
+    return [
+        [list(order[i : i + period]) for i in range(waist, start + length - period + 1, period)]
+        for waist in _waists(order, period, start)
+    ]
+
+
+def _kind(e: Expr) -> Any:
+    # Types belong to it: an attribute 1 is not an attribute True.
+    return (e.op, e.attrs, repr(e.attrs), e.annotation, tuple(a.annotation for a in e.args))
+
+
+def _periods(tokens: np.ndarray[Any, Any]) -> list[int]:
+    """Distances at which equal nodes follow each other most often; short ones a few times over."""
+    votes: Counter[int] = Counter()
+    last: dict[int, int] = {}
+    for i, t in enumerate(tokens.tolist()):
+        if t in last:
+            votes[i - last[t]] += 1
+        last[t] = i
+    found: dict[int, None] = {}
+    for distance, _ in votes.most_common(_PERIODS):
+        found[distance * -(-SMALLEST_BLOCK // distance)] = None
+    # Kinds that occur several times in a block vote for shorter distances; kinds that occur once have the period.
+    counts = Counter(tokens.tolist())
+    for n, _ in Counter(counts.values()).most_common(_PERIODS):
+        rare = [t for t, c in counts.items() if c == n][:1] if n >= 3 else []
+        for t in rare:
+            places = np.flatnonzero(tokens == t)
+            period = int(np.median(np.diff(places)))
+            found[period * -(-SMALLEST_BLOCK // period)] = None
+    return [p for p in found if p <= len(tokens) // 3]
+
+
+def _runs(equal: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
+    """Start and length of every stretch of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield start, end - start
+
+
+def _waists(order: Sequence[Expr], period: int, start: int) -> list[int]:
+    """The places, within a period of `start`, at which fewest values are needed later; the first few."""
+    place = {e: i for i, e in enumerate(order)}
+    last_use = list(range(len(order)))
+    for i, e in enumerate(order):
+        for a in e.args:
+            if a in place:
+                last_use[place[a]] = i
+    crossing = np.zeros(len(order) + 1, np.int64)
+    for i, last in enumerate(last_use):
+        crossing[i + 1] += 1
+        crossing[last + 1] -= 1
+    crossing = np.cumsum(crossing)  # crossing[b]: values before place b that b or a later place reads
+    costs = crossing[start + period : start + 2 * period]
+    return [start + s for s in np.flatnonzero(costs == costs.min()).tolist()[:_WAISTS]]
+
+
+def _extended_back(rows: list[list[Expr]], order: Sequence[Expr]) -> list[list[Expr]]:
+    """The repetitions, with earlier ones whose nodes stand among others."""
+    while True:
+        row = _before(rows, order)
+        if row is None:
+            return rows
+        rows = [row, *rows]
+
+
+def _before(rows: list[list[Expr]], order: Sequence[Expr]) -> list[Expr] | None:
+    """The repetition that gives the first row what the first gives the second."""
+    if len(rows) < 2:
+        return None
+    first, second = rows[0], rows[1]
+    index = {e: k for k, e in enumerate(first)}
+    for k, e in enumerate(second):
+        for j, a in enumerate(e.args):
+            if a in index and first[k].args[j].args:
+                row = _matched(first, index, index[a], first[k].args[j])
+                if row is not None and not set(row) & set(first) and _is_closed(row, order):
+                    return row
+    return None
+
+
+def _matched(template: list[Expr], index: dict[Expr, int], root: int, at: Expr) -> list[Expr] | None:
+    """The nodes below `at` that stand to it as the template's to its node `root`; None unless all have one."""
+    found: dict[int, Expr] = {root: at}
+    work = [root]
+    while work:
+        k = work.pop()
+        old, new = template[k], found[k]
+        if _kind(old) != _kind(new):
+            return None
+        for a, b in zip(old.args, new.args, strict=True):
+            m = index.get(a)
+            if m is None:
+                continue
+            if m not in found:
+                found[m] = b
+                work.append(m)
+            elif found[m] is not b:
+                return None
+    return [found[k] for k in range(len(template))] if len(found) == len(template) else None
+
+
+def _is_closed(row: list[Expr], order: Sequence[Expr]) -> bool:
+    """Whether nothing outside `row` that it reads follows from it."""
+    members = set(row)
+    follows: set[Expr] = set()
+    inside = False
+    for e in order:
+        inside = inside or e in members
+        if not inside:
+            continue
+        if e in members:
+            if any(a in follows for a in e.args):
+                return False
+        elif any(a in members or a in follows for a in e.args):
+            follows.add(e)
+        if e is row[-1]:
+            break
+    return True
+
+
+def _wiring(row: list[Expr]) -> tuple[int, ...]:
+    """For each operand of each node which node of the row it is, -1 for one outside."""
+    place = {e: k for k, e in enumerate(row)}
+    return tuple(place.get(a, -1) for e in row for a in e.args)
+
+
+def _alike(rows: list[list[Expr]]) -> list[list[Expr]]:
+    """The longest stretch of repetitions that are wired in the same way."""
+    wiring = list(map(_wiring, rows))
+    best: list[list[Expr]] = []
+    start = 0
+    for r in range(1, len(rows) + 1):
+        if r == len(rows) or wiring[r] != wiring[start]:
+            if r - start > len(best):
+                best = rows[start:r]
+            start = r
+    return best
+
+
+def _outputs(rows: list[list[Expr]], order: Sequence[Expr], values: Sequence[Expr]) -> list[int]:
+    """Which nodes of a repetition are read outside it, in any."""
+    owner = {e: (r, k) for r, row in enumerate(rows) for k, e in enumerate(row)}
+    found = {owner[v][1] for v in values if v in owner}
+    for e in order:
+        mine = owner.get(e, (-1, 0))[0]
+        found.update(owner[a][1] for a in e.args if a in owner and owner[a][0] != mine)
+    return sorted(found)
+
+
+def _function(
+    rows: list[list[Expr]], outputs: Sequence[int], name: str, caller: Function
+) -> tuple[Function, list[list[Expr]]]:
+    """The function of a repetition, and the operands of its call for each.
+
+    A parameter is what stands at some operand in every repetition; what is one constant in all of them is that."""
+    slots: dict[tuple[Expr, ...], Expr] = {}
+    place = {e: k for k, e in enumerate(rows[0])}
+    new: list[Expr] = []
+    for k, e in enumerate(rows[0]):
+        args: list[Expr] = []
+        for j, a in enumerate(e.args):
+            given = tuple(row[k].args[j] for row in rows)
+            if a in place:
+                args.append(new[place[a]])
+            elif a.op == CONSTANT and all(g is a for g in given):
+                args.append(a)
+            else:
+                args.append(slots.setdefault(given, var(f"x{len(slots)}", a.annotation)))
+        new.append(node(e.op, args, e.attrs, e.annotation))
+    sources = {n: caller.sources[e] for e, n in zip(rows[0], new, strict=True) if e in caller.sources}
+    bindings = tuple(Binding(var(f"gv{i or ''}", new[k].annotation), new[k]) for i, k in enumerate(outputs))
+    result = bindings[0].var if len(bindings) == 1 else tuple_(b.var for b in bindings)
+    function = Function(name, tuple(slots.values()), (Block(bindings),), result, MappingProxyType(sources))
+    operands = [[given[r] for given in slots] for r in range(len(rows))]
+    sizes = tuple(Dim.var(v) for v in sorted(missing_sizes(function)))
+    if sizes:
+        function = replace(function, params=(var("sizes", Shape(sizes)), *function.params))
+        operands = [[shape_value(sizes), *row] for row in operands]
+    return function, operands
+
+
+def _with_calls(
+    block: Block, rows: list[list[Expr]], outputs: Sequence[int], called: Function, operands: list[list[Expr]]
+) -> Block | None:
+    """`block` with the repetitions' outputs taken from calls; None where a call does not give what stood there."""
+    where = {row[k]: (r, i) for r, row in enumerate(rows) for i, k in enumerate(outputs)}
+    ref = function_ref(called)
+    done: dict[Expr, Expr] = {}
+    values = [b.value for b in block.bindings]
+    for root in values:
+        stack = [root]
+        while stack:
+            e = stack[-1]
+            r, i = where.get(e, (-1, 0))
+            reads = operands[r] if r >= 0 else e.args
+            waiting = [] if e in done else [a for a in reads if a not in done]
+            if waiting:
+                stack += reversed(waiting)
+                continue
+            stack.pop()
+            if e in done:
+                continue
+            args = [done[a] for a in reads]
+            if r < 0:
+                done[e] = node(e.op, args, e.attrs, e.annotation)
+                continue
+            value = call_function(ref, args)
+            done[e] = tuple_get(value, i) if len(outputs) > 1 else value
+            if done[e].annotation != e.annotation:
+                return None
+    return Block(tuple(Binding(b.var, done[b.value]) for b in block.bindings))
