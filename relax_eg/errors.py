@@ -39,6 +39,14 @@ class OperatorError(RelaxEgError, ValueError):
     """An operator applied to operands or attributes it does not accept."""
 
 
+class UndecidedError(OperatorError):
+    """An operator that needs sizes to be equal which may or may not be."""
+
+
+class UnknownShapeError(UndecidedError, TypeError):
+    """The shape of a value is asked for that is known in part only."""
+
+
 class RuleError(RelaxEgError, ValueError):
     """A rewrite rule that is not accepted: ill-formed, or refuted by a counterexample."""
 

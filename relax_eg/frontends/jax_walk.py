@@ -1,8 +1,8 @@
 """Walking a jaxpr: from JAX's equations to expressions.
 
 Nested functions are inlined, equations with an operator become operators (`jax_primitives.RULES`), control flow runs
-functions of the module (`jax_control`), and every other equation becomes `call_dps_library("jax.<primitive>", ...)` with its parameters as attributes. Effectful equations are
-kept in order as steps of the function.
+functions of the module (`jax_control`), and every other equation becomes `call_dps_library("jax.<primitive>", ...)`
+with its parameters as attributes. Effectful equations are kept in order as steps of the function.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from relax_eg.frontends.jax_sized import Sized, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, constant_value, postorder, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ops.record import call
 
@@ -240,9 +240,12 @@ class Walk:
     def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
         """Give `line` as the source of what was built for one equation; the first equation to build a node keeps it."""
         known = set(operands)
-        for e in postorder(results, stop=lambda e: e in known or e in self.sources):
-            if e not in known and e.op not in (VAR, CONSTANT):
-                self.sources.setdefault(e, line)
+        work = list(results)
+        while work:
+            e = work.pop()
+            if e not in known and e not in self.sources and e.op not in (VAR, CONSTANT):
+                self.sources[e] = line
+                work += e.args
 
 
 def _has_effects(eqn: Any) -> bool:

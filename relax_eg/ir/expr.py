@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.errors import UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.shapes import Dim
 
@@ -77,7 +78,7 @@ class Expr:
         """Sizes of a tensor whose shape is known."""
         shape = self.tensor.shape
         if shape is None:
-            raise TypeError(f"the shape of this {self.op} is not known: {self.annotation}")
+            raise UnknownShapeError(f"the shape of this {self.op} is not known: {self.annotation}")
         return shape
 
     @property
@@ -88,7 +89,7 @@ class Expr:
     def ndim(self) -> int:
         ndim = self.tensor.ndim
         if ndim is None:
-            raise TypeError(f"the rank of this {self.op} is not known")
+            raise UnknownShapeError(f"the rank of this {self.op} is not known")
         return ndim
 
     def __repr__(self) -> str:

@@ -1,0 +1,158 @@
+"""Control flow end to end: what loops and branches compute, and where rules about functions put the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.ir import SCAN, functions_of
+
+
+def array(*shape: int, seed: int = 0) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape) * 0.3, jnp.float32)
+
+
+def ops(function: Any) -> list[str]:
+    return [e.op for e in function.expressions()]
+
+
+def recurrent(x, w, u, b):
+    def step(c, row):
+        c = jnp.tanh(c @ w + row @ u + b)
+        return c, c.sum()
+
+    return jax.lax.scan(step, jnp.zeros((x.shape[1], w.shape[0])), x)
+
+
+def stacked_layers(params, x):
+    def layer(h, p):
+        return h + jnp.tanh(h @ p["w"]) @ p["v"].T, None
+
+    return jax.lax.scan(layer, x, params)[0]
+
+
+def iterate(a, b, x):
+    """A loop whose body computes, at every step, what is the same at all of them."""
+    return jax.lax.fori_loop(0, 40, lambda i, y: y + 0.1 * ((a @ b) @ y), x)
+
+
+def searching(x, n):
+    def unfinished(s):
+        return (s[0] < n) & (jnp.abs(s[1]).max() < 100.0)
+
+    return jax.lax.while_loop(unfinished, lambda s: (s[0] + 1, s[1] * 1.5), (0, x))
+
+
+def choosing(i, x):
+    return jax.lax.switch(i, [jnp.sin, lambda y: y * y.shape[0], lambda y: jnp.flip(y)], x)
+
+
+CASES = {
+    "recurrent": (
+        recurrent,
+        ("t b 8", "16 16", "8 16", "16"),
+        (array(5, 3, 8), array(16, 16), array(8, 16), array(16)),
+    ),
+    "stacked": (
+        stacked_layers,
+        ({"w": "4 8 8", "v": "4 8 8"}, "n 8"),
+        ({"w": array(4, 8, 8), "v": array(4, 8, 8, seed=1)}, array(3, 8)),
+    ),
+    "iterate": (iterate, ("n 64", "64 n", "n"), (array(6, 64), array(64, 6), array(6))),
+    "searching": (searching, ("n", "@ int32"), (array(5), np.int32(7))),
+    "choosing": (choosing, ("@ int32", "n"), (np.int32(1), array(5))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_computes_what_jax_computes(name: str) -> None:
+    fn, specs, args = CASES[name]
+    best = rx.optimize(fn, *specs)
+    assert not best.report.opaque
+    assert best.check(*args).passed
+    assert rx.parse(str(best.module)) is not None
+    for got, want in zip(jax.tree.leaves(jax.jit(rx.jit(fn))(*args)), jax.tree.leaves(fn(*args)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+
+
+def test_a_branch_out_of_range_is_the_nearest() -> None:
+    best = rx.optimize(choosing, "@ int32", "n")
+    for i in (-3, 9):
+        np.testing.assert_allclose(best(np.int32(i), array(4)), choosing(i, array(4)), rtol=1e-6)
+
+
+def test_what_no_step_waits_for_is_done_for_all_at_once() -> None:
+    best = rx.optimize(recurrent, "t b 64", "128 128", "64 128", "128", at={"t": 50, "b": 4})
+    assert best.report.rules["loop_steps"] > 0
+    (loop,) = [e for e in best.module.main.expressions() if e.op == SCAN]
+    (body,) = functions_of(loop)
+    assert "matmul" in ops(best.module.main) and ops(best.module[body]).count("matmul") == 1
+    without = rx.optimize(recurrent, "t b 64", "128 128", "64 128", "128", rules=rx.rules.default - "loops")
+    assert "matmul" not in ops(without.module.main)
+
+
+def test_what_every_step_repeats_leaves_the_loop() -> None:
+    best = rx.optimize(iterate, "n 512", "512 n", "n", at={"n": 16})
+    assert best.report.rules.get("loop_invariants")
+    assert "matmul" in ops(best.module.main)
+    assert best.check(array(16, 512), array(512, 16), array(16)).passed
+    # At other sizes two products with a vector are less work than the product of the matrices.
+    other = rx.optimize(iterate, "n 16", "16 n", "n", at={"n": 512})
+    assert "matmul" not in ops(other.module.main)
+
+
+def test_weights_stacked_for_a_loop_are_prepared() -> None:
+    specs = ({"w": "12 64 64", "v": "12 64 64"}, "n 64")
+    params = {"w": array(12, 64, 64), "v": array(12, 64, 64, seed=1)}
+    best = rx.optimize(stacked_layers, *specs, weights=("params",), at={"n": 4})
+    ready = best.prepare(params)
+    np.testing.assert_allclose(ready(array(4, 64)), stacked_layers(params, array(4, 64)), rtol=2e-5, atol=1e-5)
+
+
+def test_no_steps_at_all() -> None:
+    best = rx.optimize(recurrent, "0 b 64", "128 128", "64 128", "128")
+    carry, ys = best(jnp.zeros((0, 3, 64)), array(128, 128), array(64, 128), array(128))
+    assert ys.shape == (0,) and not carry.any()
+
+
+def test_bodies_are_differentiated_and_batched_as_written() -> None:
+    fn, specs, args = CASES["recurrent"]
+    best = rx.optimize(fn, *specs).to_jax()
+    for i in range(4):
+        got = jax.grad(lambda *xs: best(*xs)[1].sum(), argnums=i)(*args)
+        want = jax.grad(lambda *xs: fn(*xs)[1].sum(), argnums=i)(*args)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    batch = jnp.stack([args[0], 2 * args[0]])
+    over = (0, None, None, None)
+    np.testing.assert_allclose(
+        jax.vmap(best, over)(batch, *args[1:])[1], jax.vmap(fn, over)(batch, *args[1:])[1], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_gradient_keeps_what_it_computes_again() -> None:
+    def loss(x):
+        return jax.checkpoint(lambda y: jnp.sin(jnp.sin(y)))(x).sum()
+
+    best = rx.optimize(jax.grad(loss), "n")
+    # The sine inside is computed again behind a barrier, as JAX asks for, and not taken from the first time.
+    assert [o.name for o in best.report.opaque] == ["jax.optimization_barrier"]
+    np.testing.assert_allclose(best(array(5)), jax.grad(loss)(array(5)), rtol=1e-5)
+
+
+def test_effects_in_a_body_keep_their_order(capfd: pytest.CaptureFixture[str]) -> None:
+    def fn(x):
+        def step(c, row):
+            jax.debug.print("{}", row, ordered=True)
+            return c + row @ row, None
+
+        return jax.lax.scan(step, jnp.zeros(()), x.reshape(-1, 1))[0]
+
+    best = rx.optimize(fn, "n")
+    best(jnp.arange(3.0)).block_until_ready()
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split() == ["[0.]", "[1.]", "[2.]"]
