@@ -43,10 +43,10 @@ class Case:
     def arguments(self, n: int) -> list[Any]:
         """Random arguments: standard normal, and row numbers below n where the spec says int32."""
         rng = np.random.default_rng(n)
-        return jax.tree.map(lambda spec: _array(spec, self.at(n), rng), list(self.specs))
+        return jax.tree.map(lambda spec: array(spec, self.at(n), rng), list(self.specs))
 
 
-def _array(spec: str, sizes: Mapping[str, int], rng: np.random.Generator) -> jax.Array:
+def array(spec: str, sizes: Mapping[str, int], rng: np.random.Generator) -> jax.Array:
     dims, _, dtype = spec.partition("@")
     shape = tuple(sizes[d] if d in sizes else int(d) for d in dims.split())
     if dtype.strip() == "int32":

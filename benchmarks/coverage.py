@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -370,17 +370,43 @@ def cover(name: str, fn: Callable[..., Any], specs: tuple[Any, ...]) -> Result:
     return result
 
 
-def table(found: dict[str, list[Result]]) -> Table:
-    made = Table("group", *(Column(c, justify="right") for c in ("functions", "all operators", "operators", "opaque")))
-    made.add_column("left opaque, and how often", overflow="fold")
+COLUMNS = ("group", "functions", "all operators", "operators", "opaque", "left opaque, and how often")
+Found = Mapping[str, Sequence[Result]]
+
+
+def rows(found: Found) -> list[tuple[str, ...]]:
+    """One row for each group, its cells as `COLUMNS` names them: functions traced, those without opaque calls, uses of
+    operators and of opaque primitives, the opaque primitives."""
+    made: list[tuple[str, ...]] = []
     for group, results in found.items():
         traced = [r for r in results if not r.error]
         opaque = sum((r.opaque for r in traced), Counter[str]())
         left = ", ".join(f"{n.removeprefix('jax.')} {c}" for n, c in opaque.most_common())
-        uses = sum(r.operators.total() for r in traced)
-        whole = sum(not r.opaque for r in traced)
-        made.add_row(group, str(len(traced)), str(whole), str(uses), str(opaque.total()), left or "-")
+        counts = (len(traced), sum(not r.opaque for r in traced), sum(r.operators.total() for r in traced))
+        made.append((group, *map(str, (*counts, opaque.total())), left or "-"))
     return made
+
+
+def show(found: Found, each: bool) -> None:
+    """Print the table, and what could not be traced; with `each`, also the functions that have opaque calls."""
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    first, *counts, last = COLUMNS
+    table = Table(first, *(Column(c, justify="right") for c in counts), Column(last, overflow="fold"))
+    for row in rows(found):
+        table.add_row(*row)
+    console.print(table)
+    for r in (r for results in found.values() for r in results):
+        if each and r.opaque:
+            console.print(f"{r.name}: {', '.join(sorted(r.opaque))}", highlight=False)
+        if r.error:
+            console.print(f"not traced: {r.name}: {r.error}", highlight=False, markup=False)
+
+
+def save(found: Found, path: Path) -> None:
+    """Write the results as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    groups = {group: [asdict(r) for r in results] for group, results in found.items()}
+    path.write_text(json.dumps({"version": 1, "jax": jax.__version__, "groups": groups}, indent=1))
 
 
 def main(
@@ -388,19 +414,10 @@ def main(
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the results here")] = None,
 ) -> None:
     """How much of JAX becomes operators: functions traced, uses of operators, primitives left opaque."""
-    console = Console(width=None if sys.stdout.isatty() else 150)
     found = {group: [cover(n, f, s) for n, (f, s) in functions.items()] for group, functions in GROUPS.items()}
-    console.print(table(found))
-    results = [r for rs in found.values() for r in rs]
-    for r in results:
-        if each and r.opaque:
-            console.print(f"{r.name}: {', '.join(sorted(r.opaque))}", highlight=False)
-        if r.error:
-            console.print(f"not traced: {r.name}: {r.error}", highlight=False, markup=False)
+    show(found, each)
     if json_out:
-        json_out.parent.mkdir(parents=True, exist_ok=True)
-        rows = {group: [asdict(r) for r in rs] for group, rs in found.items()}
-        json_out.write_text(json.dumps({"version": 1, "jax": jax.__version__, "groups": rows}, indent=1))
+        save(found, json_out)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,43 @@
-"""The prover: questions per second by path, and side by side with JAX's symbolic dimensions.
+"""The prover: questions per second by path, its share of optimize time, and side by side with JAX and TVM.
 
-    python -m benchmarks.prover [--queries 3000] [--json out.json]
+    python -m benchmarks.prover [--queries 3000] [--layers 32] [--json out.json]
 
-Both are asked the statements of `tests/shapes/statements.py`. JAX gets the assumptions as constraints of a symbolic
-scope, where it has a spelling for them. Its `==` says False both for "different" and for "cannot tell", and its `!=`
-then says True: such a False counts as right where the statement fails for some size, and as not answered where it holds
-for all, and such a True as not answered where the statement fails.
+All are asked the statements of `tests/shapes/statements.py`; TVM where it is installed (`pip install 'relax-eg[tvm]'`).
+JAX gets the assumptions as constraints of a symbolic scope, where it has a spelling for them, and TVM as constraints of
+its analyzer. JAX's `==` says False both for "different" and for "cannot tell", and its `!=` then says True; TVM's
+analyzer says False for all that it cannot prove. Such an answer counts as right where the statement fails for some
+size, and as not answered where it holds for all; such a True counts as not answered where the statement fails.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import runpy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
+from unittest import mock
 
 import typer
 from jax import export
 from rich.console import Console
 from rich.table import Table
 
+import relax_eg as rx
+from benchmarks.scale import decoder, decoder_specs
 from relax_eg.errors import RelaxEgError
 from relax_eg.shapes import Proved, Refuted, Scope, Statistics, prove
 from relax_eg.shapes.division import extreme_value
+from relax_eg.shapes.expression import fold_expression
+from relax_eg.shapes.relation import read_statement
 
 _TESTS = Path(__file__).parent.parent / "tests" / "shapes"
 
@@ -71,7 +82,58 @@ _FUNCTIONS: dict[str, Any] = {
     "ceildiv": lambda a, b: -(-a // b),
     "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b,
+    "select": lambda condition, a, b: a if condition else b,
 }
+
+
+def tvm(statement: str, assume: list[str]) -> Answer:
+    """The answer of TVM's analyzer, by its strongest means."""
+    from tvm import sym, tirx
+
+    scope = Scope(assume=assume)
+    relations = [*read_statement(statement), *(r for text in assume for r in read_statement(text))]
+    variables = {name: tirx.Var(name, "int64") for r in relations for name in r.variables}
+    analyzer = sym.Analyzer()
+    for name, v in variables.items():
+        low, high = scope.bounds(name)
+        least = sym.ConstIntBound.NEG_INF if low is None else low
+        analyzer.update(v, sym.ConstIntBound(least, sym.ConstIntBound.POS_INF if high is None else high))
+    with ExitStack() as constraints:
+        for text in assume:
+            for expression in _of_tvm(text, variables, tirx):
+                constraints.enter_context(analyzer.constraint_scope(expression))
+        strength = sym.ProofStrength.SYMBOLIC_BOUND
+        return all(analyzer.can_prove(e, strength) for e in _of_tvm(statement, variables, tirx))
+
+
+def _of_tvm(statement: str, variables: dict[str, Any], tirx: ModuleType) -> Iterator[Any]:
+    compare = {"==": tirx.EQ, "!=": tirx.NE, "<=": tirx.LE, "<": tirx.LT, ">=": tirx.GE, ">": tirx.GT}
+    functions = {
+        "max": lambda a, *others: tirx.max(a, functions["max"](*others)) if others else a,
+        "min": lambda a, *others: tirx.min(a, functions["min"](*others)) if others else a,
+        "ceildiv": lambda a, b: -(-a // b),
+        "floordiv": lambda a, b: a // b,
+        "mod": lambda a, b: a % b,
+        "select": lambda op, left, right, a, b: tirx.Select(compare[op](left, right), a(), b()),
+    }
+    for relation in read_statement(statement):
+        texts = (ast.unparse(_Powers().visit(ast.parse(side, mode="eval"))) for side in relation.sides or ())
+        yield compare[relation.op](
+            *(fold_expression(t, lambda n: tirx.IntImm("int64", n), variables.__getitem__, functions) for t in texts)
+        )
+
+
+class _Powers(ast.NodeTransformer):
+    """`n**2` as `n*n`; TVM's power is one of floats."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Pow) or not isinstance(node.right, ast.Constant):
+            return node
+        product: ast.expr = ast.Constant(1)
+        for _ in range(int(str(node.right.value))):
+            product = ast.BinOp(product, ast.Mult(), node.left)
+        return product
 
 
 def score(ask: Ask, holds: list[tuple[str, list[str]]], fails: list[tuple[str, list[str]]]) -> Score:
@@ -81,7 +143,8 @@ def score(ask: Ask, holds: list[tuple[str, list[str]]], fails: list[tuple[str, l
             started = time.perf_counter()
             answer = ask(statement, assume)
             found.seconds += time.perf_counter() - started
-            unsure = ask is jax and answer is not truth and ("==" in statement or "!=" in statement)
+            equality = "==" in statement or "!=" in statement
+            unsure = answer is not truth and ((ask is jax and equality) or (ask is tvm and not answer))
             if answer is None or unsure:
                 found.not_answered += 1
                 found.missed.append(statement)
@@ -108,6 +171,60 @@ def by_path(count: int) -> Statistics:
     return statistics
 
 
+@dataclass(frozen=True)
+class Share:
+    """One `optimize`: its seconds, those spent in the prover, and the questions that it was asked."""
+
+    seconds: float
+    proving: float
+    questions: int
+    asked_z3: int
+
+
+def share_of_optimize(layers: int) -> Share:
+    """The decoder of `benchmarks.scale`, with symbolic batch and length, once warm."""
+    rx.optimize(decoder, decoder_specs(1), "b s @ int32")
+    with _counted() as (statistics, spent):
+        started = time.perf_counter()
+        rx.optimize(decoder, decoder_specs(layers), "b s @ int32", budget=rx.Budget(seconds=600))
+        seconds = time.perf_counter() - started
+    return Share(seconds, spent[0], statistics.total, statistics.asked_z3)
+
+
+@contextmanager
+def _counted() -> Iterator[tuple[Statistics, list[float]]]:
+    """The questions to all scopes made inside, and the seconds spent in `prove` and in methods of `Scope`, of which
+    statistics do not count the making of scopes."""
+    statistics, spent, depth = Statistics(), [0.0], [0]
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            depth[0] += 1
+            started = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                depth[0] -= 1
+                spent[0] += 0.0 if depth[0] else time.perf_counter() - started
+
+        return run
+
+    made = Scope.__init__
+
+    def make(self: Scope, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **{"statistics": statistics, **kwargs})
+
+    with ExitStack() as patches:
+        for name in ("bound", "declare", "assume", "interval", "equal", "check", "example"):
+            patches.enter_context(mock.patch.object(Scope, name, timed(getattr(Scope, name))))
+        patches.enter_context(mock.patch.object(Scope, "__init__", timed(make)))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("relax_eg") and getattr(module, "prove", None) is prove:
+                patches.enter_context(mock.patch.object(module, "prove", timed(prove)))
+        yield statistics, spent
+
+
 def table_of_paths(statistics: Statistics) -> Table:
     table = Table(title="Random questions, by the path that answered")
     for heading in ("path", "questions", "share", "questions/s"):
@@ -132,6 +249,7 @@ def table_of_scores(scores: dict[str, Score], count: int) -> Table:
 
 def main(
     queries: Annotated[int, typer.Option(help="Random questions for the table of paths.")] = 3000,
+    layers: Annotated[int, typer.Option(help="Layers of the decoder that is optimized.")] = 32,
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
 ) -> None:
     """Measure the prover."""
@@ -139,17 +257,27 @@ def main(
     statements = runpy.run_path(str(_TESTS / "statements.py"))
     holds, fails = (statements["lines"](statements[name]) for name in ("HOLDS", "FAILS"))
     ours("(n + m)//m == n//m + 1", [])  # the first question imports z3
-    scores = {"relax_eg": score(ours, holds, fails), "jax": score(jax, holds, fails)}
+    others: dict[str, Ask] = {"jax": jax, **({"tvm": tvm} if find_spec("tvm") else {})}
+    for ask in others.values():
+        ask("n == n", [])  # the first question imports it
+    scores = {name: score(ask, holds, fails) for name, ask in {"relax_eg": ours, **others}.items()}
     statistics = by_path(queries)
+    share = share_of_optimize(layers)
     out.print(table_of_scores(scores, len(holds) + len(fails)))
     out.print(table_of_paths(statistics))
-    reached = statistics.asked_z3 / statistics.total
-    out.print(f"put to z3: {statistics.asked_z3} of {statistics.total} ({reached:.1%})")
+    first = statistics.total - statistics.queries["memo"]
+    reached = statistics.asked_z3 / first
+    out.print(f"put to z3: {statistics.asked_z3} of {first} questions not asked before ({reached:.1%})")
+    out.print(
+        f"decoder of {layers} layers: {share.proving:.3f} s of {share.seconds:.2f} s proving "
+        f"({share.proving / share.seconds:.2%}); {share.questions} questions, {share.asked_z3} put to z3"
+    )
     if json_to is not None:
         figures = {
             "scores": {name: asdict(found) for name, found in scores.items()},
             "paths": {p: {"questions": n, "seconds": statistics.seconds[p]} for p, n in statistics.queries.items()},
             "asked_z3": statistics.asked_z3,
+            "decoder": {"layers": layers, **asdict(share)},
         }
         json_to.write_text(json.dumps(figures, indent=1))
     if scores["relax_eg"].wrong:

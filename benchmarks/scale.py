@@ -1,22 +1,31 @@
 """How optimize time grows with the program: decoders of many layers, a long chain, a wide fan-out.
 
-    python -m benchmarks.scale
+    python -m benchmarks.scale [--only decoder]
 
-XLA is not run. Each line is one `rx.optimize`, in one process; the first also builds the rules' instances.
+XLA is not run. Every program has a process of its own, so that peak memory is its own and nothing is left from the one
+before; the first run of `rx.optimize` in it also builds the rules' instances, the second (`again`) finds them.
 """
 
 from __future__ import annotations
 
+import importlib
+import resource
+import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import typer
 from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from relax_eg.debug import clock
 
 WIDTH, HEADS, KV_HEADS, INNER, VOCABULARY = 256, 8, 4, 512, 1000
 Params = dict[str, Any]
@@ -80,21 +89,80 @@ def fan_out(x: jax.Array, ws: list[jax.Array]) -> list[jax.Array]:
     return [x @ w for w in ws]
 
 
-def main() -> None:
-    table = Table("program", "operators", "e-graph nodes", "stopped", "search s", "total s")
-    programs: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
-        *((f"decoder, {n} layers", decoder, (decoder_specs(n), "b s @ int32")) for n in (2, 8, 32)),
-        *((f"chain of {n}", chain(n), ("s 16", "16 16", "16")) for n in (1_000, 4_000, 10_000)),
-        *((f"fan-out of {n}", fan_out, ("s 16", ["16 16"] * n)) for n in (500, 2_000)),
-    ]
-    for name, fn, specs in programs:
-        started = time.perf_counter()
-        report = rx.optimize(fn, *specs, budget=rx.Budget(seconds=60)).report
-        spent = time.perf_counter() - started
-        search = sum(s for phase, s in report.seconds.items() if phase != "total")
-        table.add_row(name, f"{report.before.count}", f"{report.nodes}", report.stop, f"{search:.2f}", f"{spent:.2f}")
-    Console().print(table)
+def cases() -> dict[str, Case]:
+    """Programs by name."""
+    square = "16 16"
+    return {
+        **{f"decoder, {n} layers": Case(decoder, (decoder_specs(n), "b s @ int32")) for n in (2, 8, 32)},
+        "decoder, 32 layers, no sharing": Case(decoder, (decoder_specs(32), "b s @ int32"), {"sharing": "off"}),
+        **{f"chain of {n}": Case(chain(n), ("s 16", square, "16")) for n in (1_000, 4_000, 10_000)},
+        **{f"fan-out of {n}": Case(fan_out, ("s 16", [square] * n)) for n in (500, 2_000)},
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program to optimize: a JAX function, its specs, and options of `rx.optimize`."""
+
+    fn: Callable[..., Any]
+    specs: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def optimize(self) -> rx.Optimized:
+        return rx.optimize(self.fn, *self.specs, **self.options)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What optimizing a program took: operators as written, e-graph nodes, why saturation stopped, seconds by stage, in
+    all and the second time, peak memory of the process in MiB."""
+
+    name: str
+    operators: int
+    nodes: int
+    stop: str
+    stages: Mapping[str, float]
+    total: float
+    again: float
+    peak: float
+
+
+STAGES = ("trace", "share", "insert", "saturate", "dump", "select", "check")
+
+
+def measured(module: str, name: str) -> Row:
+    """Case `name` of a benchmark module, in this process."""
+    case: Case = importlib.import_module(module).cases()[name]
+    started = time.perf_counter()
+    with clock() as stages:
+        report = case.optimize().report
+    total = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    started = time.perf_counter()
+    case.optimize()
+    again = time.perf_counter() - started
+    return Row(name, report.before.count, report.nodes, report.stop, dict(stages), total, again, peak)
+
+
+def show(module: str, only: str) -> None:
+    """A table of the cases of a benchmark module whose names contain `only`."""
+    table = Table("program", "operators", "nodes", "stopped", *STAGES, "rest", "total s", "again s", "peak MiB")
+    for name in importlib.import_module(module).cases():
+        if only not in name:
+            continue
+        # A process of its own, started afresh: what a fork would bring along has been used already.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            r = pool.submit(measured, module, name).result()
+        stages = [r.stages.get(s, 0.0) for s in STAGES]
+        seconds = [f"{s:.2f}" for s in (*stages, r.total - sum(stages), r.total, r.again)]
+        table.add_row(r.name, f"{r.operators}", f"{r.nodes}", r.stop, *seconds, f"{r.peak:.0f}")
+    Console(width=None if sys.stdout.isatty() else 180).print(table)
+
+
+def main(only: Annotated[str, typer.Option(help="programs whose names contain this")] = "") -> None:
+    """Optimize time by program size."""
+    show("benchmarks.scale", only)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
-from relax_eg import errors, ops, rules
+from relax_eg import cache, errors, ops, rules
 from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
@@ -46,6 +46,7 @@ __all__ = [
     "Tuple",
     "Unknown",
     "Variant",
+    "cache",
     "errors",
     "jit",
     "op",

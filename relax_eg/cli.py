@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | rules | verify | prove`."""
+"""The command line: `relax-eg optimize | rules | verify | prove | cache`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+cache_app = typer.Typer(help="What earlier searches found, on disk.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
 out = Console()
 err = Console(stderr=True)
 
@@ -99,6 +101,8 @@ def read_bounds(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
         sides = [low, high]
         if not sign or not colon or not name.isidentifier() or any(x and not x.isdigit() for x in sides):
             raise OptionError(f"--bounds {text!r}: name=low:high is accepted, as in s=1:4096")
+        if name in bounds:
+            raise OptionError(f"--bounds {text!r}: `{name}` has other bounds already; one for each size is accepted")
         bounds[name] = (int(low) if low else None, int(high) if high else None)
     return bounds
 
@@ -141,6 +145,8 @@ def optimize(
     numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
+    sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
+    cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
     module: Annotated[bool, typer.Option("--module", help="Print the chosen module.")] = False,
 ) -> None:
@@ -151,7 +157,7 @@ def optimize(
         chosen = read_rules(rules)
         for name in without or []:
             fewer = chosen - name
-            if len(fewer) == len(chosen):
+            if len(fewer) == len(chosen) and fewer.schemas == chosen.schemas:
                 raise OptionError(
                     f"--without {name!r}: no rule has this name, tag or class; `relax-eg rules` lists them"
                 )
@@ -168,6 +174,8 @@ def optimize(
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
                 progress=line,
+                sharing=sharing,  # type: ignore[arg-type]
+                cache=cache,
             )
         out.print(best.report)
         if module:
@@ -188,7 +196,8 @@ def list_rules(
 
     def action() -> None:
         chosen = read_rules(rules)
-        for r in chosen.only(only) if only else chosen:
+        shown = chosen.only(only) if only else chosen
+        for r in (*shown, *shown.schemas):
             out.print(str(r), markup=False, highlight=False, soft_wrap=True)
 
     run(action)
@@ -224,5 +233,23 @@ def prove(
         out.print(str(verdict), markup=False, highlight=False, soft_wrap=True)
         if not isinstance(verdict, rx.Proved):
             raise typer.Exit(1)
+
+    run(action)
+
+
+@cache_app.command()
+def info() -> None:
+    """Print where the cache is, and how full."""
+    run(lambda: out.print(str(rx.cache.info()), markup=False, highlight=False, soft_wrap=True))
+
+
+@cache_app.command()
+def clear() -> None:
+    """Remove everything in the cache."""
+
+    def action() -> None:
+        folder, count = rx.cache.info().folder, rx.cache.clear()
+        text = f"{folder}: {count} {'entry' if count == 1 else 'entries'} removed"
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
 
     run(action)

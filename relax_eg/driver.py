@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
 
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized, Program, Variant
+from relax_eg.cache import Found, Place, place_of, version_of
 from relax_eg.debug import dump as dump_stages
-from relax_eg.debug import tell
-from relax_eg.egraph import Budget
+from relax_eg.debug import dump_folder, tell
+from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, Opaque, ProgramCost, price_program
+from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
@@ -29,6 +33,8 @@ from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome, Units
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
+_pausing = threading.Lock()
+_paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": 2e-5, "approximate": 1e-2}
 
 
@@ -44,6 +50,7 @@ def optimize(
     budget: Budget | None = None,
     progress: Progress | None = None,
     sharing: Literal["on", "off"] = "on",
+    cache: bool = True,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -55,14 +62,45 @@ def optimize(
     outside, a call raises. `weights`: arguments known ahead of the calls, by name or position: what depends on
     them alone is computed once. `numerics`: the loosest class of rules allowed. `budget`: limits of the search.
     `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on. `sharing`: whether repeated
-    blocks of a large program (the layers of a transformer) are found and optimized once.
+    blocks of a large program (the layers of a transformer) are found and optimized once. `cache`: whether what an
+    earlier search found for this very program and these options is taken from disk (`relax_eg.cache`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
     check_kinds(rules, at, bounds, weights, budget, progress)
-    traced = _traced(program, specs, kwspecs, bounds)
+    with _collector_paused():
+        traced = _traced(program, specs, kwspecs, bounds)
     options = read_options(traced, rules, target, at, bounds, weights, numerics, budget or Budget(), progress, sharing)
-    return _optimize(traced, options)
+    started = time.perf_counter()
+    with _collector_paused():
+        place = place_of(traced, options) if cache else None
+        # Who asks for the stages of a search is to have one.
+        found = place.read() if place is not None and dump_folder() is None else None
+    if found is not None:
+        report = replace(found.report, cached=True, seconds={"total": time.perf_counter() - started})
+        return _optimized(traced, options, replace(found, report=report))
+    return _optimized(traced, options, _search(traced, options, place))
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """The collector of cyclic garbage at rest, in this block and those of other threads.
+
+    Tracing leaves many objects that stay: each time there are a quarter more of them, the collector looks at all that
+    was ever imported. In a short run that doubles the time.
+    """
+    with _pausing:
+        if not _paused:
+            _paused.append(gc.isenabled())
+            gc.disable()
+        _paused.append(True)
+    try:
+        yield
+    finally:
+        with _pausing:
+            _paused.pop()
+            if len(_paused) == 1 and _paused.pop():
+                gc.enable()
 
 
 def _traced(
@@ -96,7 +134,33 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimize(traced: Traced, options: Options) -> Optimized:
+def _optimized(traced: Traced, options: Options, found: Found) -> Optimized:
+    program = Program(
+        traced.fn,
+        traced.identifier,
+        traced.params,
+        found.module,
+        traced.leaf_names,
+        tuple(leaf.argument for leaf in traced.leaves),
+        traced.in_tree,
+        traced.out_tree,
+        traced.arguments.bind,
+        tuple(leaf.weak_type for leaf in traced.leaves),
+        tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
+        options.scope,
+        found.effectful,
+    )
+    source = ", from the cache" if found.report.cached else ""
+    seconds = found.report.seconds["total"]
+    tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
+    chosen = found.module
+    # What was kept as written is walked only if somebody looks at it.
+    variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
+    return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
+
+
+def _search(traced: Traced, options: Options, place: Place | None) -> Found:
+    """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
     started = time.perf_counter()
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     units = Units(traced.module, options)
@@ -106,22 +170,11 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
     module = traced.module if kept else candidate
     check_module(module)
     report = _report(traced, module, prices[0], kept, options, units.outcomes, time.perf_counter() - started)
-    program = Program(
-        traced.fn,
-        module,
-        traced.module,
-        traced.leaf_names,
-        tuple(leaf.argument for leaf in traced.leaves),
-        traced.in_tree,
-        traced.out_tree,
-        traced.arguments.bind,
-        tuple(leaf.weak_type for leaf in traced.leaves),
-        tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
-        options.scope,
-        kept,
-        traced.effectful,
-    )
-    tell(1, f"{traced.name}: {report.predicted_gain:.2f}x predicted, {time.perf_counter() - started:.2f} s")
+    found = Found(None if kept else module, traced.effectful, report)
+    if place is not None and any(o.saturation.stop is StopReason.TIME_LIMIT for o in units.outcomes):
+        tell(1, f"{traced.name} is not cached: the clock stopped the search")
+    elif place is not None:
+        place.write(found)
     dump_stages(
         traced.name,
         {
@@ -132,8 +185,7 @@ def _optimize(traced: Traced, options: Options) -> Optimized:
             "report.json": report.to_json,
         },
     )
-    variant = Variant("all sizes", module, report)
-    return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
+    return found
 
 
 def _prices(
@@ -180,6 +232,7 @@ def _report(
             for k, v in part.items():
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
     classes = {r.numerics for r in (*options.rules, *options.rules.schemas) if r.name in used}
+    searched, peak = _searched([o.saturation for o in outcomes])
     return CostReport(
         name=traced.name,
         target=options.profile.name,
@@ -197,8 +250,24 @@ def _report(
         kept_as_written=kept,
         assumed_at=options.assumed and bool(binding),
         opaque=_opaque(module),
-        versions={p: _version(p) for p in ("relax-eg", "jax", "egglog", "numpy")},
+        versions={p: version_of(p) for p in ("relax-eg", "jax", "egglog", "numpy")},
+        searched=searched,
+        peak=peak,
     )
+
+
+def _searched(saturations: Sequence[Saturation]) -> tuple[tuple[RuleRow, ...], int]:
+    """What each rule did over all e-graphs, by name, and the nodes of the largest."""
+    rows: dict[str, RuleRow] = {}
+    none = RuleFigures(0, 0, 0.0)
+    for s in saturations:
+        left_out = {x.rule: x for x in s.left_out}
+        for rule in s.rules.keys() | left_out.keys():
+            old, new = rows.get(rule, RuleRow(rule, 0, 0, 0.0)), s.rules.get(rule, none)
+            why = old.left_out or str(left_out.get(rule, ""))
+            counts = old.matches + new.matches, old.nodes + new.nodes, old.milliseconds + new.milliseconds
+            rows[rule] = RuleRow(rule, *counts, why)
+    return tuple(rows[r] for r in sorted(rows)), max((s.peak for s in saturations), default=0)
 
 
 def _opaque(module: Module) -> tuple[Opaque, ...]:
@@ -209,10 +278,3 @@ def _opaque(module: Module) -> tuple[Opaque, ...]:
                 key = (str(e.attr("name")), function.sources.get(e, ""))
                 found[key] = found.get(key, 0) + 1
     return tuple(Opaque(name, source, n) for (name, source), n in found.items())
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

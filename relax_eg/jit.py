@@ -145,6 +145,7 @@ def jit(
     bounds: Bounds | None = None,
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
+    cache: bool = True,
     **jit_options: Any,
 ) -> Any:
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
@@ -152,7 +153,7 @@ def jit(
     `jit_options` (`static_argnums`, `donate_argnames`, ...) are those of `jax.jit`. With `dims`, one spec per argument
     (anything for a static one), the function is optimized once for symbolic sizes; without, once for each combination
     of shapes, as `jax.jit` compiles. It composes with jit, grad, vmap. Where the optimizer fails it warns once and runs
-    `fn` as written.
+    `fn` as written. The other options are those of `optimize`.
     """
     if fn is None:
         return lambda f: jit(  # type: ignore[reportUnknownLambdaType]
@@ -164,7 +165,8 @@ def jit(
             bounds=bounds,
             numerics=numerics,
             budget=budget,
+            cache=cache,
             **jit_options,
         )
     options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "numerics": numerics, "budget": budget}
-    return Jitted(fn, dims, options, jit_options)
+    return Jitted(fn, dims, {**options, "cache": cache}, jit_options)

@@ -65,7 +65,7 @@ def read_options(
     progress: Progress | None,
     sharing: Any,
 ) -> Options:
-    name, known = traced.name, traced.module.main.size_variables
+    name, known = traced.name, traced.size_variables
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
     if sharing not in ("on", "off"):

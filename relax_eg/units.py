@@ -53,6 +53,7 @@ class Units:
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
+    _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,9 @@ class Units:
 
     def _fresh(self, stem: str) -> str:
         names = (f"{stem}{i or ''}" for i in itertools.count())
-        return next(n for n in names if n not in self.functions)
+        name = next(n for n in names if n not in self.functions and n not in self._given)
+        self._given.add(name)
+        return name
 
     def run(self, weights: set[str]) -> Module:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that

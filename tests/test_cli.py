@@ -107,6 +107,10 @@ def test_rules_in_and_out(folder: Path) -> None:
         (["model.py:chain", *CHAIN, "--at", "n"], "--at 'n': name=size is accepted, as in s=128"),
         (["model.py:chain", *CHAIN, "--at", "m=3"], "chain(): no size is named `m` (at={{'m': ...}}); its sizes are n"),
         (["model.py:chain", *CHAIN, "--bounds", "n=3"], "--bounds 'n=3': name=low:high is accepted, as in s=1:4096"),
+        (
+            ["model.py:chain", *CHAIN, "--bounds", "n=1:4", "--bounds", "n=2:8"],
+            "--bounds 'n=2:8': `n` has other bounds already; one for each size is accepted",
+        ),
         (["model.py:chain", *CHAIN, "--target", "tpu"], "target='tpu': one of cpu, or a Profile, is accepted"),
         (["model.py:chain", *CHAIN, "--numerics", "fast"], "numerics='fast': one of exact, reassociate, approximate"),
         (["model.py:chain", *CHAIN, "--weights", "w"], "weights: chain has no argument 'w'"),

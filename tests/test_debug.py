@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import relax_eg as rx
-from relax_eg.debug import debug, dump_to
+import relax_eg.debug
+from relax_eg.debug import clock, debug, dump_to, stage
 
 
 def product(a, b, v):  # type: ignore[no-untyped-def]
@@ -53,3 +54,34 @@ def test_an_environment_level_that_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("RELAX_EG_DEBUG", "much")
     with pytest.raises(rx.errors.OptionError, match="RELAX_EG_DEBUG=much: a number from 0 to 4 is accepted"):
         rx.optimize(product, *SPECS)
+
+
+def test_the_clock_adds_up_stages() -> None:
+    with clock() as seconds:
+        rx.optimize(product, *SPECS)
+    assert {"trace", "insert", "saturate", "dump", "select", "check"} <= seconds.keys()
+
+
+def test_a_stage_inside_another_is_the_inner_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100))
+    monkeypatch.setattr(relax_eg.debug.time, "perf_counter", lambda: float(next(ticks)))
+
+    @stage("inner")
+    def inner() -> None:
+        next(ticks)
+
+    @stage("outer")
+    def outer() -> None:
+        inner()
+        inner()
+
+    with clock() as seconds:
+        outer()
+    assert seconds == {"inner": 4.0, "outer": 3.0}
+
+
+def test_stages_are_told_from_level_two(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "relax_eg"), debug(2):
+        rx.optimize(product, *SPECS)
+    assert re.search(r"trace: [\d.]+ ms", caplog.text)
+    assert re.search(r"dump: [\d.]+ ms", caplog.text)

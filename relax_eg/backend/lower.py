@@ -43,24 +43,24 @@ def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> A
 
     The size variables are bound from the arrays' shapes once; ShapeError where they contradict the signature.
     """
-    return _Run(module).at(function, arrays, bind_sizes(function, [_shape_of(a) for a in arrays]))
+    return _Run(module).at(function, arrays, bind_sizes(function.name, function.params, [_shape_of(a) for a in arrays]))
 
 
-def bind_sizes(function: Function, shapes: Sequence[Any]) -> dict[str, Any]:
-    """Values of the size variables when the parameters have these shapes; of a parameter that is a shape that shape
-    itself, of a tuple the list of its fields'.
+def bind_sizes(name: str, params: Sequence[Expr], shapes: Sequence[Any]) -> dict[str, Any]:
+    """Values of the size variables when the parameters of function `name` have these shapes; of a parameter that is a
+    shape that shape itself, of a tuple the list of its fields'.
 
     While JAX traces for symbolic sizes a size may itself be symbolic; then variables are read off axes without checks.
     """
     flat = [
         found
-        for p, shape in zip(function.params, shapes, strict=True)
+        for p, shape in zip(params, shapes, strict=True)
         for found in _patterns(str(p.attr("name")), p.annotation, shape)
     ]
     patterns = [dims for _, dims, _ in flat]
     shapes = [shape for _, _, shape in flat]
     if all(isinstance(n, int) for shape in shapes for n in shape):
-        return Binder(patterns, [name for name, _, _ in flat], function.name).bind(shapes)
+        return Binder(patterns, [path for path, _, _ in flat], name).bind(shapes)
     sizes: dict[str, Any] = {}
     axes = [(d, n) for dims, shape in zip(patterns, shapes, strict=True) for d, n in zip(dims, shape, strict=True)]
     # Axes of one variable first, as the rest may mention further ones.
@@ -106,7 +106,7 @@ class _Run:
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
         function = self.module[name]
-        return self.at(function, args, bind_sizes(function, [_shape_of(a) for a in args]))
+        return self.at(function, args, bind_sizes(name, function.params, [_shape_of(a) for a in args]))
 
     def at(self, function: Function, args: Sequence[Any], sizes: Sizes) -> Any:
         env: dict[Expr, Any] = dict(zip(function.params, args, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -17,8 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 from relax_eg.backend.lower import bind_sizes, run_at
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.extract.report import CostReport
-from relax_eg.ir.expr import np_dtype
-from relax_eg.ir.module import Function, Module
+from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.module import Module
 from relax_eg.ir.partition import Split, split
 from relax_eg.shapes import Scope
 
@@ -27,16 +27,17 @@ from relax_eg.shapes import Scope
 class Program:
     """A function as the runtimes need it: how it was written, how it is called, and what was chosen for it.
 
-    `fn`: the function as written; `module`: the chosen program; `as_written`: the module traced from `fn`; `names`: how
-    the user writes each parameter; `arguments`: each parameter's argument of `fn`; `in_tree`, `out_tree`: pytree
-    structures of `(args, kwargs)` and of the result; `bind`: splits a call's arguments as the specs were; `weak_out`:
-    which results JAX holds weakly typed; `kept`: nothing was gained, run `fn` itself; `effectful`: it does more than
+    `fn`: the function as written; `name`: its name; `params`: its parameters; `module`: the chosen program, None where
+    nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
+    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `bind`: splits a
+    call's arguments as the specs were; `weak_out`: which results JAX holds weakly typed; `effectful`: it does more than
     compute.
     """
 
     fn: Callable[..., Any]
-    module: Module
-    as_written: Module
+    name: str
+    params: tuple[Expr, ...]
+    module: Module | None
     names: tuple[str, ...]
     arguments: tuple[str, ...]
     in_tree: Any
@@ -45,19 +46,19 @@ class Program:
     weak_in: tuple[bool, ...]
     weak_out: tuple[bool, ...]
     scope: Scope
-    kept: bool
     effectful: bool
 
     @property
-    def function(self) -> Function:
-        return self.module.main
+    def kept(self) -> bool:
+        """Whether the function runs as it was written."""
+        return self.module is None
 
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
         try:
             bound = self.bind(args, kwargs)
         except TypeError as e:
-            raise ShapeError(f"{self.function.name}(): {e}") from None
+            raise ShapeError(f"{self.name}(): {e}") from None
         leaves, tree = jax.tree_util.tree_flatten(bound)
         if tree != self.in_tree:
             raise self._wrong_structure(bound)
@@ -69,7 +70,7 @@ class Program:
         names = list(inspect.signature(self.fn).parameters)
         given = {**dict(zip(names, bound[0], strict=False)), **bound[1]}
         wanted = {**dict(zip(names, args, strict=False)), **kwargs}
-        where = f"{self.function.name}():"
+        where = f"{self.name}():"
         for name in {**given, **wanted}:
             if name not in wanted:
                 return ShapeError(f"{where} argument `{name}` was left out when the function was optimized")
@@ -88,7 +89,7 @@ class Program:
 
     def _as_declared(self, leaf: Any, i: int) -> Any:
         """An argument as what parameter `i` was traced as, its weak type included."""
-        where, param = f"{self.function.name}(): argument `{self.names[i]}`", self.function.params[i]
+        where, param = f"{self.name}(): argument `{self.names[i]}`", self.params[i]
         try:
             aval: Any = jax.typeof(leaf)
         except TypeError:
@@ -107,10 +108,9 @@ class Program:
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The size variables' values, checked against signature and bounds."""
-        signature = Function(self.function.name, self.as_written.main.params, (), self.function.result)
-        sizes = bind_sizes(signature, shapes)
+        sizes = bind_sizes(self.name, self.params, shapes)
         if all(isinstance(n, int) for n in sizes.values()):
-            self.scope.check(sizes, self.function.name)
+            self.scope.check(sizes, self.name)
         return sizes
 
     def result(self, value: Any) -> Any:
@@ -127,9 +127,9 @@ class Program:
     def chosen(self, leaves: list[Any]) -> Any:
         """The chosen program on flat arrays."""
         sizes = self.sizes([x.shape for x in leaves])
-        if self.kept:
+        if self.module is None:
             return self.original(leaves)
-        return self.result(run_at(self.module, self.function, leaves, sizes))
+        return self.result(run_at(self.module, self.module.main, leaves, sizes))
 
     def differentiable(self, leaves: list[Any]) -> Any:
         """The chosen program, its derivatives those of the function as written.
@@ -184,13 +184,17 @@ def _weak(x: Any) -> Any:
     return _convert_element_type(x, weak_type=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variant:
-    """One program of the family: the sizes it serves, its module and its report."""
+    """One program of the family: the sizes it serves, its module and its report. `made`: gives the module."""
 
     guard: str
-    module: Module
+    made: Callable[[], Module] = field(repr=False)
     report: CostReport
+
+    @property
+    def module(self) -> Module:
+        return self.made()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ class Optimized:
         def optimized(*args: Any, **kwargs: Any) -> Any:
             return program.differentiable(program.check(program.leaves(args, kwargs)))
 
-        optimized.__name__ = program.function.name
+        optimized.__name__ = program.name
         return optimized
 
     def prepare(self, *weights: Any, **named: Any) -> Ready:
@@ -352,36 +356,34 @@ class Ready:
     def __init__(self, program: Program, indices: tuple[int, ...], weights: list[Any]) -> None:
         self._program = program
         self.indices = frozenset(indices)
-        names = {str(program.function.params[i].attr("name")) for i in indices}
-        params = program.function.params
+        params, module = program.params, program.module
+        names = {str(params[i].attr("name")) for i in indices}
         # What was kept as written runs as `fn` itself, with nothing to prepare.
-        self._split: Split | None = None if program.kept else split(program.function, names)
+        self._parts: tuple[Module, Split] | None = None if module is None else (module, split(module.main, names))
         checked = program.check(weights, indices)
-        signature = Function("prepare", tuple(params[i] for i in indices), (), program.function.result)
         self._weight_shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
-        self._weight_sizes = bind_sizes(signature, list(self._weight_shapes.values()))
+        held = tuple(params[i] for i in indices)
+        self._weight_sizes = bind_sizes("prepare", held, list(self._weight_shapes.values()))
         by_name = {str(params[i].attr("name")): x for i, x in zip(indices, checked, strict=True)}
         self.prepared: tuple[Any, ...] = tuple(checked)
-        if self._split is not None:
-            kept = (by_name[n] for n in self._split.kept)
-            self.prepared = (*self._run_prepare(self._split, checked), *kept)
+        if self._parts is not None:
+            module, parts = self._parts
+            run = jax.jit(lambda *xs: run_at(module, parts.prepare, xs, self._weight_sizes))
+            self.prepared = (*run(*checked), *(by_name[n] for n in parts.kept))
         self._others_at = tuple(i for i in range(len(params)) if i not in self.indices)
         self._flat = jax.jit(self._main)
         self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
-
-    def _run_prepare(self, parts: Split, weights: list[Any]) -> tuple[Any, ...]:
-        run = jax.jit(lambda *xs: run_at(self._program.module, parts.prepare, xs, self._weight_sizes))
-        return tuple(run(*weights))
 
     def _main(self, prepared: tuple[Any, ...], others: list[Any]) -> Any:
         p = self._program
         checked = p.check(others, self._others_at)
         shapes = {**self._weight_shapes, **{i: x.shape for i, x in zip(self._others_at, checked, strict=True)}}
         sizes = p.sizes([shapes[i] for i in range(len(p.names))])
-        if self._split is None:
+        if self._parts is None:
             weights, rest = iter(prepared), iter(checked)
             return p.original([next(weights if i in self.indices else rest) for i in range(len(p.names))])
-        return p.result(run_at(p.module, self._split.main, [*prepared, *checked], sizes))
+        module, parts = self._parts
+        return p.result(run_at(module, parts.main, [*prepared, *checked], sizes))
 
     def run(self, others: list[Any]) -> Any:
         """Call with the other parameters' arrays, flat."""
@@ -418,7 +420,7 @@ class Ready:
         def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
             return self._main(prepared, self._others(args, kwargs))
 
-        run.__name__ = self._program.function.name
+        run.__name__ = self._program.name
         return run
 
 

@@ -1,6 +1,17 @@
 """The e-graph of a dataflow block: encode, saturate, read out. The only room that imports egglog."""
 
+from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.dump import Dump, UnsoundRuleError, dump
-from relax_eg.egraph.saturate import Budget, EGraph, Saturation, StopReason
+from relax_eg.egraph.saturate import EGraph
 
-__all__ = ["Budget", "Dump", "EGraph", "Saturation", "StopReason", "UnsoundRuleError", "dump"]
+__all__ = [
+    "Budget",
+    "Dump",
+    "EGraph",
+    "LeftOut",
+    "RuleFigures",
+    "Saturation",
+    "StopReason",
+    "UnsoundRuleError",
+    "dump",
+]

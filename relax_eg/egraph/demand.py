@@ -7,14 +7,14 @@ them by a plain lookup.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from relax_eg.egraph.engine import Engine, SExpr
 from relax_eg.egraph.vocabulary import Opcode, Vocabulary
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Annotation
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ops import deduce
 from relax_eg.shapes import Dim
 
@@ -33,10 +33,22 @@ class Question:
         return f"need_{self.symbol}"
 
 
+Use = tuple[str, tuple[tuple[int | None, str | None] | None, ...]]
+
+
+def use(o: Opcode, operands: Iterable[Annotation]) -> Use:
+    """An opcode's symbol with rank and dtype of its operands: what is looked for before a rule is compiled. Where the
+    opcode fixes its annotation, the symbol alone."""
+    if o.annotation is not None:
+        return o.symbol, ()
+    return o.symbol, tuple((a.ndim, a.dtype) if isinstance(a, Tensor) else None for a in operands)
+
+
 class Demand:
-    """The demanded functions of one e-graph."""
+    """The demanded functions of one e-graph. `uses`: every use of an operator that has been annotated."""
 
     def __init__(self, engine: Engine, vocabulary: Vocabulary) -> None:
+        self.uses: set[Use] = set()
         self._engine = engine
         self._words = vocabulary
         self._questions: dict[str, Question] = {}
@@ -51,6 +63,7 @@ class Demand:
         known = " ".join(f"(has_ann x{i} a{i})" for i in range(o.arity))
         found = f"(= e ({o.symbol} {xs} {ds})) {known}"
         if o.annotation is not None:
+            self.uses.add(use(o, ()))
             fixed = self._words.annotation(o.annotation)
             return [f"(rule ((= e ({o.symbol} {xs} {ds}))) ((has_ann e {fixed})) :ruleset annotate)"]
         symbol = f"ann_{o.symbol}"
@@ -59,7 +72,7 @@ class Demand:
             operands = tuple(self._words.read_annotation(t) for t in args[: o.arity])
             dims = tuple(self._words.read_dim(t) for t in args[o.arity :])
             try:
-                result = deduce(o.op, operands, o.attributes(dims))
+                result = deduce(o.op, operands, o.attributes(dims), strict=True)
             except OperatorError:
                 # A node that cannot be formed: it gets no annotation and is never extracted.
                 return None
@@ -68,7 +81,7 @@ class Demand:
         self._questions[symbol] = Question(symbol, answer)
         sorts = "Ann " * o.arity + "Dim " * o.size_count
         return [
-            f"(function {symbol} ({sorts}) Ann :no-merge)",
+            f"(function {symbol} ({sorts}) Ann :merge old)",
             f"(relation need_{symbol} ({sorts}))",
             f"(rule ({found} (= r ({symbol} {anns} {ds}))) ((has_ann e r)) :ruleset annotate)",
             f"(rule ({found}) ((need_{symbol} {anns} {ds})) :ruleset annotate)",
@@ -80,6 +93,7 @@ class Demand:
         """The command that records one known annotation."""
         args = [self._words.annotation(a) for a in operands] + [self._words.dim(d) for d in dims]
         self._questions[f"ann_{o.symbol}"].asked.add(str(" ".join(args)))
+        self.uses.add(use(o, operands))
         return f"(set (ann_{o.symbol} {' '.join(args)}) {self._words.annotation(result)})"
 
     def is_known(self, o: Opcode, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> bool:
@@ -102,7 +116,8 @@ class Demand:
 
         self._questions[symbol] = Question(symbol, answer)
         sorts = "Dim " * len(names)
-        return symbol, [f"(function {symbol} ({sorts}) Dim :no-merge)", f"(relation need_{symbol} ({sorts}))"]
+        # Sizes that turn out equal make two entries one; the two answers are then proved equal as well.
+        return symbol, [f"(function {symbol} ({sorts}) Dim :merge old)", f"(relation need_{symbol} ({sorts}))"]
 
     def condition(
         self, text: str, names: tuple[str, ...], holds: Callable[[dict[str, Dim]], bool]

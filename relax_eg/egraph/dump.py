@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.debug import stage
 from relax_eg.egraph.engine import Row, Value
 from relax_eg.egraph.saturate import EGraph
 from relax_eg.egraph.vocabulary import MAX_RANK, Opcode
 from relax_eg.errors import RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.annotations import Annotation, Tensor, with_sizes
 from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr
 from relax_eg.ops import Site
 from relax_eg.shapes import Dim
@@ -27,6 +28,7 @@ class Dump:
     graph: ExtractionGraph
     payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr]
 
+    @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
         """The roots' expressions when class `c` is computed by candidate `choice[c]`. The choice must be acyclic."""
         done: dict[int, Expr] = {}
@@ -53,9 +55,10 @@ class Dump:
         return [done[r] for r in graph.roots]
 
 
+@stage("dump")
 def dump(egraph: EGraph) -> Dump:
     """Read the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
-    tables = egraph.engine.tables()
+    tables = egraph.tables()
     dims: dict[Value, Dim] = {
         r.output: egraph.words.dim_at(egraph.engine.integer(r.inputs[0])) for r in reversed(tables["D"])
     }
@@ -95,14 +98,16 @@ def dump(egraph: EGraph) -> Dump:
             where[symbol, children, sizes] = (c, len(graph.candidates[c]))
             graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
             payloads.append((o, sizes))
-    _mark_as_written(egraph, graph, classes, tables["node"], where)
+    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
+    _mark_as_written(egraph, graph, classes, where, one)
     return Dump(graph, payloads)
 
 
 def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
     terms: dict[Value, Annotation] = {}
+    one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
     for r in tables["Other"]:
-        terms[r.output] = egraph.words.other_at(egraph.engine.integer(r.inputs[0]))
+        terms[r.output] = with_sizes(egraph.words.other_at(egraph.engine.integer(r.inputs[0])), one)
     for rank in range(MAX_RANK + 1):
         for r in tables.get(f"Tensor{rank}", ()):
             terms[r.output] = Tensor(tuple(dims[v] for v in r.inputs[1:]), egraph.engine.text(r.inputs[0]))
@@ -110,28 +115,44 @@ def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value,
     for r in tables["has_ann"]:
         value, annotation = r.inputs[0], terms[r.inputs[1]]
         if found.setdefault(value, annotation) != annotation:
+            culprits = _makers(egraph, tables, value) or sorted(egraph.matches)
             raise UnsoundRuleError(
-                f"a rule equated values annotated {found[value]} and {annotation}; the rules that fired: "
-                f"{', '.join(sorted(egraph.matches)) or 'none'}"
+                f"a rule equated values annotated {found[value]} and {annotation}; one of these rules is unsound: "
+                f"{', '.join(culprits) or 'none fired'}"
             )
     return found
+
+
+def _makers(egraph: EGraph, tables: dict[str, list[Row]], value: Value) -> list[str]:
+    """The rules that made a node of this class."""
+    made = {
+        egraph.engine.text(how.output)
+        for symbol in egraph.words.by_symbol
+        for r in tables.get(symbol, ())
+        if r.output == value
+        for how in tables.get(f"made_{symbol}", ())
+        if how.inputs == r.inputs
+    }
+    return sorted(made - {""})
 
 
 def _mark_as_written(
     egraph: EGraph,
     graph: ExtractionGraph,
     classes: dict[Value, int],
-    nodes: list[Row],
     where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]],
+    one: Mapping[Dim, Dim],
 ) -> None:
-    class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in nodes}
+    """`one`: for every size the one of its equals that stands for it."""
+    class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in egraph.tables()["node"]}
     graph.as_written = [-1] * len(graph.candidates)
     # Operands come first, so of two written nodes that turned out equal the earlier stays and no cycle can arise.
     for i, e in enumerate(egraph.written):
         c, k = class_of[i], 0
         if e.args or not egraph.words.is_leaf(e):
             opcode, dims = egraph.words.opcode(e)
-            _, k = where[opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), dims]
+            key = (opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims))
+            _, k = where[key]
             if graph.candidates[c][k].made_by:  # by a rule too
                 graph.candidates[c][k] = replace(graph.candidates[c][k], made_by="")
         if graph.as_written[c] < 0:

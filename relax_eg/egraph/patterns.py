@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from relax_eg.egraph.demand import Demand
+from relax_eg.egraph.demand import Demand, Use, use
 from relax_eg.egraph.vocabulary import LEAVES, Opcode, Vocabulary
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
@@ -13,6 +13,50 @@ from relax_eg.rules import Condition, InOrder, Instance
 from relax_eg.shapes import Dim
 
 Holds = Callable[[Condition, dict[str, Dim]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A row that a left side asks for: of an operator's table, or of a relation where `output` is "". Variables of sort
+    T in `operands` and `output`, of sort Dim in `sizes`; what is no variable is a term in parentheses."""
+
+    table: str
+    operands: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
+    output: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns, as the engine has them."""
+        return (*self.operands, *self.sizes, self.output)
+
+    @property
+    def row(self) -> str:
+        """The row as a term, without what it maps to."""
+        return f"({' '.join((self.table, *self.operands, *self.sizes))})"
+
+    @property
+    def fact(self) -> str:
+        return f"(= {self.output} {self.row})" if self.output else self.row
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A rule instance as engine commands, and what is known of its growth.
+
+    A match needs rows for `atoms`; `facts` is the whole left side. Where it asks for more than atoms and annotations,
+    `filters` are its other facts. A match adds at most the nodes `right`, operands first, and all matches together at
+    most the nodes `ground` and `leaves` leaves. `asks`: whether the instance has questions for Python.
+    """
+
+    commands: list[str]
+    atoms: tuple[Atom, ...]
+    filters: tuple[str, ...]
+    facts: str
+    right: tuple[Atom, ...]
+    ground: tuple[Atom, ...]
+    leaves: int
+    asks: bool
 
 
 @dataclass(slots=True)
@@ -27,12 +71,13 @@ class Compiler:
     declare: Callable[[Opcode], list[str]]
     holds: Holds
 
-    def left_symbols(self, instance: Instance) -> set[str]:
-        """Symbols of the opcodes that must be present for the left side to match."""
-        return {self.words.opcode(e)[0].symbol for e in instance.left_nodes if e.op not in LEAVES}
+    def uses(self, instance: Instance) -> set[Use]:
+        """The uses of operators that must be present for the left side to match."""
+        nodes = [e for e in instance.left_nodes if e.op not in LEAVES]
+        return {use(self.words.opcode(e)[0], (a.annotation for a in e.args)) for e in nodes}
 
-    def compile(self, instance: Instance, name: str) -> list[str]:
-        """The commands that add `instance` to its phase's ruleset under the engine rule name `name`."""
+    def compile(self, instance: Instance, name: str, ruleset: str, demand: str) -> Compiled:
+        """`instance` for the ruleset `ruleset`, under the engine rule name `name`; its questions for `demand`."""
         body = _Body(self)
         for e in instance.left_nodes:
             body.match(e)
@@ -41,43 +86,60 @@ class Compiler:
         for guard in instance.guards:
             if isinstance(guard, InOrder):
                 body.in_order(guard)
-        questions, demanded = body.facts, _Demanded(body)
+        questions, demanded = [*(a.fact for a in body.atoms), *body.facts], _Demanded(body)
         for guard in instance.guards:
             if isinstance(guard, Condition):
                 demanded.condition(guard)
         for fresh, d in body.compound:
             demanded.facts.append(f"(= {fresh} {demanded.lookup(d)})")
-        actions = list(self._right(instance, name, body, demanded))
-        rule_set = instance.rule.phase
-        when = " ".join(questions + demanded.facts)
+        filters = (*body.facts, *demanded.facts) if demanded.facts else ()
+        right = _Right(body, demanded, instance)
+        facts = " ".join(questions + demanded.facts)
         commands = body.commands + demanded.commands
         if demanded.asks:
-            asks = " ".join(demanded.asks)
-            commands.append(f"(rule ({' '.join(questions)}) ({asks}) :ruleset demand)")
-        commands.append(f'(rule ({when}) ({" ".join(actions)}) :ruleset {rule_set} :name "{name}")')
-        return commands
+            commands.append(f"(rule ({' '.join(questions)}) ({' '.join(demanded.asks)}) :ruleset {demand})")
+        commands.append(f'(rule ({facts}) ({" ".join(right.actions)}) :ruleset {ruleset} :name "{name}")')
+        made = tuple(right.atoms), tuple(right.ground), right.leaves
+        return Compiled(commands, tuple(body.atoms), filters, facts, *made, bool(demanded.asks))
 
-    def _right(self, instance: Instance, name: str, body: _Body, demanded: _Demanded) -> Iterator[str]:
+
+class _Right:
+    """The right side of an engine rule: its actions, and the nodes they make: `atoms` for each match, `ground` and
+    `leaves` the same for all."""
+
+    def __init__(self, body: _Body, demanded: _Demanded, instance: Instance) -> None:
+        words = body.words
+        self.actions: list[str] = []
+        self.atoms: list[Atom] = []
+        self.ground: list[Atom] = []
+        self.leaves = 0
         names: dict[Expr, str] = {}
-        rule_name = instance.rule.name
+        fixed: set[Expr] = set()
         for e in postorder(instance.right):
             if e in body.names:
                 # A pattern variable, or a subterm that both sides share.
                 names[e] = body.names[e]
                 continue
             if e.op in LEAVES:
-                names[e] = self.words.leaf(e)
-                annotation = self.words.annotation(e.annotation)
-                yield f"(has_ann {names[e]} {annotation})"
+                names[e] = words.leaf(e)
+                self.actions.append(f"(has_ann {names[e]} {words.annotation(e.annotation)})")
+                fixed.add(e)
+                self.leaves += 1
                 continue
-            opcode, dims = self.words.opcode(e)
-            body.commands += self.declare(opcode)
-            args = " ".join([names[a] for a in e.args] + [demanded.lookup(d) for d in dims])
+            opcode, dims = words.opcode(e)
+            body.commands += body.compiler.declare(opcode)
             names[e] = f"r{len(names)}"
-            yield f"(let {names[e]} ({opcode.symbol} {args}))"
-            yield f'(set (made_{opcode.symbol} {args}) "{rule_name}")'
+            sizes = tuple(demanded.lookup(d) for d in dims)
+            atom = Atom(opcode.symbol, tuple(names[a] for a in e.args), sizes, names[e])
+            self.actions.append(f"(let {atom.output} {atom.row})")
+            self.actions.append(f'(set {atom.row.replace("(", "(made_", 1)} "{instance.rule.name}")')
+            if all(a in fixed for a in e.args) and all(d.is_const for d in dims):
+                fixed.add(e)
+                self.ground.append(atom)
+            else:
+                self.atoms.append(atom)
         for left, right in zip(instance.left, instance.right, strict=True):
-            yield f"(union {body.names[left]} {names[right]})"
+            self.actions.append(f"(union {body.names[left]} {names[right]})")
 
 
 class _Body:
@@ -86,7 +148,8 @@ class _Body:
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self.words = compiler.words
-        self.facts: list[str] = []
+        self.atoms: list[Atom] = []
+        self.facts: list[str] = []  # those that only filter
         self.names: dict[Expr, str] = {}
         self.sizes: dict[str, str] = {}  # size variable -> engine variable, for those some axis binds
         self.compound: list[tuple[str, Dim]] = []  # engine variable, and the expression it must equal
@@ -98,9 +161,9 @@ class _Body:
             return
         opcode, dims = self.words.opcode(e)
         self.commands += self.compiler.declare(opcode)
-        args = [self._operand(a) for a in e.args] + [self._size(d) for d in dims]
+        operands, sizes = tuple(self._operand(a) for a in e.args), tuple(self._size(d) for d in dims)
         self.names[e] = f"e{len(self.names)}"
-        self.facts.append(f"(= {self.names[e]} ({opcode.symbol} {' '.join(args)}))")
+        self.atoms.append(Atom(opcode.symbol, operands, sizes, self.names[e]))
 
     def _operand(self, e: Expr) -> str:
         if e.op == VAR and e not in self.names:
@@ -115,7 +178,7 @@ class _Body:
 
     def in_order(self, guard: InOrder) -> None:
         values = [f"v_{n}" for n in guard.names]
-        self.facts += [f"(in_order {a} {b})" for a, b in zip(values, values[1:], strict=False)]
+        self.atoms += [Atom("in_order", pair) for pair in zip(values, values[1:], strict=False)]
 
     def _size(self, d: Dim) -> str:
         if d.is_const:

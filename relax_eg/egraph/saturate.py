@@ -7,17 +7,19 @@ are driven from here, so that sizes and the clock can be looked at between them:
 
 from __future__ import annotations
 
-import enum
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from relax_eg.debug import tell
+from relax_eg.debug import log, stage, tell
+from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand, Use
-from relax_eg.egraph.engine import Engine
+from relax_eg.egraph.engine import Engine, Row
+from relax_eg.egraph.growth import Forecast, Growth
 from relax_eg.egraph.patterns import Compiler
+from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declarations
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
@@ -27,39 +29,9 @@ from relax_eg.shapes import Dim, Proved, Scope, prove
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
 SIMPLIFY_ROUNDS = 200
-ALGEBRA_ROUNDS = 6
+APPLIED_PER_SECOND = 150_000.0  # matches, until a round of so many as here below tells better
+TELLING_MATCHES = 1_000
 SIBLINGS = 3  # a value is merged with at most so many neighbours, itself included
-
-
-class StopReason(enum.Enum):
-    """Why saturation ended."""
-
-    SATURATED = "saturated"
-    PHASES_DONE = "phase plan completed"
-    NODE_LIMIT = "node limit"
-    TIME_LIMIT = "time limit"
-    ROUND_LIMIT = "round limit"
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Limits on saturation: e-graph nodes, seconds of rule application, and rounds of the algebra phase. They are
-    looked at between rounds, nodes first. A budget of 0 nodes or 0 seconds leaves the program as written."""
-
-    nodes: int = 200_000
-    seconds: float = 10.0
-    rounds: int = ALGEBRA_ROUNDS
-
-
-@dataclass(slots=True)
-class Saturation:
-    """What happened: stop reason, nodes, rounds, matches by rule, seconds by phase."""
-
-    stop: StopReason
-    nodes: int
-    rounds: int
-    matches: dict[str, int]
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class EGraph:
@@ -68,6 +40,7 @@ class EGraph:
     `alternatives`: (node, equal expression, rule) for what rules about functions propose; they stand beside what they
     are equal to from the start."""
 
+    @stage("insert")
     def __init__(
         self,
         roots: Iterable[Expr],
@@ -83,16 +56,25 @@ class EGraph:
         self._declared: set[str] = set()
         self._rules = rules
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
+        self._rulesets: dict[str, dict[str, str]] = {p: {} for p in PHASES}  # by phase: rule's name -> its ruleset
+        self._asking: dict[str, str] = {}  # rule's name -> the ruleset of its questions
+        self._growth = Growth(self.engine)
+        self._left_out: dict[str, LeftOut] = {}
+        self._budget = Budget()
+        self._started = 0.0
+        self._speed = APPLIED_PER_SECOND
+        self._tables: dict[str, list[Row]] | None = None
         self._known: set[Instance] = set()
         self._waiting: dict[Instance, set[Use]] = {}  # instances whose operators are not all present yet
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
         self._compiler = Compiler(self.words, self.demand, self._declare, self._holds)
         self._read: dict[str, int] = {}
+        self._equal_sizes = EqualSizes(scope)
+        self._sizes_shown = 0
         self.matches: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._changes = 0
         self.engine.run(PRELUDE)
-        self.engine.run(f"(ruleset {p})" for p in PHASES)
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
         self._insert(self.written)
@@ -171,31 +153,36 @@ class EGraph:
                     pairs[self.number[a], self.number[b]] = None
         yield from pairs
 
+    @stage("saturate")
     def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
         """Run the phases. Deterministic unless the clock ends it."""
-        started = time.perf_counter()
+        self._budget, self._started, self._tables = budget, time.perf_counter(), None
+        self._growth.allow(budget.seconds)
         seconds: dict[str, float] = {}
-        rounds = 0
-        stop: StopReason | None = None
-        if budget.nodes <= 0 or budget.seconds <= 0:
-            stop = StopReason.NODE_LIMIT if budget.nodes <= 0 else StopReason.TIME_LIMIT
-            return Saturation(stop, self.nodes(self.engine.sizes()), 0, {}, {})
+        rounds = peak = 0
+        if budget.nodes == 0 or budget.seconds == 0:
+            stop = StopReason.NODE_LIMIT if budget.nodes == 0 else StopReason.TIME_LIMIT
+            nodes = self.nodes(self.engine.sizes())
+            return Saturation(stop, nodes, nodes, 0, self._figures())
 
         def over() -> StopReason | None:
+            nonlocal peak
             nodes = self.nodes(self._sizes)
+            peak = max(peak, nodes)
             if progress is not None:
                 progress(phase, nodes, sum(self.matches.values()))
             if nodes > budget.nodes:
                 return StopReason.NODE_LIMIT
-            return StopReason.TIME_LIMIT if time.perf_counter() - started > budget.seconds else None
+            return StopReason.TIME_LIMIT if self._seconds_left() < 0 else None
 
         phase = "annotate"
         self._settle()
+        stop = over()
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout"]
         saturated = False
         skip_to_merge = False
         simplified = -1  # matches made when simplification was last at its fixpoint
-        for phase in plan:
+        for phase in plan if stop is None else ():
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
@@ -221,33 +208,119 @@ class EGraph:
                 skip_to_merge = saturated = True
         if stop is None:
             stop = StopReason.SATURATED if saturated else StopReason.PHASES_DONE
-        nodes = self.nodes(self._sizes)
+            stop = next((x.reason for x in self._left_out.values()), stop)
+        nodes, rules = self.nodes(self._sizes), self._figures()
         tell(2, f"saturated: {stop.value}, {nodes} nodes, {rounds} rounds")
-        tell(3, "matches: " + ", ".join(f"{r} x{n}" for r, n in sorted(self.matches.items())))
-        return Saturation(stop, nodes, rounds, dict(sorted(self.matches.items())), seconds)
+        tell(3, "matches: " + ", ".join(f"{r} x{f.matches}, {f.nodes} nodes" for r, f in rules.items()))
+        return Saturation(stop, nodes, peak, rounds, rules, seconds, tuple(self._left_out.values()))
+
+    def tables(self) -> dict[str, list[Row]]:
+        """The engine's tables after saturation, read once."""
+        if self._tables is None:
+            self._tables = self.engine.tables()
+        return self._tables
+
+    def _figures(self) -> dict[str, RuleFigures]:
+        made: Counter[str] = Counter()
+        for symbol in self.words.by_symbol:
+            for name, n in Counter(r.output for r in self.tables().get(f"made_{symbol}", ())).items():
+                made[self.engine.text(name)] += n
+        spent = dict.fromkeys(self.matches, 0.0)
+        for name, ms in self.engine.milliseconds().items():
+            rule = self._rule_of.get(name)
+            if rule in spent:
+                spent[rule] += ms
+        return {r: RuleFigures(n, made[r], round(spent[r], 3)) for r, n in sorted(self.matches.items())}
 
     def nodes(self, sizes: dict[str, int]) -> int:
         """Nodes of operators and leaves, given the table sizes."""
         return sizes.get("Leaf", 0) + sum(sizes.get(s, 0) for s in self.words.by_symbol)
 
+    def _seconds_left(self) -> float:
+        return self._budget.seconds - (time.perf_counter() - self._started)
+
     def _round(self, phase: str) -> None:
+        """Run the phase's rules once: all at once if what they can do fits; else one by one, leaving out those that do
+        not, until the node budget is spent. So no round ends beyond twice that budget."""
         self._instantiate()
-        found = self.engine.step(phase)
+        rules = list(self._rulesets[phase])
+        nodes, room = self._room()
+        if self._growth.forecast(rules, self._sizes, nodes, room).within(room):
+            self._apply(phase, rules)
+        else:
+            for rule in rules:
+                nodes, room = self._room()
+                if nodes > self._budget.nodes or self._seconds_left() < 0:
+                    break
+                forecast = self._growth.forecast_alone(rule, self._sizes, nodes, room)
+                if forecast.within(room):
+                    self._apply(phase, [rule])
+                    self.engine.saturate("annotate")
+                    self._sizes = self.engine.sizes()
+                else:
+                    reason = StopReason.NODE_LIMIT if forecast.nodes > room.nodes else StopReason.TIME_LIMIT
+                    self._leave_out(LeftOut(rule, forecast.matches, forecast.nodes, nodes, reason))
+        self._settle()
+
+    def _room(self) -> tuple[int, Forecast]:
+        """Nodes there are, and what may be done to them."""
+        nodes = self.nodes(self._sizes)
+        # Twice what is left of the time: speed is an estimate, and leaving out is final.
+        most = min(max(2 * self._speed * self._seconds_left(), TELLING_MATCHES), 1e18)
+        return nodes, Forecast(int(most), 2 * self._budget.nodes - nodes)
+
+    def _leave_out(self, unfit: LeftOut) -> None:
+        self._left_out[unfit.rule] = unfit
+        for rulesets in (self._asking, *self._rulesets.values()):
+            rulesets.pop(unfit.rule, None)
+        log.warning("%s", unfit)
+
+    def _apply(self, phase: str, rules: list[str]) -> None:
+        began, before = time.perf_counter(), self._changes
+        found = self.engine.step(*(self._rulesets[phase][r] for r in rules))
+        self._growth.ran(rules)
         for name, n in found.items():
             if n:
                 rule = self._rule_of[name]
                 self.matches[rule] = self.matches.get(rule, 0) + n
                 self._changes += n
-        self._settle()
+        if self._changes - before >= TELLING_MATCHES:
+            self._speed = (self._changes - before) / (time.perf_counter() - began)
 
     def _settle(self) -> None:
         """Annotate new nodes and answer what rules ask, to a fixpoint."""
+        if self._asking:
+            self._sizes = self.engine.sizes()
+            self._drop_endless_questions()
         while True:
             self.engine.saturate("annotate")
-            self.engine.step("demand")
-            self._sizes = self.engine.sizes()
-            if not self.demand.drain(self._sizes, self._read):
+            self._ask()
+            answered = self.demand.drain(self._sizes, self._read)
+            if not self._union_sizes() and not answered:
                 break
+
+    def _union_sizes(self) -> bool:
+        """Make sizes one that are proved equal. True if there were any."""
+        new = self.words.dims_from(self._sizes_shown)
+        self._sizes_shown += len(new)
+        found = self._equal_sizes.proved(new)
+        self.engine.run(f"(union {self.words.dim(a)} {self.words.dim(b)})" for a, b in found)
+        for a, b in found:
+            tell(3, f"sizes proved equal: {a} = {b}")
+        return bool(found)
+
+    def _ask(self) -> None:
+        """Let rules write down their questions."""
+        self.engine.step(*self._asking.values())
+        self._sizes = self.engine.sizes()
+
+    def _drop_endless_questions(self) -> None:
+        """Leave out rules that would have to go through more matches for their questions than could be counted."""
+        nodes = self.nodes(self._sizes)
+        for rule in list(self._asking):
+            found = self._growth.beyond_counting(rule, self._sizes, nodes)
+            if found:
+                self._leave_out(LeftOut(rule, found, 0, nodes, StopReason.TIME_LIMIT))
 
     def _instantiate(self) -> None:
         """Compile the rule instances whose left sides' operators are now all present, at those ranks and dtypes."""
@@ -258,7 +331,7 @@ class EGraph:
             self._present = seen
             operators = {self.words.by_symbol[s].op for s in present}
             for rule in self._rules:
-                if rule.left_operators <= operators:
+                if rule.name not in self._left_out and rule.left_operators <= operators:
                     for instance in self._instances(rule, ranks, dtypes, present):
                         if instance not in self._known:
                             self._known.add(instance)
@@ -266,15 +339,30 @@ class EGraph:
         commands: list[str] = []
         for instance in [i for i, uses in self._waiting.items() if uses <= self.demand.uses]:
             del self._waiting[instance]
-            name = f"{instance.rule.name}/{len(self._rule_of)}"
-            self._rule_of[name] = instance.rule.name
-            commands += self._compiler.compile(instance, name)
+            if instance.rule.name not in self._left_out:
+                commands += self._compiled(instance)
         self.engine.run(commands)
         if commands:
-            self.engine.step("demand")
-            self._sizes = self.engine.sizes()
+            self._drop_endless_questions()
+            self._ask()
             while self.demand.drain(self._sizes, self._read):
                 self._sizes = self.engine.sizes()
+
+    def _compiled(self, instance: Instance) -> list[str]:
+        """The engine commands of an instance, each rule in a ruleset of its own."""
+        rule, commands = instance.rule, list[str]()
+        rulesets = self._rulesets[rule.phase]
+        if rule.name not in rulesets:
+            rulesets[rule.name] = f"rule_{len(self._rule_of)}"
+            commands.append(f"(ruleset {rulesets[rule.name]})")
+        name, questions = f"{rule.name}/{len(self._rule_of)}", f"asks_{rulesets[rule.name]}"
+        compiled = self._compiler.compile(instance, name, rulesets[rule.name], questions)
+        if compiled.asks and rule.name not in self._asking:
+            self._asking[rule.name] = questions
+            commands.append(f"(ruleset {questions})")
+        self._rule_of[name] = rule.name
+        self._growth.add(rule.name, instance.params, compiled)
+        return commands + compiled.commands
 
     def _seen(self) -> tuple[list[int], list[str]]:
         ranks = [r for r in range(13) if self._sizes.get(f"Tensor{r}", 0)]

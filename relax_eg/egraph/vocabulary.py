@@ -28,10 +28,18 @@ PRELUDE = (
     "(constructor Other (i64) Ann)",
     *(f"(constructor Tensor{r} (String{' Dim' * r}) Ann)" for r in range(MAX_RANK + 1)),
     "(relation has_ann (T Ann))",
+    "(relation doubled (T Ann))",  # annotations of values that have several
     "(function node (i64) T :no-merge)",
     "(relation in_order (T T))",
     "(ruleset annotate)",
-    "(ruleset demand)",
+    "(rule ((has_ann x a) (has_ann x b) (!= a b)) ((doubled x a)) :ruleset annotate)",
+    # What is known of the nodes as they came: rows of numbers, loaded in one go.
+    "(ruleset load)",
+    "(function annotation (i64) Ann :no-merge)",
+    "(relation row_has_ann (i64 i64))",
+    "(rule ((row_has_ann i k) (= x (node i)) (= a (annotation k))) ((has_ann x a)) :ruleset load)",
+    "(relation row_in_order (i64 i64))",
+    "(rule ((row_in_order i j) (= x (node i)) (= y (node j))) ((in_order x y)) :ruleset load)",
 )
 
 
@@ -127,6 +135,10 @@ class Vocabulary:
             index = self._dims[d] = len(self._dim_list)
             self._dim_list.append(d)
         return f"(D {index})"
+
+    def dims_from(self, first: int) -> list[Dim]:
+        """The sizes numbered from `first` on."""
+        return self._dim_list[first:]
 
     def dim_at(self, index: int) -> Dim:
         return self._dim_list[index]

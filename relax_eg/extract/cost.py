@@ -10,14 +10,26 @@ loop that many times over.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of
 from relax_eg.ir.control import parts
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, COND, CONTROL, CORE, MATCH_CAST, SCAN, TUPLE, TUPLE_GET, WHILE, Expr
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    COND,
+    CONTROL,
+    CORE,
+    MATCH_CAST,
+    SCAN,
+    TUPLE,
+    TUPLE_GET,
+    WHILE,
+    Expr,
+)
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
 from relax_eg.shapes import Dim
@@ -26,7 +38,7 @@ from relax_eg.tir import PatternKind
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
 # Blocked arithmetic inside: about half the matmul rate.
-_DENSE = frozenset(("conv", "cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"))
+_DENSE = frozenset(("cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"))
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_TRIPS = 16  # of a `while_loop`, whose number of steps no type tells
@@ -122,6 +134,8 @@ class WholeCost:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in ("matmul", "linear"):
             return NodeCost(flops, moved, 1, p.kernel(self._matmul(site, flops, moved)))
+        if site.op == "conv":
+            return NodeCost(flops, moved, 1, p.kernel(self._conv(site, result, flops, moved)))
         if site.op in _DENSE:
             return NodeCost(flops, moved, 1, p.kernel(max(2 * flops / p.rate(site.dtype(0)), p.move(moved))))
         if site.op == "strided_slice":
@@ -132,7 +146,8 @@ class WholeCost:
         kind = pattern_kind(site)
         if kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE):
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
-        return NodeCost(flops, moved, 1, p.kernel(flops / p.vector_rate + p.move(moved)))
+        rate = p.scalar_rate.get(site.op, p.vector_rate)
+        return NodeCost(flops, moved, 1, p.kernel(flops / rate + p.move(moved)))
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
@@ -158,13 +173,28 @@ class WholeCost:
         # With a plain matrix on the right all leading axes are rows; with batches on both sides the last is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
-        share = 1.0
-        for size, half in zip((rows, columns, a[-1]), self.profile.matmul_half, strict=True):
-            share *= size / (size + half)
-        seconds = max(flops / (self.profile.rate(site.dtype(0)) * max(share, 1e-3)), self.profile.move(moved))
+        share = _share((rows, columns, a[-1]), self.profile.matmul_half)
+        seconds = max(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
         if site.op == "linear":
             seconds *= self.profile.linear_factor(rows, self._at(bytes_of(site.operands[1])))
         return seconds
+
+    def _conv(self, site: Site, result: Annotation, flops: int, moved: int) -> float:
+        """Seconds of a convolution: of the matmul of its windows, places by window elements by channels out.
+
+        The zeros that `input_dilation` puts between elements are skipped. Groups run in other, slower code.
+        """
+        p = self.profile
+        assert isinstance(result, Tensor) and result.shape is not None
+        groups = site["groups"]
+        batch, _, *space = (self._at(d) for d in result.shape)
+        out, *window = (self._at(d) for d in site.shape(1))
+        rate, columns, depth = p.rate(site.dtype(0)), out // groups, math.prod(window)
+        if groups == 1:
+            rate *= _share((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
+        else:
+            rate *= _share((columns, depth), p.group_half) * p.group_share
+        return max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
@@ -172,6 +202,11 @@ class WholeCost:
 
     def _at(self, d: Dim) -> int:
         return int(d.evaluate(self.binding))
+
+
+def _share(sizes: Sequence[int], halves: Sequence[float]) -> float:
+    """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
+    return max(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
 
 
 def _known(a: Annotation) -> bool:

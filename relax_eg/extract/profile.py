@@ -1,7 +1,7 @@
 """Device profiles: what a device can do, as numbers the cost model reads.
 
 The built-in CPU profile was measured on a 2-core x86-64 machine with JAX 0.10's CPU backend; it is a starting point,
-marked uncalibrated.
+marked uncalibrated. Convolutions are priced as shares of the matmul rate, which carry over to other machines best.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ class Profile:
     """A device.
 
     `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused
-    elementwise code; `bandwidth`: bytes/s of memory, `cache_bandwidth` while the working set is below
-    `cache_bytes`; `launch`: seconds per kernel inside one executable; `dispatch`: seconds per call of an
-    executable; `fork`: seconds to start all cores, which kernels of `fork_from` seconds or more pay;
-    `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up to, factor)
-    pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`, `gemv_gain`:
-    with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
-    `calibrated`: whether this machine was measured.
+    elementwise code; `scalar_rate`: flop/s of operators whose loops do not vectorise, by name; `bandwidth`: bytes/s
+    of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`: seconds per kernel inside one
+    executable; `dispatch`: seconds per call of an executable; `fork`: seconds to start all cores, which kernels of
+    `fork_from` seconds or more pay; `step`: seconds of a loop's step, or of a choice between branches, besides what
+    is done in it; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up
+    to, factor) pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`,
+    `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
+    `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
+    matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
+    at which it reaches half that; `calibrated`: whether this machine was measured.
     """
 
     name: str
@@ -41,6 +44,10 @@ class Profile:
     linear_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
     gemv_gain: float = 1.0
+    conv_factor: float = 1.0
+    group_share: float = 1.0
+    group_half: tuple[float, float] = (8.0, 16.0)
+    scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
     calibrated: bool = False
     notes: str = field(default="", compare=False)
 
@@ -78,6 +85,16 @@ CPU = Profile(
     linear_penalty=((24, 1.7), (48, 1.2)),
     gemv_bytes=4e6,
     gemv_gain=1.3,
+    conv_factor=1.1,
+    group_share=0.14,
+    group_half=(23.0, 20.0),
+    scalar_rate={
+        "sort": 0.8e9,
+        "reduce_window": 2e9,
+        "window_scatter": 0.15e9,
+        **dict.fromkeys(("argmax", "argmin"), 0.18e9),
+        **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 0.1e9),
+    },
 )
 
 PROFILES: dict[str, Profile] = {"cpu": CPU}

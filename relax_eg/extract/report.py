@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from relax_eg.debug import stage
+from relax_eg.errors import OptionError
 from relax_eg.extract.cost import CostModel, WholeCost, priced
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import site_of
 
 SCHEMA = "relax_eg.report/1"
+MOST_RULES = 3  # rules whose work in the search is told in the text; the JSON has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ class ProgramCost:
     rows: tuple[OperatorRow, ...]
     prepared_values: int = 0
     prepared_bytes: int = 0
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> ProgramCost:
+        rows = tuple(OperatorRow(**row) for row in data["rows"])
+        return ProgramCost(rows, data["prepared_values"], data["prepared_bytes"])
 
     @property
     def count(self) -> int:
@@ -71,12 +79,26 @@ class Opaque:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """What a rule did in the search: matches, nodes it was the first to make, milliseconds (to about one). `left_out`:
+    why it was not let loose any more; "" for a rule that always ran."""
+
+    rule: str
+    matches: int
+    nodes: int
+    milliseconds: float
+    left_out: str = ""
+
+
 @dataclass(frozen=True)
 class CostReport:
     """What `optimize` did to a program. `print` it, or `to_json` it.
 
     `before` and `after` are priced by the same model at `at`; `rules` counts, for each rule that made a node of the
-    chosen program, how many; `matches` all matches during saturation.
+    chosen program, how many; `matches` all matches during saturation, and `searched` what each rule did there. `nodes`:
+    of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
+    and only `seconds` is of this run.
     """
 
     name: str
@@ -96,21 +118,44 @@ class CostReport:
     assumed_at: bool = False
     opaque: tuple[Opaque, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    searched: tuple[RuleRow, ...] = ()
+    peak: int = 0
+    cached: bool = False
 
     @property
     def predicted_gain(self) -> float:
         """Predicted time before, divided by after."""
         return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """The report as JSON with a schema version; also written to `path` if given."""
+    def as_data(self) -> dict[str, Any]:
+        """The report as plain data for JSON, with a schema version."""
         data: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
         for side in ("before", "after"):
             cost: ProgramCost = getattr(self, side)
             totals = {k: getattr(cost, k) for k in ("count", "flops", "bytes", "launches", "seconds")}
             data[side] = {**asdict(cost), "total": totals}
-        data["predicted_gain"] = self.predicted_gain
-        text = json.dumps(data, indent=2, default=str)
+        return data | {"predicted_gain": self.predicted_gain}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> CostReport:
+        """The report that gave this `as_data`. OptionError where it is of another schema."""
+        if data.get("schema") != SCHEMA:
+            raise OptionError(f"a report of schema {data.get('schema')!r}; {SCHEMA!r} is accepted")
+        known = {f.name for f in fields(CostReport)}
+        more: dict[str, Any] = {k: ProgramCost.from_data(data[k]) for k in ("before", "after")}
+        more["opaque"] = tuple(Opaque(**row) for row in data["opaque"])
+        more["numerics"] = tuple(data["numerics"])
+        more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
+        return CostReport(**{k: v for k, v in data.items() if k in known} | more)
+
+    @staticmethod
+    def from_json(text: str) -> CostReport:
+        """The report of this JSON text. OptionError where it is of another schema."""
+        return CostReport.from_data(json.loads(text))
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON with a schema version; also written to `path` if given."""
+        text = json.dumps(self.as_data(), indent=2)
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(text + "\n")
@@ -149,11 +194,17 @@ class CostReport:
             lines.append(
                 f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
             )
+        if self.cached:
+            lines.append("served from the disk cache; the search was made earlier:")
         total = sum(self.matches.values())
         lines.append(
             f"e-graph: {self.nodes} nodes, {total} rule matches, {self.rounds} rounds, stopped: {self.stop}; "
             f"numerics: {', '.join(self.numerics) or 'exact'}"
         )
+        busiest = sorted(self.searched, key=lambda r: (-r.nodes, -r.matches, r.rule))[:MOST_RULES]
+        if busiest:
+            lines.append("busiest rules: " + ", ".join(map(_figures, busiest)))
+        lines += [r.left_out for r in self.searched if r.left_out]
         for o in self.opaque:
             where = f" at {o.source}" if o.source else ""
             lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
@@ -164,6 +215,11 @@ class CostReport:
         with console.capture() as capture:
             console.print(self)
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _figures(r: RuleRow) -> str:
+    spent = f", {r.milliseconds:.0f} ms" if r.milliseconds >= 1 else ""
+    return f"{r.rule} ({r.matches} matches, {r.nodes} new nodes{spent})"
 
 
 def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
@@ -213,6 +269,7 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
+@stage("price")
 def price_program(
     function: Function, model: CostModel, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
 ) -> ProgramCost:

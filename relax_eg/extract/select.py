@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from relax_eg.debug import stage
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.graph import ExtractionGraph
 
@@ -41,6 +42,7 @@ def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Non
                 )
 
 
+@stage("select")
 def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selection:
     """The cheapest choice found. `costs[c][k]`: seconds of candidate k of class c."""
     check_costs(graph, costs)

@@ -6,11 +6,9 @@ from typing import Any
 
 from relax_eg.frontends.jax_equation import ONE, Equation, astype, expanded, permuted, reshaped, squeezed
 from relax_eg.ir.expr import Expr
-from relax_eg.ops.contraction import accumulates
+from relax_eg.ops.contraction import PRECISIONS, accumulates
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim
-
-_PRECISIONS = ("default", "high", "highest")
 
 
 def dot_general(e: Equation) -> Expr | None:
@@ -61,10 +59,27 @@ def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
     """A product without contraction."""
     a, b = astype(a, dtype), astype(b, dtype)
     rank = a.ndim + b.ndim - batch
+    times = "logical_and" if dtype == "bool" else "multiply"
     if not a.ndim or not b.ndim:
-        return call("multiply", (a, b))
+        return call(times, (a, b))
     b = expanded(b, range(batch, batch + free)) if batch else b
-    return call("multiply", (expanded(a, range(a.ndim, rank)), b))
+    return call(times, (expanded(a, range(a.ndim, rank)), b))
+
+
+def ragged_dot(e: Equation) -> Expr | None:
+    """Rows in groups, each group with a matrix of its own; other ragged dimensions have no operator."""
+    numbers = e["ragged_dot_dimension_numbers"]
+    x, w, _ = e.args
+    plain = (
+        numbers.dot_dimension_numbers == (((1,), (1,)), ((), ()))
+        and tuple(numbers.lhs_ragged_dimensions) == (0,)
+        and tuple(numbers.rhs_group_dimensions) == (0,)
+    )
+    precision, dtype = precision_of(e["precision"]), common_dtype(x, w, e.dtype)
+    if not plain or precision == "odd" or dtype is None or e.params.get("group_offset") is not None:
+        return None
+    attrs = {"precision": precision, "out_dtype": None if e.dtype == dtype else e.dtype}
+    return call("ragged_dot", (astype(x, dtype), astype(w, dtype), e.args[2]), attrs)
 
 
 def common_dtype(a: Expr, b: Expr, out: str) -> str | None:
@@ -82,14 +97,16 @@ def _product(dims: tuple[Dim, ...]) -> Dim:
     return total
 
 
-def precision_of(value: Any) -> str | None:
+def precision_of(value: Any) -> str | tuple[str, str] | None:
     """The operator's spelling; "odd" for what it cannot express."""
     if isinstance(value, tuple):
-        first, second = value
-        if first != second:
-            return "odd"
-        value = first
+        first, second = map(precision_of, value)
+        return first if first == second else (str(first).lower(), str(second).lower())
     if value is None:
         return None
-    name = str(getattr(value, "name", value)).lower()
-    return name if type(value).__name__ == "Precision" and name in _PRECISIONS else "odd"
+    name, kind = str(getattr(value, "name", value)), type(value).__name__
+    if kind == "Precision" and name.lower() in PRECISIONS:
+        return name.lower()
+    if kind == "DotAlgorithmPreset":
+        return None if name == "DEFAULT" else name
+    return "odd"

@@ -21,12 +21,14 @@ ZERO = Dim.of(0)
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation of a jaxpr as the rules see it: operands, parameters, what its outputs are."""
+    """An equation of a jaxpr as the rules see it: operands, parameters, what its outputs are. `inline(closed, args)`
+    gives the outputs of a nested jaxpr for these arguments."""
 
     args: tuple[Expr, ...]
     params: Mapping[str, Any]
     out: tuple[Tensor, ...]
     sizes: Sizes
+    inline: Callable[[Any, Sequence[Expr]], list[Expr]]
 
     @property
     def x(self) -> Expr:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from relax_eg.frontends.jax_equation import Equation, Rule, combines_with
+import jax
+
+from relax_eg.frontends.jax_equation import ONE, Equation, Rule, combines_with
 from relax_eg.frontends.jax_indexing import known_gather, known_slice
 from relax_eg.frontends.symbolic import to_dim
-from relax_eg.ir.expr import Expr
+from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ops.record import call
 
 _MODES = {"PROMISE_IN_BOUNDS": "promise", "CLIP": "clip", "FILL_OR_DROP": "fill"}
@@ -46,14 +48,41 @@ def _gather(e: Equation) -> Expr | None:
     return call("gather", e.args, {"slice_sizes": sizes, "mode": mode, "fill_value": fill, **_numbers(e, _GATHER)})
 
 
+def _apply(e: Equation) -> Expr | None:
+    """`at[].apply`: windows that do not meet are read, given to the function, and set. Where they may meet it is
+    applied again for each, which no operator does."""
+    if not e["unique_indices"] or len(e.params["update_consts"]):
+        return None
+    x, indices, updates = e.args
+    numbers, mode = _numbers(e, _SCATTER), _MODES[e["mode"].name]
+    left_out = {*numbers["inserted_window_dims"], *numbers["operand_batching_dims"]}
+    windows = iter(numbers["update_window_dims"])
+    sizes = tuple(ONE if a in left_out else updates.shape[next(windows)] for a in range(x.ndim))
+    renamed = dict(zip(_GATHER, (numbers[name] for name in _SCATTER), strict=True))
+    read = call("gather", (x, indices), {"slice_sizes": sizes, "mode": mode, "fill_value": None, **renamed})
+
+    def function(*scalars: Any) -> Any:
+        return jax.core.eval_jaxpr(e["update_jaxpr"], (), *scalars)[0]
+
+    for _ in range(read.ndim):
+        function = jax.vmap(function)
+    shape = tuple(map(e.sizes.to_jax, read.shape))
+    given = [jax.ShapeDtypeStruct(shape, np_dtype(a.dtype)) for a in (read, updates)]
+    (made,) = e.inline(jax.make_jaxpr(function)(*given), (read, updates))
+    attrs = {"kind": "set", "mode": mode, "sorted": bool(e["indices_are_sorted"]), "unique": True}
+    return call("scatter", (x, indices, made), {**attrs, **numbers})
+
+
 def _scatter(kind: str, primitive: str) -> Rule:
     """The rule for a scatter whose combining function is `primitive`; `at[].apply` has another."""
 
     def rule(e: Equation) -> Expr | None:
         mode = _MODES.get(e["mode"].name)
         combine: Any = e.params.get("update_jaxpr")
-        if mode is None or (combine is not None and combines_with(combine) != primitive):
+        if mode is None:
             return None
+        if combine is not None and combines_with(combine) != primitive:
+            return _apply(e) if kind == "set" else None
         x, indices, updates = e.args
         if kind == "subtract":
             updates = call("negative", (updates,))

@@ -8,9 +8,10 @@ operators check themselves: an OperatorError means the same as None.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from relax_eg.frontends import jax_gather, jax_library, jax_windows
-from relax_eg.frontends.jax_contractions import dot_general
+from relax_eg.frontends import jax_gather, jax_library, jax_random, jax_windows
+from relax_eg.frontends.jax_contractions import dot_general, ragged_dot
 from relax_eg.frontends.jax_equation import (
     ONE,
     ZERO,
@@ -18,6 +19,7 @@ from relax_eg.frontends.jax_equation import (
     Rule,
     astype,
     broadcast,
+    combines_with,
     expanded,
     permuted,
     reshaped,
@@ -39,7 +41,6 @@ _SAME: dict[str, str] = {
     "sub": "subtract",
     "mul": "multiply",
     "div": "divide",
-    "pow": "power",
     "max": "maximum",
     "min": "minimum",
     "rem": "remainder",
@@ -58,7 +59,7 @@ _SAME: dict[str, str] = {
     for name in (
         "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
         "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex "
-        "nextafter igamma igammac polygamma zeta bessel_i0e bessel_i1e"
+        "nextafter igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e"
     ).split()
 }
 
@@ -67,9 +68,20 @@ _REDUCTIONS: dict[str, str] = {
     "reduce_prod": "prod",
     "reduce_max": "max",
     "reduce_min": "min",
-    "reduce_and": "all",
-    "reduce_or": "any",
+    "reduce_xor": "reduce_xor",
 }
+
+# Of bits; bool has operators of its own.
+_BIT_REDUCTIONS: dict[str, tuple[str, str]] = {"reduce_and": ("all", "reduce_and"), "reduce_or": ("any", "reduce_or")}
+
+# What a combining function of two scalars is: the reduction, and the operator that combines two.
+_MONOIDS: dict[str, tuple[str, str]] = {
+    "add": ("reduce_sum", "add"), "mul": ("reduce_prod", "mul"), "max": ("reduce_max", "max"),
+    "min": ("reduce_min", "min"), "and": ("reduce_and", "and"), "or": ("reduce_or", "or"),
+    "xor": ("reduce_xor", "xor"),
+}  # fmt: skip
+
+_COLLECTIVES: dict[str, str] = {"psum": "sum", "pmax": "max", "pmin": "min"}
 
 
 def _same(name: str) -> Rule:
@@ -80,6 +92,37 @@ def _reduction(name: str) -> Rule:
     def rule(e: Equation) -> Expr:
         axes = tuple(sorted(e["axes"]))
         return call(name, e.args, {"axes": axes}) if axes else e.x
+
+    return rule
+
+
+def _bit_reduction(boolean: str, integer: str) -> Rule:
+    return lambda e: _reduction(boolean if e.dtype == "bool" else integer)(e)
+
+
+def _reduce(e: Equation) -> Expr | None:
+    """`reduce` with a combining function that is one operator; the initial value is one more element."""
+    if len(e.args) != 2:
+        return None
+    names = _MONOIDS.get(combines_with(e["jaxpr"]) or "")
+    if names is None:
+        return None
+    x, start = e.args
+    reduced = RULES[names[0]](replace(e, args=(x,), params={"axes": e["dimensions"]}))
+    assert isinstance(reduced, Expr)
+    made = RULES[names[1]](replace(e, args=(start, reduced), params={}))
+    assert isinstance(made, Expr)
+    return made
+
+
+def _collective(name: str) -> Rule:
+    """A collective over axes of the operands themselves: what `vmap` makes of one over the axis it maps."""
+
+    def rule(e: Equation) -> Sequence[Expr] | None:
+        if e["axis_index_groups"] is not None or not all(isinstance(a, int) for a in e["axes"]):
+            return None
+        axes = tuple(sorted(e["axes"]))
+        return [call(name, (x,), {"axes": axes}) if axes else x for x in e.args]
 
     return rule
 
@@ -102,19 +145,25 @@ def _one_minus_square(e: Equation) -> Expr:
     return call("multiply", (call("add", (one, e.x)), call("subtract", (one, e.x))))
 
 
+def _power(e: Equation) -> Expr:
+    """An integer exponent is converted to the base's dtype, as JAX lowers it."""
+    return call("power", (e.x, astype(e.args[1], e.dtype)))
+
+
 def _shift_right_logical(e: Equation) -> Expr:
     """`right_shift` keeps the sign of signed integers."""
     return call("right_shift_logical" if e.dtype.startswith("int") else "right_shift", e.args)
 
 
-def _shift_right_arithmetic(e: Equation) -> Expr | None:
-    """The sign is kept; of unsigned integers, whose top bit an arithmetic shift repeats, there is no operator."""
-    return call("right_shift", e.args) if e.dtype.startswith("int") else None
+def _shift_right_arithmetic(e: Equation) -> Expr:
+    """The sign is kept; the top bit of unsigned integers is repeated as if it were one."""
+    signed = e.dtype.removeprefix("u")
+    return astype(call("right_shift", [astype(x, signed) for x in e.args]), e.dtype)
 
 
 def _total_order(name: str) -> Rule:
-    """Comparisons in which NaN is the greatest and -0 below 0 have an operator where there is neither."""
-    return lambda e: None if is_float(e.x.dtype) or is_complex(e.x.dtype) else call(name, e.args)
+    """Comparisons in which NaN is the greatest and -0 below 0 are the usual ones where there is neither."""
+    return lambda e: call(f"{name}_total" if is_float(e.x.dtype) else name, e.args)
 
 
 def _reduce_precision(e: Equation) -> Expr:
@@ -249,6 +298,11 @@ def _iota(e: Equation) -> Expr:
     return call("iota", (), {"shape": e.shape, "axis": e["dimension"], "dtype": e.dtype})
 
 
+def _empty(e: Equation) -> Expr:
+    """What is in it is not said; JAX lowers it to zeros."""
+    return broadcast(const(0, e.dtype), e.shape, ())
+
+
 def _dim_as_value(e: Equation) -> Expr:
     dim = to_dim(e["dim"])
     return const(dim.value, e.dtype) if dim.is_const else call("dim_value", (), {"dim": (dim,), "dtype": e.dtype})
@@ -274,10 +328,14 @@ def _device_put(e: Equation) -> Sequence[Expr] | None:
 RULES: dict[str, Rule] = {
     **{primitive: _same(operator) for primitive, operator in _SAME.items()},
     **{primitive: _reduction(operator) for primitive, operator in _REDUCTIONS.items()},
+    **{primitive: _bit_reduction(*operators) for primitive, operators in _BIT_REDUCTIONS.items()},
+    "reduce": _reduce,
+    **{primitive: _collective(operator) for primitive, operator in _COLLECTIVES.items()},
     **{primitive: _bitwise(primitive) for primitive in ("and", "or", "xor", "not")},
     **dict.fromkeys(("stop_gradient", "copy", "copy_p", "name"), _identity),
     "integer_pow": lambda e: call("integer_pow", e.args, {"y": e["y"]}),
     "one_minus_square": _one_minus_square,
+    "pow": _power,
     "round": _round,
     "shift_right_arithmetic": _shift_right_arithmetic,
     "shift_right_logical": _shift_right_logical,
@@ -299,10 +357,12 @@ RULES: dict[str, Rule] = {
     "pad": _pad,
     "rev": _rev,
     "iota": _iota,
+    **dict.fromkeys(("empty", "empty2"), _empty),
     "dim_as_value": _dim_as_value,
     "platform_index": _platform_index,
     "device_put": _device_put,
     "dot_general": dot_general,
+    "ragged_dot_general": ragged_dot,
     "eq_to": _total_order("equal"),
     "lt_to": _total_order("less"),
     "le_to": _total_order("less_equal"),
@@ -311,4 +371,5 @@ RULES: dict[str, Rule] = {
     **jax_windows.RULES,
     **jax_gather.RULES,
     **jax_library.RULES,
+    **jax_random.RULES,
 }

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -13,13 +14,15 @@ import jax
 from relax_eg.debug import stage
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
+from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax_control import Functions
-from relax_eg.frontends.jax_walk import Walk, constant
+from relax_eg.frontends.jax_walk import Walk, annotation_of, constant
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, Leaf, read_arguments
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.frontends.trace_errors import cause, checked_output, trace_error
-from relax_eg.ir.expr import var
+from relax_eg.ir.annotations import Annotation, Tuple, dims_of
+from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
 
 
@@ -27,17 +30,54 @@ from relax_eg.ir.module import Module
 class Traced:
     """A traced function.
 
-    `module`: its first function's parameters the leaves of the arguments in order, its result the output's only leaf or a
-    tuple of the leaves. `arguments`: the specs, flattened, and how to bind a call to them. `out_tree`: the structure of
-    what `fn` returns; `out_avals`: its leaves as JAX sees them, weak types included.
+    `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
+    `out_tree`: the structure of what `fn` returns.
     """
 
-    module: Module
     fn: Callable[..., Any]
     name: str
     arguments: Arguments
+    sizes: Sizes
+    jaxpr: Any
     out_tree: Any
-    out_avals: tuple[Any, ...]
+
+    @cached_property
+    def module(self) -> Module:
+        """Its first function's parameters are `params`, its result the output's only leaf or a tuple of the leaves.
+        Made when first asked for; TraceError where the jaxpr cannot be one."""
+        return _module(self)
+
+    @property
+    def identifier(self) -> str:
+        """The name of the module's first function; a lambda is `main`."""
+        found = re.sub(r"\W+", "_", self.name.strip("<>"))
+        return "main" if found == "lambda" or not found.isidentifier() else found
+
+    @cached_property
+    def params(self) -> tuple[Expr, ...]:
+        """The parameters of the module's first function: the leaves of the arguments in order."""
+        return tuple(var(leaf.name, leaf.annotation) for leaf in self.leaves)
+
+    @property
+    def result(self) -> Annotation:
+        """What the module's first function returns."""
+        found = tuple(map(annotation_of, self.out_avals))
+        return found[0] if len(found) == 1 else Tuple(found)
+
+    @property
+    def out_avals(self) -> tuple[Any, ...]:
+        """The leaves of what `fn` returns as JAX sees them, weak types included."""
+        return tuple(self.jaxpr.out_avals)
+
+    @property
+    def size_variables(self) -> tuple[str, ...]:
+        """Names of the size variables of the arguments, sorted."""
+        return tuple(sorted({v for leaf in self.leaves for d in dims_of(leaf.annotation) for v in d.variables}))
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The exact content of the jaxpr. NoContentError where there is something in it that does not show its own."""
+        return Fingerprint(self.jaxpr)
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -73,7 +113,7 @@ def trace_function(
     name: str | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> Traced:
-    """The module of `fn` for arguments that fit `specs` and `kwspecs`, with what a caller needs to run it.
+    """`fn` traced for arguments that fit `specs` and `kwspecs`, with what a caller needs to run it.
 
     `bounds` of sizes (inclusive) let the function compare sizes in Python where they decide. TraceError, with the
     user's line, where JAX cannot trace the function; SpecError for a spec that cannot be read.
@@ -104,21 +144,20 @@ def trace_function(
         if own:
             raise
         raise trace_error(fn, label, arguments.leaves, error) from cause(error)
-    params = [var(leaf.name, leaf.annotation) for leaf in arguments.leaves]
-    identifier = _identifier(label)
-    walk = Walk(sizes, {leaf.name for leaf in arguments.leaves}, Functions({identifier}))
+    return Traced(fn, label, arguments, sizes, closed, out_tree)
+
+
+@stage("trace")
+def _module(traced: Traced) -> Module:
+    identifier = traced.identifier
+    walk = Walk(traced.sizes, {leaf.name for leaf in traced.leaves}, Functions({identifier}))
+    closed, params = traced.jaxpr, list(traced.params)
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], params)
     function = make_function(identifier, params, walk, outputs)
-    return Traced(Module((function, *walk.functions.made)), fn, label, arguments, out_tree, tuple(closed.out_avals))
+    return Module((function, *walk.functions.made))
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _identifier(name: str) -> str:
-    """The name of the module's function; a lambda is `main`."""
-    found = re.sub(r"\W+", "_", name.strip("<>"))
-    return "main" if found == "lambda" or not found.isidentifier() else found

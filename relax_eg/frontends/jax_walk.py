@@ -26,6 +26,7 @@ from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ops.keys import generator_of, is_key
 from relax_eg.ops.record import call
 
 # Primitives that only call a function, and where in the parameters it is. Custom derivatives and rematerialisation
@@ -44,6 +45,9 @@ _CALLS: dict[str, str] = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
 }
+
+# What gives another result each time, though JAX knows no effect of it.
+_STATEFUL = ("rng_uniform",)
 
 # Parameters that ask for something no operator expresses, unless they ask for nothing.
 _GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
@@ -69,6 +73,8 @@ def constant(value: Any) -> Expr:
         )
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         data = const(np.asarray(jax.random.key_data(value)))
+        if is_key(str(aval.dtype)):
+            return call("random_wrap", (data,), {"impl": generator_of(str(aval.dtype))})
         attrs = (("impl", _plain(jax.random.key_impl(value))),)
         return call_dps_library("jax.random.wrap_key_data", (data,), annotation_of(aval), attrs)
     return const(np.asarray(value, aval.dtype))
@@ -162,12 +168,12 @@ class Walk:
         if rule is None or _has_effects(eqn) or any(_asks(eqn.params.get(g)) for g in _GUARDS):
             return None
         out = [self.annotation_of(v.aval) for v in eqn.outvars]
-        if not all(_is_numeric(a) for a in (*out, *(o.annotation for o in operands))):
+        if not all(isinstance(a, Tensor) for a in (*out, *(o.annotation for o in operands))):
             return None
         try:
             tensors = tuple(a for a in out if isinstance(a, Tensor))
             params = {key: _without_numpy(value) for key, value in eqn.params.items()}
-            found = rule(Equation(tuple(operands), params, tensors, self.sizes))
+            found = rule(Equation(tuple(operands), params, tensors, self.sizes, self._applied))
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)
@@ -175,6 +181,10 @@ class Walk:
         except RelaxEgError:  # a dtype or a size the operator does not take
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
+
+    def _applied(self, closed: Any, args: Sequence[Expr]) -> list[Expr]:
+        """The outputs of a closed jaxpr."""
+        return self.run(closed.jaxpr, [constant(c) for c in closed.consts], args)
 
     def _control(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
         """The equation as a node that runs functions of the module, or None if it is no control flow."""
@@ -222,7 +232,7 @@ class Walk:
         attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
         if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:
             attrs.append(("primitive", Foreign(primitive)))  # cannot be found again by its name
-        pure = not _has_effects(eqn)
+        pure = not _has_effects(eqn) and primitive.name not in _STATEFUL
         value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
         if not pure:
             value = self._step(value, line)
@@ -284,11 +294,6 @@ def _without_numpy(value: Any) -> Any:
         items = list(map(_without_numpy, value))  # type: ignore[reportUnknownArgumentType]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # type: ignore[reportUnknownVariableType]
     return value  # type: ignore[reportUnknownVariableType]
-
-
-def _is_numeric(annotation: Annotation) -> bool:
-    """Whether operators apply: an array of numbers, not of PRNG keys, and no reference or token."""
-    return isinstance(annotation, Tensor) and not (annotation.dtype or "").startswith("key")
 
 
 def _asks(value: Any) -> bool:

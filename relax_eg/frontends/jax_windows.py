@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from relax_eg.frontends.jax_contractions import common_dtype, precision_of
 from relax_eg.frontends.jax_equation import Equation, Rule, astype, combines_with, permuted, reshaped
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
+from relax_eg.ops.windows import identity
 from relax_eg.shapes import Dim
 
 
@@ -62,21 +65,40 @@ def _window_reduction(kind: str) -> Rule:
     return rule
 
 
+# What a combining function of two scalars reduces, by dtype: bool, or anything else.
+_BOOLEAN = {"and": "min", "or": "max", "min": "min", "max": "max"}
+_COMBINE = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
 def _general_window(e: Equation) -> Expr | None:
-    """`reduce_window` of a product, which has no primitive of its own: the initial value must be 1."""
-    if len(e.args) != 2 or combines_with(e["jaxpr"]) != "mul":
+    """`reduce_window` with any initial value, which is combined into every window once; what is padded is not."""
+    if len(e.args) != 2:
         return None
-    start = e.args[1]
-    if start.op != CONSTANT or constant_value(start) != 1:
+    x, start = e.args
+    with_what = combines_with(e["jaxpr"]) or ""
+    kind = (_BOOLEAN if x.dtype == "bool" else _COMBINE).get(with_what)
+    if kind is None:
         return None
     dilations = {"dilation": tuple(e["window_dilation"]), "input_dilation": tuple(e["base_dilation"])}
-    return call("reduce_window", (e.x,), {"kind": "prod", **_window(e), **dilations})
+    made = call("reduce_window", (x,), {"kind": kind, **_window(e), **dilations})
+    if start.op == CONSTANT and np.array_equal(constant_value(start), np.asarray(identity(kind, x.dtype), x.dtype)):
+        return made
+    combine = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}[kind]
+    return call(combine, (start, made))
 
 
 def _select_and_scatter(e: Equation) -> Expr | None:
     """`select_and_scatter_add`, the transpose of pooling: each window's cotangent goes to its extreme."""
     kind = {"ge": "max", "le": "min"}.get(e["select_prim"].name)
     return None if kind is None else call("window_scatter", e.args, {"kind": kind, **_window(e)})
+
+
+def _select_and_gather(e: Equation) -> Expr | None:
+    """`select_and_gather_add`, the derivative of pooling: each window takes the tangent at its extreme."""
+    kind = {"ge": "max", "le": "min"}.get(e["select_prim"].name)
+    if kind is None or {*e["base_dilation"], *e["window_dilation"]} - {1}:
+        return None
+    return call("window_gather", e.args, {"kind": kind, **_window(e)})
 
 
 RULES: dict[str, Rule] = {
@@ -86,4 +108,5 @@ RULES: dict[str, Rule] = {
     "reduce_window_min": _window_reduction("min"),
     "reduce_window": _general_window,
     "select_and_scatter_add": _select_and_scatter,
+    "select_and_gather_add": _select_and_gather,
 }

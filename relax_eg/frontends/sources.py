@@ -13,15 +13,29 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
+# The lines of tracebacks, of which equal layers have equal ones.
+_lines: dict[Any, str | None] = {}
+_MOST_LINES = 1 << 14
+
+
 def line_of(eqn: Any) -> str | None:
     """The user's line of an equation, such as "model.py:31", or None where JAX does not know."""
+    try:
+        traceback = eqn.source_info.traceback
+        if traceback not in _lines:
+            if len(_lines) >= _MOST_LINES:
+                _lines.clear()
+            _lines[traceback] = _line(eqn.source_info)
+        return _lines[traceback]
+    except Exception:  # sources are a service to the reader, never a reason to fail
+        return None
+
+
+def _line(source_info: Any) -> str | None:
     from jax._src import source_info_util
 
     # The frame accessors have changed their arguments between versions; the summary's text has not.
-    try:
-        found = re.match(r"(.+?):(\d+)(?::\d+)? \(", source_info_util.summarize(eqn.source_info))
-    except Exception:  # sources are a service to the reader, never a reason to fail
-        return None
+    found = re.match(r"(.+?):(\d+)(?::\d+)? \(", source_info_util.summarize(source_info))
     if found is None or found[1].startswith(_OURS):  # the function itself is one of JAX's
         return None
     return f"{os.path.basename(found[1])}:{found[2]}"

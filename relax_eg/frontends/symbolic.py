@@ -78,6 +78,11 @@ class Sizes:
         self.scope = export.SymbolicScope(self._constraints)
 
     @property
+    def constraints(self) -> tuple[str, ...]:
+        """What the scope says of sizes, in JAX's spelling."""
+        return tuple(self._constraints)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The size variables met so far, sorted."""
         return tuple(sorted(self._variables))

@@ -17,7 +17,7 @@ from relax_eg.ir.annotations import (
     itemsize,
     substitute,
 )
-from relax_eg.ir.calls import call_annotation, call_function, function_ref, impure_functions, signature
+from relax_eg.ir.calls import call_annotation, call_function, function_ref, signature
 from relax_eg.ir.control import (
     attributes_of_control,
     cond,
@@ -64,6 +64,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
 from relax_eg.ir.parser import parse_module
 from relax_eg.ir.printer import print_function, print_module
+from relax_eg.ir.steps import impure_functions, stepped_functions
 from relax_eg.ir.wellformed import check
 
 __all__ = [
@@ -130,6 +131,7 @@ __all__ = [
     "scan",
     "shape_value",
     "signature",
+    "stepped_functions",
     "substitute",
     "tuple_",
     "tuple_get",

@@ -6,7 +6,7 @@ or unknown; `Tuple` and `Callable` are built from others. Annotations are immuta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -169,6 +169,17 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
         elif isinstance(a, Tuple):
             stack.extend(reversed(a.fields))
     return tuple(found)
+
+
+def with_sizes(annotation: Annotation, env: Mapping[Dim, Dim]) -> Annotation:
+    """`annotation` with whole sizes replaced by others; those not in `env` stay."""
+    if isinstance(annotation, Tensor) and annotation.shape is not None:
+        return Tensor(tuple(env.get(d, d) for d in annotation.shape), annotation.dtype)
+    if isinstance(annotation, Shape) and annotation.dims is not None:
+        return Shape(tuple(env.get(d, d) for d in annotation.dims))
+    if isinstance(annotation, Tuple):
+        return Tuple(tuple(with_sizes(f, env) for f in annotation.fields))
+    return annotation
 
 
 def substitute(annotation: Annotation, env: dict[str, Dim]) -> Annotation:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
+from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, substitute
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, FUNCTION, TUPLE, TUPLE_GET, Expr, node, postorder, tuple_get
+from relax_eg.ir.expr import CALL, FUNCTION, TUPLE, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
+from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
 from relax_eg.shapes import Dim
+
+# Ends the names of a callee's size variables where they stand beside the caller's: a letter that no name ends in.
+_CALLEE = "\u02c1"
 
 
 def signature(function: Function) -> Callable:
@@ -23,30 +29,75 @@ def function_ref(function: Function) -> Expr:
 def call_function(callee: Expr, args: Iterable[Expr]) -> Expr:
     """The call of a function value: of `function_ref(f)`, or of a variable that is callable."""
     operands = tuple(args)
-    return node(CALL, (callee, *operands), (), call_annotation(callee.annotation, [a.annotation for a in operands]))
+    name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
+    annotation = call_annotation(callee.annotation, [a.annotation for a in operands], name)
+    return node(CALL, (callee, *operands), (), annotation)
 
 
-def call_annotation(callee: Annotation, args: Iterable[Annotation]) -> Annotation:
+def call_annotation(callee: Annotation, args: Sequence[Annotation], name: str = "a function") -> Annotation:
     """What a call gives: the signature's result at the sizes of the arguments.
 
-    Sizes that the arguments do not determine belong to the callee; what has them is known by its rank only.
+    Sizes that the arguments do not determine belong to the callee; what has them is known by its rank only. An argument
+    that may or may not fit its parameter is checked at the call; OperatorError for one that never does.
     """
+    return _call_annotation(callee, tuple(args), name)
+
+
+@lru_cache(1 << 12)  # repeated blocks are called hundreds of times on the same annotations
+def _call_annotation(callee: Annotation, args: tuple[Annotation, ...], name: str) -> Annotation:
     if not isinstance(callee, Callable):
         return Object()
-    sizes: dict[str, Dim] = {}
-    for param, arg in zip(callee.params, args, strict=False):
-        _match(param, arg, sizes)
+    sizes = call_sizes(callee.params, args)
+    for i, (param, arg) in enumerate(zip(callee.params, args, strict=False)):
+        if why := clash(substitute(param, {**_of_the_callee(param), **sizes}), arg):
+            raise OperatorError(f"{name}: argument {i} should be {param}, got {arg}: {why}")
     return substitute(_coarse(callee.result, sizes), sizes)
 
 
-def _match(param: Annotation, arg: Annotation, sizes: dict[str, Dim]) -> None:
+def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict[str, Dim]:
+    """The size variables of a signature as the caller's sizes, as far as its arguments determine them: by an axis that
+    is the variable, or one that is linear in it."""
+    sizes: dict[str, Dim] = {}
+    axes = [pair for p, a in zip(params, args, strict=False) for pair in _axes(p, a)]
+    for wanted, given in axes:
+        if str(wanted) in wanted.variables:
+            sizes.setdefault(str(wanted), given)
+    found = True
+    while found:
+        found = False
+        for wanted, given in axes:
+            if len(wanted.variables - sizes.keys()) == 1:
+                (v,) = wanted.variables - sizes.keys()
+                value = _solved(wanted, v, given, sizes)
+                if value is not None:
+                    sizes[v], found = value, True
+    return sizes
+
+
+def _axes(param: Annotation, arg: Annotation) -> Iterator[tuple[Dim, Dim]]:
+    """Sizes of a parameter and of an argument, in pairs."""
     if isinstance(param, Tuple) and isinstance(arg, Tuple):
         for p, a in zip(param.fields, arg.fields, strict=False):
-            _match(p, a, sizes)
+            yield from _axes(p, a)
     elif isinstance(param, (Tensor, Shape)) and type(arg) is type(param):
-        for wanted, given in zip(dims_of(param), dims_of(arg), strict=False):
-            if str(wanted) in wanted.variables:
-                sizes.setdefault(str(wanted), given)
+        yield from zip(dims_of(param), dims_of(arg), strict=False)
+
+
+def _solved(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | None:
+    """The `v` at which `wanted` is `given`, where `wanted` is linear in it and that divides in canonical form."""
+    # What is left of the callee's own variables must not meet the caller's of the same name.
+    own = Dim.var(v + _CALLEE)
+    wanted = wanted.substitute({**sizes, v: own})
+    rest = wanted.substitute({str(own): Dim.of(0)})
+    scale = wanted.substitute({str(own): Dim.of(1)}) - rest
+    if not scale.is_const or scale.value == 0 or wanted != rest + own * scale:
+        return None
+    value = (given - rest) // scale.value
+    return value if value * scale.value == given - rest else None
+
+
+def _of_the_callee(param: Annotation) -> dict[str, Dim]:
+    return {v: Dim.var(v + _CALLEE) for d in dims_of(param) for v in d.variables}
 
 
 def _coarse(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
@@ -105,22 +156,3 @@ def substituted(roots: Sequence[Expr], env: Mapping[Expr, Expr]) -> list[Expr]:
         else:
             done[e] = node(e.op, tuple(done[a] for a in e.args), e.attrs, e.annotation)
     return [done[r] for r in roots]
-
-
-def impure_functions(module: Module) -> frozenset[str]:
-    """Names of the functions that have effects: an impure library call inside, or a call of such a function."""
-    callers: dict[str, list[str]] = {}
-    impure: set[str] = set()
-    for f in module:
-        for e in postorder([b.value for block in f.blocks for b in block.bindings] + [f.result]):
-            if e.op == FUNCTION:
-                callers.setdefault(e.attr("name"), []).append(f.name)
-            elif e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
-                impure.add(f.name)
-    reached = list(impure)
-    while reached:
-        for caller in callers.get(reached.pop(), ()):
-            if caller not in impure:
-                impure.add(caller)
-                reached.append(caller)
-    return frozenset(impure)

@@ -18,6 +18,7 @@ import numpy as np
 from relax_eg.errors import UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.shapes import Dim
+from relax_eg.tir import numpy_dtype
 
 # Heads that are not operators of the table.
 VAR = "var"
@@ -257,10 +258,12 @@ def const(value: Any, dtype: str | None = None) -> Expr:
 
 
 def np_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a dtype name, ml_dtypes' included (bfloat16, fp8, int4)."""
+    """The numpy dtype of a dtype name, ml_dtypes' included (bfloat16, fp8, int4); a PRNG key is a record of words."""
     try:
         return np.dtype(name)
     except TypeError:
+        if name.startswith("key<"):
+            return numpy_dtype(name)
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))

@@ -22,7 +22,7 @@ import numpy as np
 from relax_eg.debug import stage
 from relax_eg.ir.annotations import Shape
 from relax_eg.ir.calls import call_function, function_ref
-from relax_eg.ir.expr import CONSTANT, Expr, node, postorder, shape_value, tuple_, tuple_get, var
+from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, postorder, shape_value, tuple_, tuple_get, var
 from relax_eg.ir.module import Binding, Block, Function
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.shapes import Dim
@@ -242,7 +242,8 @@ def _function(
 ) -> tuple[Function, list[list[Expr]]]:
     """The function of a repetition, and the operands of its call for each.
 
-    A parameter is what stands at some operand in every repetition; what is one constant in all of them is that."""
+    A parameter is what stands at some operand in every repetition; what is one constant or function in all of them is
+    that."""
     slots: dict[tuple[Expr, ...], Expr] = {}
     place = {e: k for k, e in enumerate(rows[0])}
     new: list[Expr] = []
@@ -252,7 +253,7 @@ def _function(
             given = tuple(row[k].args[j] for row in rows)
             if a in place:
                 args.append(new[place[a]])
-            elif a.op == CONSTANT and all(g is a for g in given):
+            elif a.op in (CONSTANT, FUNCTION) and all(g is a for g in given):
                 args.append(a)
             else:
                 args.append(slots.setdefault(given, var(f"x{len(slots)}", a.annotation)))

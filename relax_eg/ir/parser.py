@@ -29,17 +29,23 @@ STATEMENTS = "`name = expression`, `with R.dataflow():`, or `return expression`"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 
-def parse_module(text: str, deduce: Deduce | None = None, complete: Complete | None = None) -> Module:
+def parse_module(
+    text: str,
+    deduce: Deduce | None = None,
+    complete: Complete | None = None,
+    routines: Mapping[str, str] = MappingProxyType({}),
+) -> Module:
     """The module that `text` tells. Raises ModuleTextError with the line.
 
     `deduce(operator, operand annotations, attributes)` gives all attributes and the result's annotation; it is asked
     where text leaves out the annotation, which is an error without it. `complete(operator, attributes)` gives all
     attributes of an annotated operator in order, sizes as `Dim`s; without it they are taken as they stand: text
-    leaves out those that are None and does not tell sizes from whole numbers.
+    leaves out those that are None and does not tell sizes from whole numbers. `R.name(...)` of a name in `routines` is a
+    call of the library routine that it names there.
     """
     source = Source(text)
     _check_version(source)
-    scope = ModuleScope(Reader(source), deduce, complete)
+    scope = ModuleScope(Reader(source), deduce, complete, routines)
     try:
         return scope.module(source.tree())
     except RecursionError:
@@ -56,10 +62,13 @@ def _check_version(source: Source) -> None:
 class ModuleScope:
     """What the functions of a text share: the callbacks and each other's signatures."""
 
-    def __init__(self, reader: Reader, deduce: Deduce | None, complete: Complete | None) -> None:
+    def __init__(
+        self, reader: Reader, deduce: Deduce | None, complete: Complete | None, routines: Mapping[str, str]
+    ) -> None:
         self.reader = reader
         self.deduce = deduce
         self.complete = complete
+        self.routines = routines
         self.line = 1
         self.classes = {"Module", "cls"}
         self.names: set[str] = set()

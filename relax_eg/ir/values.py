@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import OperatorError, RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.expr import (
@@ -20,10 +20,12 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     ConstantData,
     Expr,
+    call_dps_library,
     const,
     node,
     tuple_get,
 )
+from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.reader import near, spelled
@@ -151,8 +153,7 @@ class Values:
             if at.keywords:
                 raise self.source.error(at.keywords[0], "functions take no keywords", "arguments by position")
             args = list(map(self.expression, at.args))
-            annotation = declared or call_annotation(callee.annotation, [a.annotation for a in args])
-            return node(CALL, (callee, *args), (), annotation)
+            return node(CALL, (callee, *args), (), self._result(at, callee, args, declared))
         if name in RESERVED:
             return self._core(at, name, declared)
         for arg in at.args:
@@ -167,15 +168,22 @@ class Values:
         scope = self.scope
         annotation = declared
         try:
-            if annotation is not None:
-                attrs = attrs if scope.complete is None else scope.complete(name, attrs)
-            elif scope.deduce is not None:
+            if scope.deduce is not None:
                 attrs, annotation = scope.deduce(name, tuple(o.annotation for o in operands), attrs)
+                self._implied(at, annotation, declared)
+                annotation = declared or annotation
+            elif scope.complete is not None:
+                attrs = scope.complete(name, attrs)
+        except UndecidedError as error:
+            wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
+            raise self.source.refused(at, error, wanted) from None
         except RelaxEgError as error:
             raise self.source.refused(at, error, "operands and attributes that the operator takes") from None
         if annotation is None:
             problem = f"R.{name} has no annotation and there is no operator table to deduce it"
             raise self.source.error(at, problem, f"`name: R.Tensor(...) = R.{name}(...)` on a line of its own")
+        if name in scope.routines:
+            return call_dps_library(scope.routines[name], operands, annotation, attrs.items())
         return node(name, operands, attrs.items(), annotation)
 
     def _core(self, at: ast.Call, name: str, declared: Annotation | None) -> Expr:
@@ -231,6 +239,26 @@ class Values:
                 raise self.source.error(key or value, "attributes are named by text", 'attrs={"name": value}')
             pairs.append((key.value, self.reader.attribute(value)))
         return tuple(pairs)
+
+    def _result(self, at: ast.Call, callee: Expr, args: list[Expr], declared: Annotation | None) -> Annotation:
+        """What a call gives, from the callee's signature alone."""
+        if declared is not None and self.scope.deduce is None:
+            return declared
+        called = ast.unparse(at.func)
+        try:
+            found = call_annotation(callee.annotation, [a.annotation for a in args], called)
+        except OperatorError as error:
+            raise self.source.refused(at, error, f"what {called} takes") from None
+        self._implied(at, found, declared)
+        return declared or found
+
+    def _implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
+        """Refuse a declared annotation that does not follow from what was found, where operators are known."""
+        if declared is None or self.scope.deduce is None or covers(declared, found):
+            return
+        why = clash(declared, found)
+        problem = f"the name is declared {declared}, its value is {found}" + (f": {why}" if why else "")
+        raise self.source.error(at, problem, "an annotation that follows, or R.match_cast(value, annotation)")
 
     def _agrees(self, at: ast.expr, annotation: Annotation, declared: Annotation | None) -> None:
         if declared is not None and declared != annotation:

@@ -9,22 +9,25 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 
+from relax_eg.debug import stage
 from relax_eg.errors import OperatorError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of
-from relax_eg.ir.calls import impure_functions
-from relax_eg.ir.control import deduce_control, functions_of
+from relax_eg.ir.control import deduce_control
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ir.module import Block, Function, Module
+from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.shapes import Dim
 
 
+@stage("check")
 def check(module: Module) -> None:
     """Raise WellFormedError if `module` breaks a rule of the IR. Linear in the module's size.
 
     - Parameters are variables; no name is bound twice in a function; names are identifiers.
     - What a variable stands for is bound before it is used. Outputs of a dataflow block can be used after it; inside
       it their values are.
-    - Impure calls and `match_cast` stand as whole values of bindings outside dataflow blocks.
+    - Impure calls, `match_cast` and library calls that do not say their sizes stand as whole values of bindings outside
+      dataflow blocks, and so do calls of functions that have such.
     - A size variable is brought in by a parameter or by a `match_cast` before it is used.
     - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
     """
@@ -88,26 +91,16 @@ class _FunctionCheck:
 
     def _value(self, root: Expr, whole: bool) -> None:
         """Check what is new under `root`; with `whole`, the root itself may have an effect."""
-        if not whole and (effect := self._effect(root)):
+        if not whole and (effect := effect_of(root, self.impure)):
             self._fail(root, f"{effect} must be the whole value of a binding outside dataflow blocks")
         for e in postorder([root], stop=self.seen.__contains__):
             if e in self.seen:
                 continue
             self.seen.add(e)
             for a in e.args:
-                if effect := self._effect(a):
+                if effect := effect_of(a, self.impure):
                     self._fail(a, f"{effect} must be the whole value of a binding outside dataflow blocks")
             self._node(e)
-
-    def _effect(self, e: Expr) -> str | None:
-        if e.op == MATCH_CAST:
-            return "match_cast"
-        if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
-            return "an impure call"
-        for name in functions_of(e):
-            if name in self.impure:
-                return f"a {e.op} of `{name}`, which has effects,"
-        return None
 
     def _node(self, e: Expr) -> None:
         if e.op == VAR:

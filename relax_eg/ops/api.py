@@ -17,7 +17,8 @@ from relax_eg.ops import api_library as library
 from relax_eg.ops.indexing import subscript
 from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
 from relax_eg.ops.record import call
-from relax_eg.ops.sizes import ONE, ZERO, product, quotient
+from relax_eg.ops.shorthand import written_out
+from relax_eg.ops.sizes import ONE, ZERO
 from relax_eg.shapes import Dim, ceildiv
 
 # --- elementwise ---
@@ -183,23 +184,7 @@ def swapaxes(x: Operand, a: int, b: int) -> Expr:
 def reshape(x: Operand, shape: Size | Sequence[Size]) -> Expr:
     """The same elements in order in another shape; one size may be -1."""
     (value,) = operands("reshape", x)
-    given = as_dims(shape)
-    wild = [i for i, d in enumerate(given) if d == -1]
-    if len(wild) > 1:
-        raise OperatorError(f"reshape: {len(wild)} sizes are -1; one may be")
-    if wild:
-        # What stands on both sides cancels before dividing: (n*m)//m is not n where m is 0.
-        left, by = list(value.shape), ONE
-        for d in given:
-            if d in left:
-                left.remove(d)
-            elif d != -1:
-                by = by * d
-        if by is ZERO:
-            raise OperatorError(f"reshape: -1 beside a size of 0 in {given} could be anything")
-        rest = quotient(product(left), by)
-        given = tuple(rest if d == -1 else d for d in given)
-    return call("reshape", (value,), {"shape": given})
+    return call("reshape", (value,), written_out("reshape", (value.annotation,), {"shape": as_dims(shape)}))
 
 
 def expand_dims(x: Operand, axis: Axes) -> Expr:
@@ -238,19 +223,14 @@ def stack(xs: Sequence[Operand], axis: int = 0) -> Expr:
 
 
 def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
-    """A tuple of slices along `axis`: `parts` equal ones, or cut at the given indices, as numpy.split."""
+    """A tuple of slices along `axis`: `parts` of them, of which all but the last are of one size, rounded up where that
+    does not divide; or cut at the given indices, as numpy.split."""
     (value,) = operands("split", x)
-    normal = normal_axis("split", axis, value.ndim)
-    size = value.shape[normal]
-    if isinstance(parts, int):
-        each = size // parts
-        if each * parts != size:
-            raise OperatorError(f"split: size {size} of axis {normal} cannot be shown to divide into {parts} parts")
-        sections = (each,) * parts
-    else:
-        cuts = [ZERO, *map(Dim.of, parts), size]
-        sections = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
-    return call("split", (value,), {"sections": sections, "axis": normal})
+    attrs = {"sections": parts, "axis": normal_axis("split", axis, value.ndim)}
+    if not isinstance(parts, int):
+        cuts = [ZERO, *map(Dim.of, parts), value.shape[attrs["axis"]]]
+        attrs["sections"] = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
+    return call("split", (value,), written_out("split", (value.annotation,), attrs))
 
 
 def strided_slice(x: Operand, begin: Sequence[Size], end: Sequence[Size], strides: Sequence[int] | None = None) -> Expr:
@@ -465,6 +445,14 @@ cholesky, triangular_solve, lu, qr, eigh, svd, fft = (
     library.eigh,
     library.svd,
     library.fft,
+)
+
+unique, nonzero, argwhere, flatnonzero, masked_select = (
+    library.unique,
+    library.nonzero,
+    library.argwhere,
+    library.flatnonzero,
+    library.masked_select,
 )
 
 for _builder in (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, tuple_get
+from relax_eg.ops.data_dependent import call_routine
 from relax_eg.ops.operands import Operand, Size, as_dims, normal_axis, operands
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import ZERO, dilated
@@ -269,3 +270,33 @@ def svd(a: Operand, full_matrices: bool = True) -> tuple[Expr, ...]:
 def fft(x: Operand, kind: str, lengths: Sequence[Size]) -> Expr:
     """The Fourier transform of the last axes; `kind`: "fft", "ifft", "rfft" or "irfft"."""
     return call("fft", operands("fft", x), {"kind": kind, "lengths": as_dims(lengths)})
+
+
+# --- results as large as values say: steps of their own, outside dataflow blocks ---
+
+
+def unique(x: Operand, return_inverse: bool = False, return_counts: bool = False) -> Expr:
+    """The distinct elements, ascending: a tensor of rank 1 whose size `match_cast` names. With `return_inverse` also
+    where each element of `x` is among them, with `return_counts` how often each is in `x`: a tuple then."""
+    flags = {"return_inverse": return_inverse, "return_counts": return_counts}
+    return call_routine("unique", tuple(operands("unique", x)), flags)
+
+
+def nonzero(x: Operand, dtype: str = "int32") -> Expr:
+    """The indices of the elements that are not zero, in order: a row for each axis, as in Relax."""
+    return call_routine("nonzero", tuple(operands("nonzero", x)), {"dtype": dtype})
+
+
+def argwhere(x: Operand, dtype: str = "int32") -> Expr:
+    """The indices of the elements that are not zero, in order: a column for each axis."""
+    return call_routine("argwhere", tuple(operands("argwhere", x)), {"dtype": dtype})
+
+
+def flatnonzero(x: Operand, dtype: str = "int32") -> Expr:
+    """The indices of the elements of the flattened operand that are not zero."""
+    return call_routine("flatnonzero", tuple(operands("flatnonzero", x)), {"dtype": dtype})
+
+
+def masked_select(x: Operand, mask: Operand) -> Expr:
+    """`x[mask]`: the elements along the mask's axes, in order, at which it holds."""
+    return call_routine("masked_select", (*operands("masked_select", x), *operands("masked_select", mask)), {})

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
 from relax_eg.ops.elementwise import read_aligned
-from relax_eg.ops.record import Attribute, Operator, Site, register
-from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype
+from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, register
+from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
-from relax_eg.tir import Buffer, Scalar, TensorProgram, cast, compute, loop, program, sum_
+from relax_eg.tir import (
+    Buffer,
+    Counts,
+    Index,
+    Scalar,
+    TensorProgram,
+    any_,
+    cast,
+    compute,
+    const,
+    less,
+    less_equal,
+    loop,
+    program,
+    select,
+    sum_,
+)
 from relax_eg.tir.functions import kind
 
-PRECISIONS = (None, "default", "high", "highest")
+# What a contraction may ask of the products of floats: a precision for both operands, or one for each.
+PRECISIONS = ("default", "high", "highest")
+# The algorithms that `jax.lax.DotAlgorithmPreset` names: dtypes of both operands and of the sum.
+ALGORITHMS = (
+    "F16_F16_F16", "F16_F16_F32", "BF16_BF16_BF16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6",
+    "BF16_BF16_F32_X9", "TF32_TF32_F32", "TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64", "ANY_F8_ANY_F8_F32",
+    "ANY_F8_ANY_F8_F32_FAST_ACCUM", "ANY_F8_ANY_F8_ANY", "ANY_F8_ANY_F8_ANY_FAST_ACCUM",
+)  # fmt: skip
 
 
 def _result(site: Site) -> tuple[Dims, Dim]:
@@ -30,19 +54,22 @@ def accumulates(dtype: str, out: str) -> bool:
     """Whether products of `dtype` may be summed as `out`, by XLA's rules."""
     if out not in ITEM_BITS or ITEM_BITS[out] < ITEM_BITS[dtype]:
         return False
-    return kind(out) in {"i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
+    return kind(out) in {"b": "iufc", "i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
 
 
-def need_precision(site: Site) -> None:
-    """Attribute `precision`: one of `PRECISIONS`."""
-    if site["precision"] not in PRECISIONS:
-        raise site.error(f"precision {site['precision']!r}; accepted: {', '.join(map(str, PRECISIONS))}")
+def need_precision(site: Site, algorithms: Sequence[str] = ()) -> None:
+    """Attribute `precision`: None, one of `PRECISIONS` or a pair of them, or one of `algorithms`."""
+    asked = site["precision"]
+    each = asked if isinstance(asked, tuple) and len(asked) == 2 else (asked,)  # type: ignore[reportUnknownArgumentType]
+    if asked is not None and asked not in algorithms and any(p not in PRECISIONS for p in each):
+        others = f", or an algorithm such as {algorithms[3]}" if algorithms else ""
+        raise site.error(f"precision {asked!r}; accepted: None, {', '.join(PRECISIONS)}, a pair of these{others}")
 
 
 def _deduce(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
-    need_kind(site, "iufc")
-    need_precision(site)
+    need_kind(site, "biufcn")
+    need_precision(site, ALGORITHMS)
     out = site["out_dtype"]
     if out is not None and not accumulates(dtype, out):
         raise site.error(
@@ -64,12 +91,14 @@ def _equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         lead = shape[:rank]
         x = read_aligned(a, (*batch, *row, k)[-a.rank :], (*lead, *a.shape[-2:])[-a.rank :])
         y = read_aligned(b, (*batch, k, *column)[-b.rank :], (*lead, *b.shape[-2:])[-b.rank :])
+        if out == "bool":
+            return any_(x & y, (k, inner))
         return sum_(cast(x, out) * cast(y, out), (k, inner))
 
     return program("matmul", buffers, compute("out", shape, element))
 
 
-def _lower(a: Any, b: Any, *, precision: str | None, out_dtype: str | None) -> Any:
+def _lower(a: Any, b: Any, *, precision: Any, out_dtype: str | None) -> Any:
     import jax.numpy as jnp
 
     return jnp.matmul(a, b, precision=precision, preferred_element_type=out_dtype)
@@ -88,6 +117,72 @@ register(
 )
 
 
+# --- a matrix for each group of rows ---
+
+
+def _ragged(site: Site) -> Annotation:
+    dtype = need_same_dtype(site, (0, 1))
+    need_kind(site, "iufc")
+    need_kind(site, "iu", 2)
+    need_precision(site)
+    x, w, groups = (site.shape(i) for i in range(3))
+    if (len(x), len(w), len(groups)) != (2, 3, 1):
+        raise site.error(f"ranks {len(x)}, {len(w)} and {len(groups)}; 2, 3 and 1 are needed")
+    need_equal(site, x[1], w[1], "axis 1 of operand 0 meets axis 1 of operand 1")
+    need_equal(site, w[0], groups[0], "the matrices, and the sizes of groups")
+    out = site["out_dtype"]
+    if out is not None and not accumulates(dtype, out):
+        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
+    return Tensor((x[0], w[2]), out or dtype)
+
+
+def _ragged_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, w, sizes = buffers
+    out = site["out_dtype"] or x.dtype
+    g, h, k = loop("g"), loop("h"), loop("k")
+    count = w.shape[0]
+
+    def end(i: Dim) -> Scalar:
+        before = cast(sizes[h], "int64")
+        return sum_(select(less_equal(Index(h), Index(i)), before, const(0, "int64")), (h, count))
+
+    ends = compute("ends", (count,), end)
+
+    def element(i: Dim, j: Dim) -> Scalar:
+        after = ends[g]
+        inside = less_equal(after - cast(sizes[g], "int64"), Index(i)) & less(Index(i), after)
+        product = cast(x[i, k], out) * cast(w[g, k, j], out)
+        return sum_(select(inside, product, const(0, out)), [(g, count), (k, x.shape[1])])
+
+    return program("ragged_dot", buffers, ends, compute("out", (x.shape[0], w.shape[2]), element))
+
+
+def _ragged_cost(site: Site) -> Counts:
+    # The equations look at every group for each row; a row has one.
+    read = bytes_of(site.operands[0]) + bytes_of(site.operands[1]) + bytes_of(site.operands[2])
+    return Counts(product((*site.shape(0), site.shape(1)[2])) * 2, read, bytes_of(_ragged(site)))
+
+
+def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str | None) -> Any:
+    from jax import lax
+
+    return lax.ragged_dot(x, w, sizes, precision=precision, preferred_element_type=out_dtype)
+
+
+register(
+    Operator(
+        "ragged_dot",
+        ("x", "weights", "sizes"),
+        _ragged,
+        _ragged_lower,
+        _ragged_equations,
+        (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
+        cost=_ragged_cost,
+        doc="rows of x in groups of the given sizes, each group times its own matrix; 0 for rows of no group",
+    )
+)
+
+
 def _linear_result(site: Site) -> tuple[Dims, Dim]:
     x, w = site.shape(0), site.shape(1)
     if not x or len(w) != 2:
@@ -98,7 +193,7 @@ def _linear_result(site: Site) -> tuple[Dims, Dim]:
 
 def _linear_deduce(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
-    need_kind(site, "iufc")
+    need_kind(site, "iufcn")
     return Tensor(_linear_result(site)[0], dtype)
 
 

@@ -32,7 +32,7 @@ def _one_size(site: Site, name: str) -> Dim:
 
 
 def _full_deduce(site: Site) -> Annotation:
-    need_kind(site, "biufc")
+    need_kind(site, "biufckn")
     if site.shape() != ():
         raise site.error("the value, operand 0, must be a scalar; broadcast_to spreads tensors")
     return Tensor(site["shape"], site.dtype())

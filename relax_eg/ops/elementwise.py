@@ -24,15 +24,15 @@ from relax_eg.tir import (
     select,
 )
 
-# operator: (scalar function, lax primitive, kinds of dtype lax takes; see tir.Function)
+# operator: (scalar function, lax primitive, kinds of dtype it takes; see need_kind)
 _UNARY: dict[str, tuple[str, str, str]] = {
-    "negative": ("negative", "neg", "iufc"),
+    "negative": ("negative", "neg", "iufcn"),
     "abs": ("abs", "abs", "ifc"),
     "sign": ("sign", "sign", "iufc"),
     "floor": ("floor", "floor", "f"),
     "ceil": ("ceil", "ceil", "f"),
     "exp": ("exp", "exp", "fc"),
-    "exp2": ("exp2", "exp2", "f"),
+    "exp2": ("exp2", "exp2", "fc"),
     "expm1": ("expm1", "expm1", "fc"),
     "log": ("log", "log", "fc"),
     "log1p": ("log1p", "log1p", "fc"),
@@ -63,12 +63,12 @@ _UNARY: dict[str, tuple[str, str, str]] = {
 }
 
 _BINARY: dict[str, tuple[str, str, str]] = {
-    "add": ("add", "add", "iufc"),
-    "subtract": ("subtract", "sub", "iufc"),
-    "multiply": ("multiply", "mul", "iufc"),
+    "add": ("add", "add", "iufcn"),
+    "subtract": ("subtract", "sub", "iufcn"),
+    "multiply": ("multiply", "mul", "iufcn"),
     "power": ("power", "pow", "fc"),
-    "maximum": ("maximum", "max", "biuf"),
-    "minimum": ("minimum", "min", "biuf"),
+    "maximum": ("maximum", "max", "biufn"),
+    "minimum": ("minimum", "min", "biufn"),
     "remainder": ("remainder", "rem", "iuf"),
     "atan2": ("atan2", "atan2", "f"),
     "logical_and": ("bitwise_and", "bitwise_and", "b"),
@@ -78,12 +78,12 @@ _BINARY: dict[str, tuple[str, str, str]] = {
     "bitwise_or": ("bitwise_or", "bitwise_or", "iu"),
     "bitwise_xor": ("bitwise_xor", "bitwise_xor", "iu"),
     "left_shift": ("shift_left", "shift_left", "iu"),
-    "equal": ("equal", "eq", "biufc"),
-    "not_equal": ("not_equal", "ne", "biufc"),
-    "less": ("less", "lt", "biuf"),
-    "less_equal": ("less_equal", "le", "biuf"),
-    "greater": ("greater", "gt", "biuf"),
-    "greater_equal": ("greater_equal", "ge", "biuf"),
+    "equal": ("equal", "eq", "biufcn"),
+    "not_equal": ("not_equal", "ne", "biufcn"),
+    "less": ("less", "lt", "biufn"),
+    "less_equal": ("less_equal", "le", "biufn"),
+    "greater": ("greater", "gt", "biufn"),
+    "greater_equal": ("greater_equal", "ge", "biufn"),
 }
 
 
@@ -253,7 +253,7 @@ def _integer_pow(x: Any, *, y: int) -> Any:
 def _astype_deduce(site: Site) -> Annotation:
     if site["dtype"] not in ITEM_BITS:
         raise site.error(f"no dtype {site['dtype']!r}; there are: {', '.join(ITEM_BITS)}")
-    need_kind(site, "biufc")
+    need_kind(site, "biufcn")
     return Tensor(site.shape(), site["dtype"])
 
 
@@ -304,7 +304,7 @@ register(
 def _where_deduce(site: Site) -> Annotation:
     need_kind(site, "b", 0)
     need_same_dtype(site, (1, 2))
-    dtype = need_kind(site, "biufc", 1)
+    dtype = need_kind(site, "biufckn", 1)
     return Tensor(broadcast(site, [site.shape(i) for i in range(3)]), dtype)
 
 
@@ -337,7 +337,7 @@ register(
     Operator(
         "clip",
         ("lo", "x", "hi"),
-        _deduction("clamp", "iuf"),
+        _deduction("clamp", "biuf"),
         _clip,
         pointwise(_function("clamp")),
         doc="x limited to lo .. hi",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.ir.annotations import Annotation, Tensor, itemsize
+from relax_eg.ops.keys import is_key
 from relax_eg.ops.movement import fill_value
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -56,7 +57,7 @@ def _need_starts(site: Site, first: int, rank: int) -> None:
 
 
 def _dynamic_slice(site: Site) -> Annotation:
-    dtype, shape = need_kind(site, "biufc"), site.shape()
+    dtype, shape = need_kind(site, "biufckn"), site.shape()
     _need_starts(site, 1, len(shape))
     sizes: Dims = need_length(site, "sizes", len(shape), "the operand")
     for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
@@ -92,7 +93,7 @@ def _jax_dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
 
 def _dynamic_update_slice(site: Site) -> Annotation:
     need_same_dtype(site, (0, 1))
-    dtype, shape, update = need_kind(site, "biufc"), site.shape(0), site.shape(1)
+    dtype, shape, update = need_kind(site, "biufckn"), site.shape(0), site.shape(1)
     if len(update) != len(shape):
         raise site.error(f"the update has rank {len(update)}, the operand rank {len(shape)}")
     _need_starts(site, 2, len(shape))
@@ -160,18 +161,22 @@ def _need_dimension_numbers(site: Site, index_map: Sequence[int], batches: Seque
 
 
 def _gather(site: Site) -> Annotation:
-    dtype, shape, indices = need_kind(site, "biufc"), site.shape(0), site.shape(1)
+    dtype, shape, indices = need_kind(site, "biufckn"), site.shape(0), site.shape(1)
     _need_dimension_numbers(site, site["start_index_map"], site["start_indices_batching_dims"], len(shape))
     sizes: Dims = need_length(site, "slice_sizes", len(shape), "the operand")
     for axis, (size, room) in enumerate(zip(sizes, shape, strict=True)):
         need_at_most(site, ZERO, size, f"the slice size of axis {axis}")
         need_at_most(site, size, room, f"the slice on axis {axis}")
+    if site["mode"] == "fill" and is_key(dtype):
+        raise site.error("there is no key to fill with; mode clip or promise is needed")
     kept = _kept(site, len(shape), ("collapsed_slice_dims", "operand_batching_dims"))
     offsets = site["offset_dims"]
     if len(kept) != len(offsets):
         raise site.error(f"{len(offsets)} offset_dims; {len(kept)} are needed, one for each axis a slice keeps")
     windows, batch = iter(kept), iter(indices[:-1])
     rank = len(kept) + len(indices) - 1
+    if any(not 0 <= a < rank for a in offsets) or len(set(offsets)) < len(offsets):
+        raise site.error(f"offset_dims must be distinct axes of the result, which has rank {rank}")
     return Tensor(tuple(sizes[next(windows)] if a in offsets else next(batch) for a in range(rank)), dtype)
 
 
@@ -232,7 +237,7 @@ def _jax_gather(
 _SCATTER = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "operand_batching_dims",
             "scatter_indices_batching_dims")  # fmt: skip
 _COMBINE = {"set": None, "add": np.add, "multiply": np.multiply, "min": np.minimum, "max": np.maximum}
-_KINDS = {"set": "biufc", "add": "iufc", "multiply": "iufc", "min": "biuf", "max": "biuf"}
+_KINDS = {"set": "biufckn", "add": "iufc", "multiply": "iufc", "min": "biuf", "max": "biuf"}
 
 
 def _scatter(site: Site) -> Annotation:
@@ -245,7 +250,8 @@ def _scatter(site: Site) -> Annotation:
     _need_dimension_numbers(site, index_map, batches, len(shape))
     kept = _kept(site, len(shape), ("inserted_window_dims", "operand_batching_dims"))
     windows = site["update_window_dims"]
-    if len(kept) != len(windows) or len(updates) != len(windows) + len(indices) - 1:
+    fits = len(kept) == len(windows) and len(updates) == len(windows) + len(indices) - 1
+    if not fits or any(not 0 <= a < len(updates) for a in windows):
         raise site.error("the updates have not one axis for each axis of a window and of the indices but the last")
     for axis, place in zip(kept, windows, strict=True):
         need_at_most(site, updates[place], shape[axis], f"a window on axis {axis}")

@@ -31,6 +31,10 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.module import Function, Module
+from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.ops.keys import dtype_name, is_key
+from relax_eg.ops.keys import from_jax as keys_from_jax
+from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.record import get, program_of, site_of
 from relax_eg.shapes import Binder, Dim
 from relax_eg.tir import evaluate as evaluate_program
@@ -54,10 +58,11 @@ def evaluate(
 
     Size variables are read off the arguments' shapes; `sizes` gives those that no argument tells. `domain` and
     `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library`.
+    PRNG keys come, go and are given to `libraries` as JAX's own.
     """
     module = program if isinstance(program, Module) else Module((program,))
     run = _Interpreter(module, domain, ordered, libraries)
-    return run.function(program.main if isinstance(program, Module) else program, args, sizes or {})
+    return _outside(run.function(program.main if isinstance(program, Module) else program, args, sizes or {}))
 
 
 def evaluate_expr(
@@ -117,8 +122,8 @@ class _Interpreter:
                 dims, shape = annotation.shape, value.shape
                 if annotation.ndim not in (None, value.ndim):
                     raise ShapeError(f"{where}: `{name}` should have rank {annotation.ndim}, got {value.ndim}")
-                if self.domain == "numpy" and annotation.dtype not in (None, value.dtype.name):
-                    raise ShapeError(f"{where}: `{name}` should be {annotation.dtype}, got {value.dtype.name}")
+                if self.domain == "numpy" and annotation.dtype not in (None, dtype_name(value)):
+                    raise ShapeError(f"{where}: `{name}` should be {annotation.dtype}, got {dtype_name(value)}")
             elif isinstance(annotation, Shape):
                 dims, shape = annotation.dims, value
             if dims is not None:
@@ -152,9 +157,12 @@ class _Interpreter:
             self.bind("match_cast", [("value", e.annotation, args[0])], sizes)
             return args[0]
         if e.op == CALL_DPS_LIBRARY:
+            routine = BY_LIBRARY.get(e.attr("name"))
+            if routine is not None:
+                return _arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
-            return _arrays(self.libraries(e, args, sizes))
+            return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
         if e.op == VAR:
             raise WellFormedError(f"variable `{e.attr('name')}` is used before it is defined")
         return self.operator(e, args, sizes)
@@ -206,7 +214,16 @@ class _Interpreter:
 
 
 def _arrays(value: Any) -> Any:
-    """Arrays for numbers and JAX arrays; tuples of them. What numpy cannot hold, a PRNG key, stays itself."""
+    """Arrays for numbers and JAX arrays; tuples of them. A key of a kind numpy cannot hold stays itself."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_arrays, value))
-    return np.asarray(value) if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype) else value
+    if isinstance(getattr(value, "dtype", np.dtype(bool)), np.dtype):
+        return np.asarray(value)
+    return keys_from_jax(value) if is_key(str(value.dtype.name)) else value
+
+
+def _outside(value: Any) -> Any:
+    """A result as the caller gets it: arrays of keys are JAX's."""
+    if isinstance(value, tuple):
+        return tuple(map(_outside, value))  # type: ignore[reportUnknownArgumentType]
+    return keys_to_jax(value) if getattr(getattr(value, "dtype", None), "names", None) else value

@@ -21,12 +21,12 @@ from relax_eg.tir import Counts
 
 Array = np.ndarray[Any, Any]
 
-_REAL = {"complex64": "float32", "complex128": "float64"}
-_COMPLEX = {"float32": "complex64", "float64": "complex128"}
+REAL = {"complex64": "float32", "complex128": "float64"}
+COMPLEX = {"float32": "complex64", "float64": "complex128"}
 _DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-def _need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim, Dim]:
+def need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Dim, Dim]:
     """Batch axes, rows and columns of operand `i`, of a dtype that the routines take."""
     shape, dtype = site.shape(i), site.dtype(i)
     if dtype not in _DTYPES:
@@ -38,7 +38,7 @@ def _need_matrix(site: Site, i: int = 0, square: bool = False) -> tuple[Dims, Di
     return shape[:-2], shape[-2], shape[-1]
 
 
-def _cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
+def library_cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
     """A cost of `flops(site)` multiply-adds; operands are read and results written once."""
 
     def cost(site: Site) -> Counts:
@@ -51,7 +51,7 @@ def _cost(flops: Callable[[Site], Dim]) -> Callable[[Site], Counts]:
     return cost
 
 
-def _cubes(times: int) -> Callable[[Site], Dim]:
+def cubes(times: int) -> Callable[[Site], Dim]:
     """`times` rows * columns * the lesser of both."""
 
     def flops(site: Site) -> Dim:
@@ -61,7 +61,7 @@ def _cubes(times: int) -> Callable[[Site], Dim]:
     return flops
 
 
-def _batched(function: Callable[..., Any], *arrays: Array, results: Sequence[tuple[tuple[int, ...], Any]]) -> Any:
+def batched(function: Callable[..., Any], *arrays: Array, results: Sequence[tuple[tuple[int, ...], Any]]) -> Any:
     """`function` of each matrix of a batch; `results`: shape and dtype of each result for one matrix."""
     batch = arrays[0].shape[:-2]
     made = [np.zeros((*batch, *shape), dtype) for shape, dtype in results]
@@ -77,7 +77,7 @@ def _batched(function: Callable[..., Any], *arrays: Array, results: Sequence[tup
 
 
 def _cholesky(site: Site) -> Annotation:
-    _need_matrix(site, square=True)
+    need_matrix(site, square=True)
     return Tensor(site.shape(), site.dtype())
 
 
@@ -90,7 +90,7 @@ def _cholesky_of(a: Array) -> tuple[Array]:
 
 
 def _cholesky_reference(a: Array) -> Any:
-    return _batched(_cholesky_of, a, results=[(a.shape[-2:], a.dtype)])
+    return batched(_cholesky_of, a, results=[(a.shape[-2:], a.dtype)])
 
 
 def _jax_cholesky(a: Any) -> Any:
@@ -102,8 +102,8 @@ def _jax_cholesky(a: Any) -> Any:
 
 def _triangular_solve(site: Site) -> Annotation:
     need_same_dtype(site, (0, 1))
-    batch, n, _ = _need_matrix(site, 0, square=True)
-    others, rows, columns = _need_matrix(site, 1)
+    batch, n, _ = need_matrix(site, 0, square=True)
+    others, rows, columns = need_matrix(site, 1)
     if len(batch) != len(others):
         raise site.error(f"ranks {len(batch) + 2} and {len(others) + 2}; equal ones are needed")
     for axis, (p, q) in enumerate(zip(batch, others, strict=True)):
@@ -123,7 +123,7 @@ def _triangular_solve_reference(
         turned = scipy.linalg.solve_triangular(m, right.T, 1 - trans, lower, unit_diagonal, check_finite=False)
         return (turned.T,)
 
-    return _batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
+    return batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
 
 
 def _triangular_solve_flops(site: Site) -> Dim:
@@ -140,7 +140,7 @@ def _jax_triangular_solve(a: Any, b: Any, **attrs: bool) -> Any:
 
 
 def _lu(site: Site) -> Annotation:
-    batch, m, n = _need_matrix(site)
+    batch, m, n = need_matrix(site)
     pivots = Tensor((*batch, m if m is n else dim_min(m, n)), "int32")
     return Tuple((Tensor(site.shape(), site.dtype()), pivots, Tensor((*batch, m), "int32")))
 
@@ -155,7 +155,7 @@ def _lu_reference(a: Array) -> Any:
             order[[i, p]] = order[[p, i]]
         return lu, pivots, order
 
-    results = _batched(factor, a, results=[((m, n), a.dtype), ((min(m, n),), np.int32), ((m,), np.int32)])
+    results = batched(factor, a, results=[((m, n), a.dtype), ((min(m, n),), np.int32), ((m,), np.int32)])
     if 0 in a.shape:
         results[2][...] = np.arange(m)
     return results
@@ -169,46 +169,48 @@ def _jax_lu(a: Any) -> Any:
 
 def _need_width(site: Site) -> tuple[Dims, Dim, Dim, Dim, bool]:
     """Batch, rows, columns, the lesser of both, and attribute full_matrices."""
-    batch, m, n = _need_matrix(site)
+    batch, m, n = need_matrix(site)
     return batch, m, n, m if m is n else dim_min(m, n), site["full_matrices"]
 
 
 def _qr(site: Site) -> Annotation:
     batch, m, n, k, full = _need_width(site)
     inner = m if full else k
-    return Tuple((Tensor((*batch, m, inner), site.dtype()), Tensor((*batch, inner, n), site.dtype())))
+    parts = (Tensor((*batch, m, inner), site.dtype()), Tensor((*batch, inner, n), site.dtype()))
+    return Tuple((*parts, Tensor((*batch, n), "int32")) if site["pivoting"] else parts)
 
 
-def _qr_reference(a: Array, *, full_matrices: bool) -> Any:
+def _qr_reference(a: Array, *, full_matrices: bool, pivoting: bool) -> Any:
     m, n = a.shape[-2:]
     k = m if full_matrices else min(m, n)
-    mode = "complete" if full_matrices else "reduced"
-    q, r = _batched(lambda x: np.linalg.qr(x, cast("Any", mode)), a, results=[((m, k), a.dtype), ((k, n), a.dtype)])
+    forms = [((m, k), a.dtype), ((k, n), a.dtype), *([((n,), np.int32)] if pivoting else [])]
+    mode = "full" if full_matrices else "economic"
+    q, r, *order = batched(lambda x: cast("Any", scipy.linalg.qr)(x, mode=mode, pivoting=pivoting), a, results=forms)
     if 0 in (m, n):
         q[...] = np.eye(m, k)
-    return q, r
+    return (q, r, *order)
 
 
-def _jax_qr(a: Any, *, full_matrices: bool) -> Any:
+def _jax_qr(a: Any, *, full_matrices: bool, pivoting: bool) -> Any:
     from jax import lax
 
-    return tuple(lax.linalg.qr(a, full_matrices=full_matrices))
+    return tuple(lax.linalg.qr(a, pivoting=pivoting, full_matrices=full_matrices))
 
 
 def _eigh(site: Site) -> Annotation:
-    batch, n, _ = _need_matrix(site, square=True)
-    values = Tensor((*batch, n), _REAL.get(site.dtype(), site.dtype()))
+    batch, n, _ = need_matrix(site, square=True)
+    values = Tensor((*batch, n), REAL.get(site.dtype(), site.dtype()))
     return Tuple((Tensor(site.shape(), site.dtype()), values))
 
 
 def _eigh_reference(a: Array, *, lower: bool) -> Any:
-    n, real = a.shape[-1], _REAL.get(a.dtype.name, a.dtype.name)
+    n, real = a.shape[-1], REAL.get(a.dtype.name, a.dtype.name)
 
     def factor(x: Array) -> tuple[Array, Array]:
         values, vectors = np.linalg.eigh(x, "L" if lower else "U")
         return vectors, values
 
-    return _batched(factor, a, results=[((n, n), a.dtype), ((n,), real)])
+    return batched(factor, a, results=[((n, n), a.dtype), ((n,), real)])
 
 
 def _jax_eigh(a: Any, *, lower: bool) -> Any:
@@ -217,36 +219,43 @@ def _jax_eigh(a: Any, *, lower: bool) -> Any:
     return tuple(lax.linalg.eigh(a, lower=lower, symmetrize_input=False))
 
 
+# The ways that JAX knows to a singular value decomposition; None is the platform's own.
+_SVD = (None, "qr", "jacobi", "polar")
+
+
 def _svd(site: Site) -> Annotation:
     batch, m, n, k, full = _need_width(site)
-    values = Tensor((*batch, k), _REAL.get(site.dtype(), site.dtype()))
+    values = Tensor((*batch, k), REAL.get(site.dtype(), site.dtype()))
+    if site["algorithm"] not in _SVD:
+        raise site.error(f"algorithm {site['algorithm']!r}; accepted: {', '.join(map(str, _SVD))}")
     if not site["compute_uv"]:
         return values
     left, right = (m if full else k), (n if full else k)
     return Tuple((values, Tensor((*batch, m, left), site.dtype()), Tensor((*batch, right, n), site.dtype())))
 
 
-def _svd_reference(a: Array, *, full_matrices: bool, compute_uv: bool) -> Any:
+def _svd_reference(a: Array, *, full_matrices: bool, compute_uv: bool, algorithm: str | None) -> Any:
     m, n = a.shape[-2:]
-    k, real = min(m, n), _REAL.get(a.dtype.name, a.dtype.name)
+    k, real = min(m, n), REAL.get(a.dtype.name, a.dtype.name)
     if not compute_uv:
-        return _batched(lambda x: (np.linalg.svd(x, compute_uv=False),), a, results=[((k,), real)])
+        return batched(lambda x: (np.linalg.svd(x, compute_uv=False),), a, results=[((k,), real)])
     left, right = (m, n) if full_matrices else (k, k)
 
     def factor(x: Array) -> tuple[Array, Array, Array]:
         u, s, vt = np.linalg.svd(x, full_matrices)
         return s, u, vt
 
-    s, u, vt = _batched(factor, a, results=[((k,), real), ((m, left), a.dtype), ((right, n), a.dtype)])
+    s, u, vt = batched(factor, a, results=[((k,), real), ((m, left), a.dtype), ((right, n), a.dtype)])
     if k == 0:
         u[...], vt[...] = np.eye(m, left), np.eye(right, n)
     return s, u, vt
 
 
-def _jax_svd(a: Any, *, full_matrices: bool, compute_uv: bool) -> Any:
+def _jax_svd(a: Any, *, full_matrices: bool, compute_uv: bool, algorithm: str | None) -> Any:
     from jax import lax
 
-    found = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+    way = None if algorithm is None else lax.linalg.SvdAlgorithm[algorithm.upper()]
+    found = lax.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv, algorithm=way)
     if not compute_uv:
         return found
     u, s, vt = found
@@ -271,11 +280,11 @@ def _fft(site: Site) -> Annotation:
         wanted = half if site["kind"] == "irfft" and axis == len(lengths) - 1 else size
         need_equal(site, shape[first + axis], wanted, f"axis {first + axis} and its length")
     if site["kind"] == "rfft":
-        if dtype not in _COMPLEX:
+        if dtype not in COMPLEX:
             raise site.error(f"operand 0 is {dtype}; float32 or float64 is needed")
-        return Tensor((*shape[:first], *lengths[:-1], half), _COMPLEX[dtype])
+        return Tensor((*shape[:first], *lengths[:-1], half), COMPLEX[dtype])
     if site["kind"] == "irfft":
-        return Tensor((*shape[:first], *lengths), _REAL[dtype])
+        return Tensor((*shape[:first], *lengths), REAL[dtype])
     return Tensor(shape, dtype)
 
 
@@ -283,8 +292,8 @@ def _fft_reference(x: Array, *, kind: str, lengths: tuple[Any, ...]) -> Array:
     sizes = [int(n) for n in lengths]
     axes = list(range(-len(sizes), 0))
     transform: Any = {"fft": np.fft.fftn, "ifft": np.fft.ifftn, "rfft": np.fft.rfftn, "irfft": np.fft.irfftn}[kind]
-    to_complex = x.dtype if x.dtype.kind == "c" else np.dtype(_COMPLEX[x.dtype.name])
-    made = _REAL[x.dtype.name] if kind == "irfft" else to_complex
+    to_complex = x.dtype if x.dtype.kind == "c" else np.dtype(COMPLEX[x.dtype.name])
+    made = REAL[x.dtype.name] if kind == "irfft" else to_complex
     if not x.size:
         last = sizes[-1] // 2 + 1 if kind == "rfft" else sizes[-1]
         return np.zeros((*x.shape[: -len(sizes)], *sizes[:-1], last), made)
@@ -314,20 +323,22 @@ _FLAGS = tuple(
 
 for _operator in (
     Operator("cholesky", _A, _cholesky, _jax_cholesky, None, (), _cholesky_reference,
-             _cost(lambda site: product(site.shape()) * site.shape()[-1]),
+             library_cost(lambda site: product(site.shape()) * site.shape()[-1]),
              doc="the lower triangle L with L @ L.H = a, of which the lower triangle is read; NaN where there is none"),
     Operator("triangular_solve", ("a", "b"), _triangular_solve, _jax_triangular_solve, None, _FLAGS,
-             _triangular_solve_reference, _cost(_triangular_solve_flops),
+             _triangular_solve_reference, library_cost(_triangular_solve_flops),
              doc="x with a @ x = b, or x @ a = b unless left_side, for the lower or upper triangle of a"),
-    Operator("lu", _A, _lu, _jax_lu, None, (), _lu_reference, _cost(_cubes(1)),
+    Operator("lu", _A, _lu, _jax_lu, None, (), _lu_reference, library_cost(cubes(1)),
              doc="both triangles of a's factors in one matrix, the row exchanges, and the order of rows they make"),
-    Operator("qr", _A, _qr, _jax_qr, None, (_FULL,), _qr_reference, _cost(_cubes(4)),
-             doc="an orthogonal and an upper triangular factor"),
+    Operator("qr", _A, _qr, _jax_qr, None, (_FULL, Attribute("pivoting", default=False)), _qr_reference,
+             library_cost(cubes(4)),
+             doc="an orthogonal and an upper triangular factor; with pivoting also the order of columns factored"),
     Operator("eigh", _A, _eigh, _jax_eigh, None, (Attribute("lower", default=True),), _eigh_reference,
-             _cost(_cubes(9)),
+             library_cost(cubes(9)),
              doc="eigenvectors and ascending eigenvalues of a Hermitian matrix, of which one triangle is read"),
-    Operator("svd", _A, _svd, _jax_svd, None, (_FULL, Attribute("compute_uv", default=True)), _svd_reference,
-             _cost(_cubes(14)), doc="singular values, descending, and the left and right singular vectors"),
+    Operator("svd", _A, _svd, _jax_svd, None,
+             (_FULL, Attribute("compute_uv", default=True), Attribute("algorithm", default=None)), _svd_reference,
+             library_cost(cubes(14)), doc="singular values, descending, and the left and right singular vectors"),
     Operator("fft", ("x",), _fft, _jax_fft, None, (Attribute("kind"), Attribute("lengths", "dims")), _fft_reference,
              _fft_cost, doc="the discrete Fourier transform of the last axes: fft, ifft, rfft, irfft"),
 ):  # fmt: skip

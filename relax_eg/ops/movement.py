@@ -7,6 +7,7 @@ from typing import Any
 
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple, is_integer
 from relax_eg.ops.elementwise import read_aligned
+from relax_eg.ops.keys import is_key
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
 from relax_eg.ops.sizes import (
@@ -14,6 +15,7 @@ from relax_eg.ops.sizes import (
     ZERO,
     Dims,
     dilated,
+    may_equal,
     need_at_most,
     need_axes,
     need_axis,
@@ -23,6 +25,7 @@ from relax_eg.ops.sizes import (
     need_same_dtype,
     product,
     reduced,
+    rest,
 )
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir import (
@@ -46,8 +49,8 @@ from relax_eg.tir import (
 
 
 def _moved(site: Site) -> str:
-    """The dtype of operand 0: any but a PRNG key's, which has no index equations."""
-    return need_kind(site, "biufc")
+    """The dtype of operand 0: any."""
+    return need_kind(site, "biufckn")
 
 
 def _permute_dims(site: Site) -> Annotation:
@@ -59,8 +62,13 @@ def _permute_dims(site: Site) -> Annotation:
 
 
 def _reshape(site: Site) -> Annotation:
+    have = site.shape()
     shape: Dims = site["shape"]
-    need_equal(site, product(site.shape()), product(shape), "the number of elements changes")
+    # A size that was -1 is what the others leave of the elements. Whether they divide them the sizes may decide.
+    left_over = any(rest(have, (*shape[:i], *shape[i + 1 :])) is d for i, d in enumerate(shape))
+    (may_equal if left_over else need_equal)(
+        site, product(have), product(shape), "the number of elements changes"
+    )
     return Tensor(shape, _moved(site))
 
 
@@ -94,15 +102,17 @@ def _concat(site: Site) -> Annotation:
     need_same_dtype(site, range(len(site.operands)))
     first = site.shape(0)
     axis = need_axis(site, site["axis"], len(first))
-    total = first[axis]
+    total, fits = first[axis], True
     for i in range(1, len(site.operands)):
         shape = site.shape(i)
         if len(shape) != len(first):
             raise site.error(f"operand {i} has rank {len(shape)}, operand 0 rank {len(first)}")
         for a, (p, q) in enumerate(zip(first, shape, strict=True)):
             if a != axis:
-                need_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
+                fits &= may_equal(site, p, q, f"operands 0 and {i} do not fit together on axis {a}")
         total = total + shape[axis]
+    if not fits:
+        return Tensor(dtype=_moved(site), ndim=len(first))
     return Tensor((*first[:axis], total, *first[axis + 1 :]), _moved(site))
 
 
@@ -144,7 +154,7 @@ def _pad(site: Site) -> Annotation:
             raise site.error(f"interior {between} on axis {axis}; integers >= 0 are accepted")
         sizes.append(before + dilated(size, between) + after)
         need_at_most(site, ZERO, sizes[-1], f"the padded size of axis {axis}")
-    return Tensor(tuple(sizes), _moved(site))
+    return Tensor(tuple(sizes), need_kind(site, "biufcn"))
 
 
 def _take(site: Site) -> Annotation:
@@ -153,6 +163,8 @@ def _take(site: Site) -> Annotation:
     need_kind(site, "iu", 1)
     if site["mode"] not in ("clip", "fill", "promise"):
         raise site.error(f"mode {site['mode']!r}; accepted: clip, fill, promise")
+    if site["mode"] == "fill" and is_key(site.dtype()):
+        raise site.error("there is no key to fill with; mode clip or promise is needed")
     if shape[axis] is ZERO and ZERO not in indices:
         raise site.error(f"axis {axis} has no elements to take")
     return Tensor((*shape[:axis], *indices, *shape[axis + 1 :]), _moved(site))
@@ -166,7 +178,7 @@ def _flip(site: Site) -> Annotation:
 def _triangle(site: Site) -> Annotation:
     if len(site.shape()) < 2:
         raise site.error(f"rank {len(site.shape())} has no last two axes; rank 2 or more is needed")
-    return Tensor(site.shape(), _moved(site))
+    return Tensor(site.shape(), need_kind(site, "biufcn"))
 
 
 # --- equations ---

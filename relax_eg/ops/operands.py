@@ -23,7 +23,11 @@ Axes = int | Sequence[int] | None
 def operands(op: str, *values: Any) -> list[Expr]:
     """`values` as expressions: numbers and sizes in the dtype of the first expression or array among them."""
     made = [v if isinstance(v, Expr) else const(v) if is_array(v) else None for v in values]
-    dtype = next((e.dtype for e in made if e is not None), None)
+    known = [e.tensor.dtype for e in made if e is not None]
+    dtype = next((d for d in known if d is not None), None)
+    for e, v in zip(made, values, strict=True):
+        if e is None and known and dtype is None:
+            raise OperatorError(f'{op}: {v!r} stands beside operands of unknown dtype; const({v!r}, "dtype") has its own')
     return [e if e is not None else number(op, v, dtype) for e, v in zip(made, values, strict=True)]
 
 

@@ -10,12 +10,13 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import Expr, node
+from relax_eg.ops.coarse import is_coarse, known_in_part
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Counts, PatternKind, TensorProgram, classify, count
 
@@ -43,11 +44,16 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One use of an operator as its record's functions see it: operand annotations and attributes by name."""
+    """One use of an operator as its record's functions see it: operand annotations and attributes by name.
+
+    `strict`: what the operator needs equal must be shown to be. `shown`: the operands that errors show, where they are
+    others."""
 
     op: str
     operands: tuple[Annotation, ...]
     attrs: Mapping[str, Any]
+    strict: bool = False
+    shown: tuple[Annotation, ...] | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.attrs[name]
@@ -74,9 +80,16 @@ class Site:
 
     def error(self, text: str) -> OperatorError:
         """An error that names the operator, its operands and attributes."""
-        operands = ", ".join(a.short if isinstance(a, Tensor) else str(a) for a in self.operands)
+        return OperatorError(self._named(text))
+
+    def undecided(self, text: str) -> UndecidedError:
+        """As `error`, where the sizes decide whether the operator applies."""
+        return UndecidedError(self._named(text))
+
+    def _named(self, text: str) -> str:
+        operands = ", ".join(a.short if isinstance(a, Tensor) else str(a) for a in self.shown or self.operands)
         attrs = "".join(f", {k}={_plain(v)}" for k, v in self.attrs.items())
-        return OperatorError(f"{self.op}({operands}{attrs}): {text}")
+        return f"{self.op}({operands}{attrs}): {text}"
 
 
 def _plain(value: Any) -> str:
@@ -158,7 +171,16 @@ def get(name: str) -> Operator:
     return found
 
 
-def attributes_of(operator: Operator, given: Mapping[str, Any]) -> dict[str, Any]:
+class Described(Protocol):
+    """What has attributes: an operator, a library routine."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def attributes(self) -> tuple[Attribute, ...]: ...
+
+
+def attributes_of(operator: Described, given: Mapping[str, Any]) -> dict[str, Any]:
     """`given` in the record's order, defaults filled in, sizes as `Dim`s, lists as tuples."""
     known = {a.name for a in operator.attributes}
     for name in given:
@@ -171,22 +193,37 @@ def attributes_of(operator: Operator, given: Mapping[str, Any]) -> dict[str, Any
         if value is REQUIRED:
             raise OperatorError(f"{operator.name} needs attribute `{a.name}`")
         if a.kind == "dims":
-            value = tuple(Dim.of(v) for v in value)
+            if not isinstance(value, (tuple, list)):
+                raise OperatorError(f"{operator.name}: {a.name} is {value!r}; a tuple of sizes is needed")
+            value = tuple(Dim.of(v) for v in value)  # type: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         filled[a.name] = tuple(value) if isinstance(value, list) else value
     return filled
 
 
-def deduce(name: str, operands: tuple[Annotation, ...], attrs: Mapping[str, Any]) -> Annotation:
-    """The annotation of operator `name` on operands annotated so. Operands known only coarsely give a coarse answer."""
+def deduce(
+    name: str, operands: tuple[Annotation, ...], attrs: Mapping[str, Any], *, strict: bool = False
+) -> Annotation:
+    """The annotation of operator `name` on operands annotated so. Operands known in part give what then is known.
+
+    Raises OperatorError; as UndecidedError where the sizes decide. A few operators give an answer all the same (concat:
+    the rank; reshape and split: the sizes asked for), and the program is refused when it runs. With `strict` they do
+    not: what is not shown does not hold.
+    """
     operator = get(name)
     fixed = len(operator.parameters) - operator.variadic
     if len(operands) < fixed or (len(operands) > fixed and not operator.variadic):
         wanted = f"at least {fixed}" if operator.variadic else str(fixed)
         raise OperatorError(f"{name} takes {wanted} operands ({', '.join(operator.parameters)}), got {len(operands)}")
-    site = Site(name, operands, attrs)
-    if any(isinstance(a, Tensor) and (a.shape is None or a.dtype is None) for a in operands):
-        return Tensor()
-    return operator.deduce(site)
+    if any(map(is_coarse, operands)):
+        return _in_part(name, operands, tuple(attrs.items()), strict)
+    return operator.deduce(Site(name, operands, attrs, strict))
+
+
+@lru_cache(1 << 12)
+def _in_part(
+    name: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], strict: bool
+) -> Annotation:
+    return known_in_part(Site(name, operands, dict(attrs), strict), get(name).deduce)
 
 
 def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None) -> Expr:
@@ -194,6 +231,12 @@ def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None
     operands = tuple(args)
     filled = attributes_of(get(name), attrs or {})
     return node(name, operands, filled.items(), deduce(name, tuple(a.annotation for a in operands), filled))
+
+
+def need_shown(e: Expr) -> None:
+    """Raise UndecidedError where `e`, one operator, needs sizes to be equal that are not shown to be."""
+    if e.op in TABLE:
+        deduce(e.op, tuple(a.annotation for a in e.args), dict(e.attrs), strict=True)
 
 
 def site_of(e: Expr) -> Site:

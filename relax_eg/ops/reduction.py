@@ -77,14 +77,17 @@ def _lower(name: str) -> Callable[..., Any]:
     return lower
 
 
-_Kind = Literal["sum", "prod", "max", "min", "any", "all"]
-_REDUCTIONS: tuple[tuple[_Kind, str, str, str], ...] = (
-    ("sum", "reduce_sum", "iufc", "the sum"),
-    ("prod", "reduce_prod", "iufc", "the product"),
-    ("max", "reduce_max", "biuf", "the greatest element; NaN wins"),
-    ("min", "reduce_min", "biuf", "the least element; NaN wins"),
-    ("any", "reduce_or", "b", "whether any element is true"),
-    ("all", "reduce_and", "b", "whether all elements are true"),
+_Kind = Literal["sum", "prod", "max", "min", "any", "all", "xor"]
+_REDUCTIONS: tuple[tuple[str, _Kind, str, str, str], ...] = (
+    ("sum", "sum", "reduce_sum", "iufcn", "the sum"),
+    ("prod", "prod", "reduce_prod", "iufc", "the product"),
+    ("max", "max", "reduce_max", "biufn", "the greatest element; NaN wins"),
+    ("min", "min", "reduce_min", "biufn", "the least element; NaN wins"),
+    ("any", "any", "reduce_or", "b", "whether any element is true"),
+    ("all", "all", "reduce_and", "b", "whether all elements are true"),
+    ("reduce_or", "any", "reduce_or", "iu", "the bits that any element has"),
+    ("reduce_and", "all", "reduce_and", "iu", "the bits that all elements have"),
+    ("reduce_xor", "xor", "reduce_xor", "biu", "the bits that an odd number of elements has"),
 )
 
 
@@ -92,8 +95,8 @@ def _reduce(kind: _Kind) -> Equations:
     return _equations(lambda x, at, loops: reduce(kind, x[at], loops))
 
 
-for _name, _primitive, _accepts, _doc in _REDUCTIONS:
-    register(Operator(_name, ("x",), _deduction(_accepts), _lower(_primitive), _reduce(_name), _AXES, doc=_doc))
+for _name, _kind, _primitive, _accepts, _doc in _REDUCTIONS:
+    register(Operator(_name, ("x",), _deduction(_accepts), _lower(_primitive), _reduce(_kind), _AXES, doc=_doc))
 
 
 def _mean_element(x: Buffer, at: tuple[Dim, ...], loops: list[Axis]) -> Scalar:

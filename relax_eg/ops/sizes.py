@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.lattice import differ
+from relax_eg.ops.coarse import is_unknown
 from relax_eg.ops.record import Site
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.shapes.dim import Atom
@@ -19,18 +22,28 @@ Dims = tuple[Dim, ...]
 ONE = Dim.of(1)
 ZERO = Dim.of(0)
 
-_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex", "k": "PRNG key"}
+
+
+# Integers of 4 and floats of 8 bits: XLA computes little in them, and not the same on every device.
+_NARROW = frozenset({"int4", "uint4", "float8_e4m3fn", "float8_e5m2"})
 
 
 def need_kind(site: Site, kinds: str, i: int = 0) -> str:
-    """The dtype of operand `i`, whose kind must be among `kinds`, letters of tir.kind: b, i, u, f, c."""
+    """The dtype of operand `i`, whose kind must be among `kinds`, letters of tir.kind: b, i, u, f, c, k. With an n
+    among them the narrow dtypes of these kinds, int4 and fp8, are taken too."""
     dtype = site.dtype(i)
+    if dtype in _NARROW and "n" not in kinds:
+        raise site.error(
+            f"operand {i} is {dtype}, which is moved, converted, compared, added and multiplied only; "
+            "a wider dtype is needed"
+        )
     try:
         letter = kind(dtype)
-    except ShapeError:  # a PRNG key: moved about, never computed with
-        letter = "key"
+    except ShapeError:  # a PRNG key of a kind that is not known here
+        letter = "none"
     if letter not in kinds:
-        *others, last = (_KINDS[k] for k in kinds)
+        *others, last = (_KINDS[k] for k in kinds if k in _KINDS)
         raise site.error(f"operand {i} is {dtype}; {', '.join(others) + ' or ' if others else ''}{last} is needed")
     return dtype
 
@@ -47,19 +60,21 @@ def need_same_dtype(site: Site, operands: Iterable[int]) -> str:
     return dtype
 
 
-def differ(a: Dim, b: Dim) -> bool:
-    """Whether two sizes differ whatever the size variables are."""
-    difference = a - b
-    return difference.is_const and difference.value != 0
-
-
 def need_equal(site: Site, a: Dim, b: Dim, what: str) -> None:
-    """Require two sizes to be equal in canonical form; `what` says which they are."""
+    """Require two sizes to be equal in canonical form; `what` says which they are. An unknown size may be."""
+    if a is not b:
+        may_equal(replace(site, strict=True), a, b, what)
+
+
+def may_equal(site: Site, a: Dim, b: Dim, what: str) -> bool:
+    """Whether two sizes are equal in canonical form. Refuses what never is, and strictly what may not be."""
     if a is b:
-        return
+        return True
     if differ(a, b):
         raise site.error(f"{what}: sizes {a} and {b} differ")
-    raise site.error(f"{what}: sizes {a} and {b} cannot be shown equal")
+    if site.strict and not is_unknown(a) and not is_unknown(b):
+        raise site.undecided(f"{what}: sizes {a} and {b} cannot be shown equal")
+    return False
 
 
 def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
@@ -80,6 +95,10 @@ def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:
             if i < 0 or shape[i] is ONE or shape[i] is size:
                 continue
             if size is not ONE:
+                if is_unknown(size) or is_unknown(shape[i]):
+                    # It may be 1, so a size that may be 1 as well says nothing, and one that is not is the result's.
+                    size = next((d for d in (size, shape[i]) if d.is_const), size if is_unknown(size) else shape[i])
+                    continue
                 need_equal(site, size, shape[i], f"axis {axis - rank} does not broadcast")
             size = shape[i]
         result.append(size)
@@ -139,6 +158,18 @@ def quotient(a: Dim, b: Dim) -> Dim:
     return total
 
 
+def rest(have: Dims, others: Dims) -> Dim | None:
+    """The size that `others` leave where the elements of `have` are put in a shape; None where they are of no element.
+    What stands on both sides cancels before dividing: (n*m)//m is not n where m is 0."""
+    left, by = list(have), ONE
+    for d in others:
+        if d in left:
+            left.remove(d)
+        else:
+            by = by * d
+    return None if by is ZERO else quotient(product(left), by)
+
+
 def reduced(shape: Dims, axes: Sequence[int], keepdims: bool) -> Dims:
     """`shape` without `axes`, or with ones in their place."""
     if keepdims:
@@ -177,10 +208,11 @@ def _least(d: Dim) -> int | None:
 def _least_atom(atom: Atom) -> int | None:
     if atom.op == "var":
         return 1
-    bounds = [_least(a) for a in atom.args]
+    bounds = [_least(a) for a in (atom.args[1:] if atom.op == "select" else atom.args)]
     known = [b for b in bounds if b is not None]
     if atom.op == "max":
         return max(known, default=None)
-    if len(known) < len(bounds) or (atom.op != "min" and not atom.args[1].is_const):
+    either = atom.op in ("min", "select")
+    if len(known) < len(bounds) or (not either and not atom.args[1].is_const):
         return None
-    return min(known) if atom.op == "min" else known[0] // atom.args[1].value
+    return min(known) if either else known[0] // atom.args[1].value

@@ -8,7 +8,7 @@ import numpy as np
 
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, itemsize
 from relax_eg.ops.record import Attribute, Operator, Site, register
-from relax_eg.ops.sizes import like, need_at_most, need_axis, need_equal, need_kind, product
+from relax_eg.ops.sizes import ONE, like, need_at_most, need_axis, need_equal, need_kind, product
 from relax_eg.shapes import Dim
 from relax_eg.tir import Counts
 
@@ -31,7 +31,7 @@ def _sort(site: Site) -> Annotation:
         raise site.error(f"num_keys is {keys}; 1 to {len(site.operands)} operands can be keys")
     need_axis(site, site["axis"], len(shape))
     for i in range(len(site.operands)):
-        need_kind(site, "biuf" if i < keys else "biufc", i)
+        need_kind(site, "biufc", i)
         if len(site.shape(i)) != len(shape):
             raise site.error(f"operand {i} has rank {len(site.shape(i))}, operand 0 rank {len(shape)}")
         for a, (p, q) in enumerate(zip(shape, site.shape(i), strict=True)):
@@ -45,8 +45,13 @@ def _comparable(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
+def _keys(x: Array) -> list[Array]:
+    """What numpy compares for `x`, the first last: of complex numbers the real part goes before the imaginary."""
+    return [x.imag, x.real] if x.dtype.kind == "c" else [_comparable(x)]
+
+
 def _sort_reference(*xs: Array, axis: int, num_keys: int, stable: bool) -> Any:
-    order = np.lexsort([_comparable(x) for x in reversed(xs[:num_keys])], axis=axis)
+    order = np.lexsort([key for x in reversed(xs[:num_keys]) for key in _keys(x)], axis=axis)
     results = tuple(np.take_along_axis(x, order, axis) for x in xs)
     return results[0] if len(results) == 1 else results
 
@@ -84,6 +89,32 @@ def _top_k_reference(x: Array, *, k: tuple[Any], axis: int) -> tuple[Array, Arra
     return np.take_along_axis(x, first, axis), first.astype(np.int32)
 
 
+def _approx_top_k(site: Site) -> Annotation:
+    need_kind(site, "f")
+    if not 0 < site["recall"] <= 1:
+        raise site.error(f"recall is {site['recall']}; a number above 0, up to 1, is needed")
+    for k in site["k"]:
+        need_at_most(site, ONE, k, "one, and k")
+    return _top_k(site)
+
+
+def _approx_top_k_reference(
+    x: Array, *, k: tuple[Any], axis: int, largest: bool, recall: float
+) -> tuple[Array, Array]:
+    """The exact answer, which is one of those that are allowed."""
+    values = _comparable(x)
+    order = np.argsort(-values if largest else values, axis=axis, kind="stable")
+    first = np.take(order, np.arange(int(k[0])), axis=axis)
+    return np.take_along_axis(x, first, axis), first.astype(np.int32)
+
+
+def _jax_approx_top_k(x: Any, *, k: tuple[int], axis: int, largest: bool, recall: float) -> Any:
+    from jax import lax
+
+    function = lax.approx_max_k if largest else lax.approx_min_k
+    return tuple(function(x, k[0], axis, recall))
+
+
 def _top_k_cost(site: Site) -> Counts:
     (k,), elements = site["k"], product(site.shape())
     kept = product((*site.shape()[: site["axis"]], k, *site.shape()[site["axis"] + 1 :]))
@@ -104,5 +135,10 @@ for _operator in (
              doc="operands put in the ascending order of the first num_keys of them; a tuple where there are several"),
     Operator("top_k", ("x",), _top_k, _jax_top_k, None, (Attribute("k", "dims"), Attribute("axis")),
              _top_k_reference, _top_k_cost, doc="the k greatest along the axis, descending, and where they are"),
+    Operator("approx_top_k", ("x",), _approx_top_k, _jax_approx_top_k, None,
+             (Attribute("k", "dims"), Attribute("axis"), Attribute("largest", default=True),
+              Attribute("recall", default=0.95)),
+             _approx_top_k_reference, _top_k_cost,
+             doc="k of the greatest or least along the axis, as many as `recall` of them right, in order"),
 ):  # fmt: skip
     register(_operator)

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
-from relax_eg.ops.elementwise import elementwise, jax_function, pointwise
+from relax_eg.ops.elementwise import elementwise, jax_broadcast, jax_function, pointwise
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
-from relax_eg.ops.sizes import ONE, broadcast, need_equal, need_kind, need_same_dtype, product
+from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
-from relax_eg.tir import Counts, Scalar, apply, cast
-from relax_eg.tir.functions import SPECIAL
+from relax_eg.tir import Counts, apply, const
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +27,39 @@ for _name, _scalar, _primitive, _accepts in (
 ):
     elementwise(_name, ("x",), _scalar, _accepts, f"jax.lax.{_primitive}")
 
-elementwise("complex", ("x", "y"), "complex", "f", jax_function("complex"), "the complex number x + iy")
+for _name, _parameters, _primitive, _accepts, _doc in (
+    ("complex", ("x", "y"), "complex", "f", "the complex number x + iy"),
+    ("nextafter", ("x", "y"), "nextafter", "f", "the float beside x in the direction of y"),
+    ("igamma", ("a", "x"), "igamma", "f", "the regularised lower incomplete gamma function"),
+    ("igammac", ("a", "x"), "igammac", "f", "the regularised upper incomplete gamma function"),
+    ("igamma_grad_a", ("a", "x"), "igamma_grad_a", "f", "the derivative of igamma by a"),
+    ("betainc", ("a", "b", "x"), "betainc", "f", "the regularised incomplete beta function"),
+    ("polygamma", ("n", "x"), "polygamma", "f", "the nth derivative of digamma"),
+    ("zeta", ("x", "q"), "zeta", "f", "the Hurwitz zeta function"),
+    ("bessel_i0e", ("x",), "bessel_i0e", "f", "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
+    ("bessel_i1e", ("x",), "bessel_i1e", "f", "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
+):
+    elementwise(_name, _parameters, _name, _accepts, jax_function(_primitive), _doc)
+
+
+# --- the order in which NaN is the greatest float, and -0 below 0 ---
+
+
+def _total_order(primitive: str) -> Callable[..., Any]:
+    def lower(x: Any, y: Any) -> Any:
+        from jax.extend.core import primitives
+
+        return getattr(primitives, primitive).bind(*jax_broadcast(x, y))
+
+    return lower
+
+
+for _name, _primitive, _doc in (
+    ("less_total", "lt_to_p", "x < y in the total order of floats"),
+    ("less_equal_total", "le_to_p", "x <= y in the total order of floats"),
+    ("equal_total", "eq_to_p", "whether x and y have the same place in the total order of floats"),
+):
+    elementwise(_name, ("x", "y"), _name, "f", _total_order(_primitive), _doc)
 
 
 # --- shifts that read the bits otherwise than their dtype says ---
@@ -54,21 +84,13 @@ register(
 
 # --- floats of less precision ---
 
-# Bits of exponent and mantissa of the dtypes that a value may be rounded to without leaving its own dtype.
-FORMATS = {(8, 7): "bfloat16", (8, 23): "float32", (11, 52): "float64"}
-
 
 def _reduce_precision(site: Site) -> Annotation:
     dtype = need_kind(site, "f")
-    form = FORMATS.get((site["exponent_bits"], site["mantissa_bits"]))
-    if form is None or ITEM_BITS[dtype] < 32:
-        accepted = " or ".join(f"{e} and {m}" for e, m in FORMATS)
-        raise site.error(f"accepted: {accepted} bits of exponent and mantissa, and float32 or float64 is needed")
+    exponent, mantissa = site["exponent_bits"], site["mantissa_bits"]
+    if not (isinstance(exponent, int) and isinstance(mantissa, int) and exponent >= 1 and mantissa >= 0):
+        raise site.error("accepted: integers, at least 1 bit of exponent and 0 of mantissa")
     return Tensor(site.shape(), dtype)
-
-
-def _reduced(site: Site, x: Scalar) -> Scalar:
-    return cast(cast(x, FORMATS[site["exponent_bits"], site["mantissa_bits"]]), x.dtype)
 
 
 def _jax_reduce_precision(x: Any, *, exponent_bits: int, mantissa_bits: int) -> Any:
@@ -83,72 +105,15 @@ register(
         ("x",),
         _reduce_precision,
         _jax_reduce_precision,
-        pointwise(_reduced),
+        pointwise(
+            lambda site, x: apply(
+                "reduce_precision", x, const(site["exponent_bits"], "int32"), const(site["mantissa_bits"], "int32")
+            )
+        ),
         (Attribute("exponent_bits"), Attribute("mantissa_bits")),
         doc="x rounded to a float of fewer bits, in its own dtype",
     )
 )
-
-
-# --- without a scalar function of the equations ---
-
-
-def _cost(weight: int) -> Callable[[Site], Counts]:
-    def cost(site: Site) -> Counts:
-        result = deduce(site.op, site.operands, site.attrs)
-        read = Dim.of(0)
-        for a in site.operands:
-            read = read + bytes_of(a)
-        elements = product(result.shape or ()) if isinstance(result, Tensor) else ONE
-        return Counts(elements * weight, read, bytes_of(result))
-
-    return cost
-
-
-def _by_numpy(function: Callable[..., Any]) -> Callable[..., Array]:
-    """A reference that computes in float64, or float32 where the operands are narrower, and rounds once."""
-
-    def reference(*xs: Array) -> Array:
-        with np.errstate(all="ignore"):
-            made = function(*(x.astype(np.float64) for x in xs))
-        return np.asarray(made).astype(xs[0].dtype)
-
-    return reference
-
-
-def _floats(site: Site) -> Annotation:
-    dtype = need_same_dtype(site, range(len(site.operands)))
-    need_kind(site, "f")
-    if ITEM_BITS[dtype] < 32:
-        raise site.error(f"operand 0 is {dtype}; float32 or float64 is needed")
-    return Tensor(broadcast(site, [site.shape(i) for i in range(len(site.operands))]), dtype)
-
-
-def _nextafter(x: Array, y: Array) -> Array:
-    return np.nextafter(x, y)
-
-
-_OTHERS: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str, int, str], ...] = (
-    ("nextafter", ("x", "y"), _nextafter, "nextafter", 4, "the float beside x in the direction of y"),
-    ("igamma", ("a", "x"), _by_numpy(scipy.special.gammainc), "igamma", 8 * SPECIAL,
-     "the regularised lower incomplete gamma function"),
-    ("igammac", ("a", "x"), _by_numpy(scipy.special.gammaincc), "igammac", 8 * SPECIAL,
-     "the regularised upper incomplete gamma function"),
-    ("betainc", ("a", "b", "x"), _by_numpy(scipy.special.betainc), "betainc", 8 * SPECIAL,
-     "the regularised incomplete beta function"),
-    ("polygamma", ("n", "x"), _by_numpy(scipy.special.polygamma), "polygamma", 8 * SPECIAL,
-     "the nth derivative of digamma"),
-    ("zeta", ("x", "q"), _by_numpy(scipy.special.zeta), "zeta", 8 * SPECIAL, "the Hurwitz zeta function"),
-    ("bessel_i0e", ("x",), _by_numpy(scipy.special.i0e), "bessel_i0e", SPECIAL,
-     "the modified Bessel function of order 0, scaled by exp(-abs(x))"),
-    ("bessel_i1e", ("x",), _by_numpy(scipy.special.i1e), "bessel_i1e", SPECIAL,
-     "the modified Bessel function of order 1, scaled by exp(-abs(x))"),
-)  # fmt: skip
-
-for _name, _parameters, _reference, _primitive, _weight, _doc in _OTHERS:
-    register(
-        Operator(_name, _parameters, _floats, jax_function(_primitive), None, (), _reference, _cost(_weight), doc=_doc)
-    )
 
 
 # --- bits read as another dtype ---
@@ -156,7 +121,7 @@ for _name, _parameters, _reference, _primitive, _weight, _doc in _OTHERS:
 
 def _bitcast(site: Site) -> Annotation:
     dtype, target, shape = site.dtype(), site["dtype"], site.shape()
-    need_kind(site, "iuf")
+    need_kind(site, "iufn")
     if target not in ITEM_BITS or target == "bool" or target.startswith("complex") or ITEM_BITS[target] < 8:
         raise site.error(f"dtype {target!r}; an integer or float dtype of whole bytes is needed")
     have, want = ITEM_BITS[dtype], ITEM_BITS[target]
@@ -181,6 +146,10 @@ def _bitcast_reference(x: Array, *, dtype: str) -> Array:
     return np.frombuffer(x.tobytes(), np.dtype(dtype)).reshape(shape)
 
 
+def _copied(site: Site) -> Counts:
+    return Counts(Dim.of(0), bytes_of(site.operands[0]), bytes_of(deduce(site.op, site.operands, site.attrs)))
+
+
 def _jax_bitcast(x: Any, *, dtype: str) -> Any:
     from jax import lax
 
@@ -196,7 +165,7 @@ register(
         None,
         (Attribute("dtype"),),
         _bitcast_reference,
-        _cost(0),
+        _copied,
         doc="the same bits as another dtype; where widths differ a last axis holds the parts",
     )
 )

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from relax_eg.ir import CONTROL, Annotation, Module, attributes_of_control, check, deduce_control, parse_module
+from relax_eg.ops.data_dependent import ROUTINES, deduce_routine
 from relax_eg.ops.record import attributes_of, deduce, get
+from relax_eg.ops.shorthand import written_out
 
 
 def parse(text: str) -> Module:
     """The module that Relax text tells; the inverse of `str(module)`.
 
     Annotations may be left out where the operators determine them. ModuleTextError with the line for text that cannot
-    be read, OperatorError for operators applied to what they do not accept, WellFormedError for a module that breaks
-    a rule of the IR.
+    be read, for operators applied to what they do not accept, and for a declared annotation that does not follow;
+    WellFormedError for a module that breaks a rule of the IR.
     """
-    module = parse_module(text, _deduce, _complete)
+    module = parse_module(text, _deduce, _complete, {r.name: r.library_name for r in ROUTINES.values()})
     check(module)
     return module
 
@@ -26,5 +28,10 @@ def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deduce(name: str, operands: tuple[Annotation, ...], given: Mapping[str, Any]) -> tuple[dict[str, Any], Annotation]:
-    attrs = _complete(name, given)
-    return attrs, deduce_control(name, operands, attrs) if name in CONTROL else deduce(name, operands, attrs)
+    if name in ROUTINES:
+        return deduce_routine(name, operands, given)
+    if name in CONTROL:
+        attrs = attributes_of_control(name, given)
+        return attrs, deduce_control(name, operands, attrs)
+    attrs = attributes_of(get(name), written_out(name, operands, given))
+    return attrs, deduce(name, operands, attrs)

@@ -5,13 +5,14 @@ Sizes of a window's result are floor divisions, 0 where the window is larger tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, is_integer, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, is_integer
+from relax_eg.ops.coarse import is_unknown
 from relax_eg.ops.contraction import accumulates, need_precision
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
@@ -25,12 +26,10 @@ from relax_eg.ops.sizes import (
     need_kind,
     need_length,
     need_same_dtype,
-    product,
 )
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
-    Counts,
     Index,
     Scalar,
     TensorProgram,
@@ -99,7 +98,7 @@ def _conv_shape(site: Site) -> Dims:
     if not isinstance(groups, int) or groups < 1:
         raise site.error(f"groups is {groups}; an integer >= 1 is needed")
     need_equal(site, x[1], w[1] * groups, "channels, and channels of the kernel times groups")
-    if (rest := w[0] % groups) is not ZERO:
+    if (rest := w[0] % groups) is not ZERO and not is_unknown(rest):
         raise site.error(f"{w[0]} output channels in {groups} groups leave {rest}")
     space: list[Dim] = []
     for axis in range(rank):
@@ -111,7 +110,7 @@ def _conv_shape(site: Site) -> Dims:
 
 def _conv(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
-    need_kind(site, "iufc")
+    need_kind(site, "iufcn")
     need_precision(site)
     out = site["out_dtype"]
     if out is not None and not accumulates(dtype, out):
@@ -129,7 +128,7 @@ def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     over += [(k, size) for k, size in zip(window, w.shape[2:], strict=True) if k is not ZERO]
 
     def element(*i: Dim) -> Scalar:
-        channel = c if groups == 1 else i[1] // (shape[1] // groups) * w.shape[1] + c
+        channel = c if groups == 1 or shape[1] is ZERO else i[1] // (shape[1] // groups) * w.shape[1] + c
         at, guards = [i[0], channel], list[Scalar]()
         for axis, k in enumerate(window):
             place = i[2 + axis] * site["strides"][axis] + k * site["dilation"][axis]
@@ -146,7 +145,7 @@ def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
 
 def _jax_conv(
     x: Any, w: Any, *, strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...],
-    input_dilation: tuple[int, ...], groups: int, precision: str | None, out_dtype: str | None,
+    input_dilation: tuple[int, ...], groups: int, precision: Any, out_dtype: str | None,
 ) -> Any:  # fmt: skip
     from jax import lax
 
@@ -161,7 +160,8 @@ def _jax_conv(
 _KINDS = {"sum": "iufc", "prod": "iufc", "max": "biuf", "min": "biuf"}
 
 
-def _window_shape(site: Site, i: int = 0) -> Dims:
+def window_shape(site: Site, i: int = 0) -> Dims:
+    """How many windows there are along each axis of operand `i`."""
     shape = site.shape(i)
     window, low, high = (need_length(site, name, len(shape), "the operand") for name in ("window", "low", "high"))
     strides, around, between = (
@@ -180,7 +180,7 @@ def _reduce_window(site: Site) -> Annotation:
     if site["kind"] not in _KINDS:
         raise site.error(f"kind {site['kind']!r}; accepted: {', '.join(_KINDS)}")
     dtype = need_kind(site, _KINDS[site["kind"]])
-    return Tensor(_window_shape(site), dtype)
+    return Tensor(window_shape(site), dtype)
 
 
 def identity(kind: str, dtype: str) -> Any:
@@ -212,7 +212,7 @@ def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
         read = _read_guarded(x, at, guards, const(identity(site["kind"], x.dtype), x.dtype))
         return reduce(site["kind"], read, over)
 
-    return program("reduce_window", buffers, compute("out", _window_shape(site), element))
+    return program("reduce_window", buffers, compute("out", window_shape(site), element))
 
 
 def _jax_reduce_window(
@@ -228,69 +228,8 @@ def _jax_reduce_window(
     )
 
 
-# --- the transpose of max pooling ---
-
-
-def _window_scatter(site: Site) -> Annotation:
-    if site["kind"] not in ("max", "min"):
-        raise site.error(f"kind {site['kind']!r}; accepted: max, min")
-    need_same_dtype(site, (0, 1))
-    dtype = need_kind(site, "f")
-    ones = (1,) * len(site.shape(1))
-    wanted = _window_shape(Site(site.op, site.operands, {**site.attrs, "dilation": ones, "input_dilation": ones}), i=1)
-    for axis, (a, b) in enumerate(zip(site.shape(0), wanted, strict=True)):
-        need_equal(site, a, b, f"axis {axis} of the source, and the number of windows")
-    return Tensor(site.shape(1), dtype)
-
-
-def _window_scatter_reference(
-    source: np.ndarray[Any, Any], x: np.ndarray[Any, Any], *, kind: str, window: Sequence[Any],
-    strides: Sequence[int], low: Sequence[Any], high: Sequence[Any],
-) -> np.ndarray[Any, Any]:  # fmt: skip
-    better: Callable[..., Any] = np.greater_equal if kind == "max" else np.less_equal
-    out = np.zeros(x.shape, np.float64)
-    if 0 in source.shape or 0 in x.shape:
-        return out.astype(x.dtype)
-    places = np.indices(source.shape)
-    best = np.zeros(source.shape)
-    chosen = np.full(source.shape, -1)
-    for k in np.ndindex(*(int(n) for n in window)):
-        at = [places[a] * strides[a] + k[a] - int(low[a]) for a in range(x.ndim)]
-        valid = np.logical_and.reduce([(p >= 0) & (p < n) for p, n in zip(at, x.shape, strict=True)])
-        flat = np.ravel_multi_index([np.where(valid, p, 0) for p in at], x.shape)
-        value = x.ravel()[flat].astype(np.float64)
-        takes = valid & ((chosen < 0) | ~better(best, value))  # the first of equals stays
-        best, chosen = np.where(takes, value, best), np.where(takes, flat, chosen)
-    found = chosen >= 0
-    np.add.at(out.reshape(-1), chosen[found], source[found].astype(np.float64))
-    return out.astype(x.dtype)
-
-
-def _window_scatter_cost(site: Site) -> Counts:
-    windows, elements = product(site.shape(0)), product(site.shape(1))
-    size = itemsize(site.dtype())
-    return Counts(windows * product(site["window"]) + windows, (windows + elements) * size, elements * size)
-
-
-def _jax_window_scatter(
-    source: Any, x: Any, *, kind: str, window: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...],
-    high: tuple[int, ...],
-) -> Any:  # fmt: skip
-    # The derivative of pooling is the public way to this primitive.
-    import jax
-    from jax import lax
-
-    combine, start = (lax.max, -np.inf) if kind == "max" else (lax.min, np.inf)
-
-    def pool(v: Any) -> Any:
-        return lax.reduce_window(
-            v, np.asarray(start).astype(x.dtype), combine, window, strides, tuple(zip(low, high, strict=True))
-        )
-
-    return jax.vjp(pool, x)[1](source)[0]
-
-
-_WINDOW = (
+# Attributes of a window without dilation.
+WINDOW = (
     Attribute("kind"), Attribute("window", "dims"), Attribute("strides"), Attribute("low", "dims"),
     Attribute("high", "dims"),
 )  # fmt: skip
@@ -302,10 +241,7 @@ for _operator in (
               Attribute("groups", default=1), Attribute("precision", default=None),
               Attribute("out_dtype", default=None)),
              doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
-    Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*_WINDOW, *_DILATIONS),
+    Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*WINDOW, *_DILATIONS),
              doc="the sum, product, maximum or minimum of every window; what is padded counts nothing"),
-    Operator("window_scatter", ("source", "x"), _window_scatter, _jax_window_scatter, None, _WINDOW,
-             _window_scatter_reference, _window_scatter_cost,
-             doc="each source element added where its window of x has its first extreme: pooling's transpose"),
 ):  # fmt: skip
     register(_operator)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ops.record import need_shown
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
 if TYPE_CHECKING:
@@ -180,7 +181,10 @@ class Rule:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
         sizes = {n.lstrip("*"): _block(n[1:], ranks) if n.startswith("*") else Dim.var(n) for n in self.sizes}
         try:
-            return self.function(*params, **sizes, **attributes)
+            made = self.function(*params, **sizes, **attributes)
+            for e in postorder(_expressions(made)):
+                need_shown(e)
+            return made
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
@@ -250,6 +254,13 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
+
+
+def _expressions(made: Any) -> list[Expr]:
+    """The expressions in what a rule's function returned."""
+    if isinstance(made, Expr):
+        return [made]
+    return [e for part in made for e in _expressions(part)] if isinstance(made, (tuple, list)) else []  # type: ignore[reportUnknownVariableType]
 
 
 def _attribute_sizes(e: Expr) -> Iterator[Dim]:

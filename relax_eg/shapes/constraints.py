@@ -1,6 +1,7 @@
 """Sizes and relations in the spelling of `jax.export.SymbolicScope` constraints.
 
-JAX reads `+ - * ^`, `floordiv(a, b)`, `mod(a, b)`, `max(a, b)`, `min(a, b)`, and the comparisons `== <= >=`.
+JAX reads `+ - * ^`, `floordiv(a, b)`, `mod(a, b)`, `max(a, b)`, `min(a, b)`, and the comparisons `== <= >=`; a select
+is said with max and min.
 """
 
 from __future__ import annotations
@@ -8,30 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relax_eg.shapes.dim import Dim
+from relax_eg.shapes.piecewise import without_selects
 from relax_eg.shapes.relation import Relation
 
 
 @dataclass(frozen=True, slots=True)
 class _Spelled:
-    """A text that `Dim.evaluate` computes with; `bare` where it needs no parentheses inside a product."""
+    """A sum that `Dim.evaluate` computes with, as the texts of its terms; JAX reads no parentheses around a sum."""
 
-    text: str
-    bare: bool = True
+    terms: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " + ".join(self.terms)
 
     def __add__(self, other: _Spelled | int) -> _Spelled:
-        return self if other == 0 else _Spelled(f"{self.text} + {_of(other).text}", False)
+        return self if other == 0 else _Spelled(self.terms + _of(other).terms)
 
     def __radd__(self, other: int) -> _Spelled:
-        return self if other == 0 else _Spelled(f"{other} + {self.text}", False)
+        return self if other == 0 else _of(other) + self
 
     def __mul__(self, other: _Spelled | int) -> _Spelled:
-        return _Spelled(f"{self._factor()}*{_of(other)._factor()}")
+        return self if other == 1 else _Spelled(tuple(f"{a}*{b}" for a in self.terms for b in _of(other).terms))
 
     def __rmul__(self, other: int) -> _Spelled:
-        return self if other == 1 else _Spelled(f"{other}*{self._factor()}")
+        return self if other == 1 else _of(other) * self
 
     def __neg__(self) -> _Spelled:
-        return _Spelled(f"-1*{self._factor()}")
+        return -1 * self
 
     def __floordiv__(self, other: _Spelled | int) -> _Spelled:
         return _call("floordiv", self, other)
@@ -57,21 +62,18 @@ class _Spelled:
     def rmin(self, other: int) -> _Spelled:
         return _call("min", other, self)
 
-    def _factor(self) -> str:
-        return self.text if self.bare else f"({self.text})"
-
 
 def _of(value: _Spelled | int) -> _Spelled:
-    return value if isinstance(value, _Spelled) else _Spelled(str(value))
+    return value if isinstance(value, _Spelled) else _Spelled((str(value),))
 
 
 def _call(function: str, a: _Spelled | int, b: _Spelled | int) -> _Spelled:
-    return _Spelled(f"{function}({_of(a).text}, {_of(b).text})")
+    return _Spelled((f"{function}({_of(a).text}, {_of(b).text})",))
 
 
 def jax_text(dim: Dim) -> str:
     """`dim` as JAX reads it."""
-    return _of(dim.evaluate({name: _Spelled(name) for name in dim.variables})).text
+    return _of(without_selects(dim).evaluate({name: _Spelled((name,)) for name in dim.variables})).text
 
 
 def jax_constraint(relation: Relation) -> str | None:

@@ -1,9 +1,10 @@
 """`Dim`: a symbolic integer in canonical form, the size of an axis.
 
-A `Dim` is a polynomial with integer coefficients over variables and four kinds of atom: floor division, ceiling
-division, max and min. Equal canonical forms are one object (weak hash-consing), so `==` is identity and hashing is
-free. There is no atom for the remainder: `x % c` is `x - c*(x//c)`, which makes every identity between quotient and
-remainder a matter of cancelling; the printer and the bounds recover it (`division.split_remainders`).
+A `Dim` is a polynomial with integer coefficients over variables and five kinds of atom: floor division, ceiling
+division, max, min and select (`piecewise`). Equal canonical forms are one object (weak hash-consing), so `==` is
+identity and hashing is free. There is no atom for the remainder: `x % c` is `x - c*(x//c)`, which makes every identity
+between quotient and remainder a matter of cancelling; the printer and the bounds recover it
+(`division.split_remainders`).
 
 What holds of the canonical form:
 - ring laws exactly: two polynomials over the same atoms are equal iff they are the same object;
@@ -17,7 +18,7 @@ from __future__ import annotations
 import keyword
 import threading
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral
 from typing import Any, TypeAlias
@@ -36,9 +37,10 @@ _lock = threading.RLock()  # reentrant: the collector may run code that makes a 
 
 
 class Atom:
-    """A variable (`op` is "var", `name` its name) or a division, max or min of `args`; interned, compared by identity.
+    """A variable (`op` is "var", `name` its name) or an operation on `args`; interned, compared by identity.
 
-    `op` is one of "var", "floordiv", "ceildiv", "max", "min".
+    `op` is one of "var", "floordiv", "ceildiv", "max", "min", "select". A select has as `name` the comparison, ">=" or
+    "==", of `args[0]` with zero; it is `args[1]` where that holds, else `args[2]`.
     """
 
     __slots__ = ("__weakref__", "args", "key", "name", "op")
@@ -58,6 +60,8 @@ class Atom:
                 raise BoundsError(f"no value for the variable `{self.name}`; given: {given}") from None
         if self.op in ("floordiv", "ceildiv"):
             return _divided(self.op, self.args[0], self.args[1], env)
+        if self.op == "select":
+            return piecewise.chosen(self, env)
         first, *others = (arg.evaluate(env) for arg in self.args)
         for other in others:
             first = division.extreme_value(self.op, first, other)
@@ -138,7 +142,8 @@ class Dim:
 
     def evaluate(self, env: Mapping[str, Any]) -> Any:
         """The value where variables have the values `env`: ints, Dims, or objects with `+ * // %` such as JAX's
-        symbolic dimensions (max and min are taken by their `.max`, `.rmax`, `.min`, `.rmin`).
+        symbolic dimensions (max and min are taken by their `.max`, `.rmax`, `.min`, `.rmin`; a select by those too, so
+        that both its sizes must have a value).
 
         A missing variable, and a divisor that comes out zero, are a BoundsError.
         """
@@ -304,6 +309,17 @@ def from_sum(coefficients: dict[Monomial, int], const: int) -> Dim:
     return make(tuple(kept), const)
 
 
+def rebuilt(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
+    """`dim` with every atom replaced by the Dim that stands for it."""
+    total = constant(dim.const)
+    for monomial, c in dim.terms:
+        summand = constant(c)
+        for atom in monomial:
+            summand = summand * stands_for(atom)
+        total = total + summand
+    return total
+
+
 def _divided(op: str, a: Dim, b: Dim, env: Mapping[str, Any]) -> Any:
     x, y = a.evaluate(env), b.evaluate(env)
     try:
@@ -346,8 +362,8 @@ def _multiply(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(MEMO)
 def _read(text: str) -> Dim:
-    return fold_expression(text, Dim.of, Dim.var, division.FUNCTIONS)
+    return fold_expression(text, Dim.of, Dim.var, piecewise.FUNCTIONS)
 
 
-# Division is written in terms of Dims, so it comes after them; its functions are looked up when called.
-from relax_eg.shapes import division  # noqa: E402
+# These are written in terms of Dims, so they come after them; their functions are looked up when called.
+from relax_eg.shapes import division, piecewise  # noqa: E402

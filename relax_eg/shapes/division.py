@@ -1,11 +1,10 @@
-"""The atoms of a `Dim`: division, max and min, with their simplifications; and how remainders are recovered.
+"""Atoms of a `Dim`: division, max and min, with their simplifications; and how remainders are recovered.
 
 `x//y` floors and `x % y` takes the sign of the divisor, as in Python, for negative values too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
@@ -122,9 +121,6 @@ def extreme_value(op: str, a: Any, b: Any) -> Any:
     return max(a, b) if op == "max" else min(a, b)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Dim]] = {"max": dim_max, "min": dim_min, "ceildiv": ceildiv}
-
-
 # --- remainders ---
 
 
@@ -165,6 +161,8 @@ def _remainder_with(monomial: Monomial, c: int, quotient: Atom) -> Remainder | N
     others = list(monomial)
     others.remove(quotient)
     if modulus.is_const:
+        if not modulus.const:
+            return None  # it has no value
         # x//(a*m) is (x//a)//m, so the modulus may be a divisor of the constant.
         part = gcd(c, modulus.const)
         if part == 1:

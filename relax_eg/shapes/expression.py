@@ -18,7 +18,19 @@ from relax_eg.errors import SpecError
 # A power is expanded into a polynomial; beyond this a slip of the finger would cost minutes.
 MAX_POWER = 16
 
-ACCEPTED = "integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b)"
+ACCEPTED = "integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b), select(n <= m, a, b)"
+
+_SHOWN = 120  # characters of a line before and after the place that a refusal points at
+_DIGITS = 4000  # of an integer; Python reads and prints no more than 4300
+
+COMPARISONS: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.LtE: "<=",
+    ast.Lt: "<",
+    ast.GtE: ">=",
+    ast.Gt: ">",
+}
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -49,9 +61,17 @@ def refusal(source: str, position: int, problem: str, accepted: str) -> SpecErro
     position = max(0, min(position, len(source)))
     start = source.rfind("\n", 0, position) + 1
     end = source.find("\n", position)
-    line = source[start : end if end >= 0 else len(source)]
+    start, end = max(start, position - _SHOWN), min(end if end >= 0 else len(source), position + _SHOWN)
+    line = source[start:end]
     indent = "".join("\t" if c == "\t" else " " for c in source[start:position])
     return SpecError(f"{problem}\n  {line}\n  {indent}^\n  accepted: {accepted}")
+
+
+def check_integers(source: str, start: int, text: str) -> None:
+    """SpecError where `text`, at `start` in `source`, has an integer too long to read."""
+    if long := re.search(rf"\d{{{_DIGITS + 1},}}", text):
+        problem = f"an integer of {len(long[0])} digits"
+        raise refusal(source, start + long.start(), problem, f"integers of at most {_DIGITS} digits")
 
 
 def fold_expression(
@@ -87,6 +107,7 @@ class _Reader(Generic[T]):
         # Python's parser would pass over a comment, and warn of the others before it refuses them.
         if foreign := re.search(r"[#'\"\\]", body):
             raise self._refuse(lead + foreign.start(), f"cannot read `{foreign[0]}` in a dimension expression")
+        check_integers(self.source, self.start, self.text)
         if glued := re.search(r"\b\d+[^\W\d]\w*", body):
             raise self._refuse(
                 lead + glued.start(), f"`{glued[0]}` is neither a number nor a name; a product needs `*`"
@@ -121,6 +142,12 @@ class _Reader(Generic[T]):
                 return self._guarded(here, lambda: _OPERATORS[type(op)](a, b))
             case ast.BinOp(op=ast.Div()):
                 raise self._refuse(here, "`/` is not defined on sizes; use `//` (floor) or ceildiv(a, b)")
+            case ast.Call(func=ast.Name(id="select"), args=args, keywords=[]) if "select" in self.functions:
+                if len(args) != 3:
+                    raise self._refuse(here, f"`select` takes a comparison and two sizes, got {len(args)}")
+                return self._select(args[0], args[1], args[2], body, lead)
+            case ast.IfExp(test=test, body=then, orelse=otherwise) if "select" in self.functions:
+                return self._select(test, then, otherwise, body, lead)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in self.functions:
                 values = [self._fold(arg, body, lead) for arg in args]
                 if len(values) < 2 or (name == "ceildiv" and len(values) != 2):
@@ -130,6 +157,20 @@ class _Reader(Generic[T]):
                 raise self._refuse(here, "dims are separated by spaces, not by commas")
             case _:
                 raise self._refuse(here, f"cannot read `{ast.unparse(node)}` in a dimension expression")
+
+    def _select(self, test: ast.expr, then: ast.expr, otherwise: ast.expr, body: str, lead: int) -> T:
+        """`then if test else otherwise`; the function `select` decides which of the two sizes are computed."""
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1 or type(test.ops[0]) not in COMPARISONS:
+            here = lead + self._position(body, test.lineno, self._characters(body, test))
+            raise self._refuse(here, f"`{ast.unparse(test)}` does not compare two sizes by == != <= < >= >")
+        left, right = self._fold(test.left, body, lead), self._fold(test.comparators[0], body, lead)
+        return self.functions["select"](
+            COMPARISONS[type(test.ops[0])],
+            left,
+            right,
+            lambda: self._fold(then, body, lead),
+            lambda: self._fold(otherwise, body, lead),
+        )
 
     def _guarded(self, here: int, build: Callable[[], T]) -> T:
         """What `build` returns; its refusal (a division by zero, a reserved name) is shown at its place."""

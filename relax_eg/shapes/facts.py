@@ -14,6 +14,7 @@ from relax_eg.errors import SpecError
 from relax_eg.shapes.dim import Dim, Monomial, product
 from relax_eg.shapes.division import split_remainders
 from relax_eg.shapes.interval import Interval, interval_of
+from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.relation import Relation
 
 DEFAULT: Interval = (1, None)
@@ -168,7 +169,7 @@ class Facts:
             if abs(c) == 1:
                 low, high = self.bound(name)
                 # The least is lost by eliminating a variable whose bounds say least; new ones are kept.
-                choices.append((("·" in name, high is not None, low != 1), name, -c * rest))
+                choices.append(((is_made(name), high is not None, low != 1), name, -c * rest))
             elif (congruence := self._congruence(name, c, rest)) is not None:
                 self._replace(name, congruence)
                 return self._eliminate(self.reduce(dim))
@@ -250,17 +251,9 @@ class Facts:
                     self._bound(atom.name, _meet((low, high), (None, most // (-c * weight))))
 
 
-def normal(op: str, difference: Dim) -> tuple[str, Dim]:
-    """`difference op 0` with op one of `==`, `!=`, `>=`."""
-    match op:
-        case "<=":
-            return ">=", -difference
-        case "<":
-            return ">=", -difference - 1
-        case ">":
-            return ">=", difference - 1
-        case _:
-            return op, difference
+def is_made(name: str) -> bool:
+    """Whether `name` is one that `_fresh` made."""
+    return "·" in name
 
 
 def _fresh(names: Iterable[str], by: str, taken: Iterable[str]) -> str:

@@ -40,6 +40,8 @@ def _monomial(monomial: Monomial, bounds: Callable[[str], Interval]) -> Interval
 def _atom(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
     if atom.op == "var":
         return bounds(atom.name)
+    if atom.op == "select":
+        return _select(atom, bounds)
     first, *others = (interval_of(arg, bounds) for arg in atom.args)
     if atom.op == "floordiv":
         return _floordiv(first, others[0])
@@ -50,11 +52,47 @@ def _atom(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
     return first
 
 
+def _select(atom: Atom, bounds: Callable[[str], Interval]) -> Interval:
+    """Both sizes, each for the values of the variables at which it is chosen; one where only that one ever is."""
+    condition, then, otherwise = atom.args
+    low, high = interval_of(condition, bounds)
+    if atom.name == ">=":
+        always, never = low is not None and low >= 0, high is not None and high < 0
+        inside, outside = _where(bounds, condition), _where(bounds, -condition - 1)
+    else:
+        always, never = low == high == 0, (low is not None and low > 0) or (high is not None and high < 0)
+        inside, outside = _where(_where(bounds, condition), -condition), bounds
+    if always or never:
+        return interval_of(then, bounds) if always else interval_of(otherwise, bounds)
+    a, b = interval_of(then, inside), interval_of(otherwise, outside)
+    return (
+        None if a[0] is None or b[0] is None else min(a[0], b[0]),
+        None if a[1] is None or b[1] is None else max(a[1], b[1]),
+    )
+
+
+def _where(bounds: Callable[[str], Interval], condition: Dim) -> Callable[[str], Interval]:
+    """The `bounds` where `condition >= 0`, if that is a bound of one variable."""
+    if len(condition.terms) != 1:
+        return bounds
+    ((monomial, c),) = condition.terms
+    if len(monomial) != 1 or monomial[0].op != "var":
+        return bounds
+    name, (low, high) = monomial[0].name, bounds(monomial[0].name)
+    if c > 0:
+        least = -(condition.const // c)
+        low = least if low is None else max(low, least)
+    else:
+        most = condition.const // -c
+        high = most if high is None else min(high, most)
+    return lambda other: (low, high) if other == name else bounds(other)
+
+
 def _remainder(remainder: Remainder, bounds: Callable[[str], Interval]) -> Interval:
     """`x % y` lies in 0..y-1 for y > 0; where x already does, it is x."""
     low, high = interval_of(remainder.dividend, bounds)
     least, greatest = interval_of(remainder.modulus, bounds)
-    if least is None or least < 0:
+    if least is None or least < 0 or greatest == 0:
         return ANY
     if low is not None and low >= 0 and high is not None and high < least:
         return low, high

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from relax_eg.shapes.facts import Facts
+from relax_eg.shapes.facts import Facts, is_made
 from relax_eg.shapes.interval import Interval
 
 Point = Mapping[str, int]
@@ -27,6 +27,32 @@ def samples(facts: Facts, names: Sequence[str], tries: int = _TRIES) -> Iterator
         env = {name: _pick(span, attempt, chance) for name, span in zip(names, ranges, strict=True)}
         if facts.holds(env):
             yield env
+
+
+def near(facts: Facts, names: Sequence[str], size: int) -> Iterator[dict[str, int]]:
+    """Values of the free variables `names` at which the facts hold: those that make sizes about as large as `size`, or
+    half of it, and so on, or twice as large, and so on; then whatever `samples` finds."""
+    for target in (*(size >> shift for shift in range(size.bit_length())), *(size << shift for shift in range(1, 12))):
+        env: dict[str, int] = {}
+        for name in names:
+            scale, rest = _told(facts, name)
+            low, high = facts.bound(name)
+            value = (target - rest) // scale
+            value = value if low is None else max(value, low)
+            env[name] = value if high is None else min(value, high)
+        if facts.holds(env):
+            yield env
+    yield from samples(facts, names, 200)
+
+
+def _told(facts: Facts, name: str) -> tuple[int, int]:
+    """The integers with `size == scale*name + rest` for a variable of the user's; 1 and 0 where `name` is one."""
+    for value in facts.values.values():
+        if len(value.terms) == 1 and name in value.variables:
+            ((monomial, c),) = value.terms
+            if len(monomial) == 1 and monomial[0].op == "var" and c > 0 and is_made(name):
+                return c, value.const
+    return 1, 0
 
 
 def everywhere(facts: Facts, names: Sequence[str], most: int) -> list[dict[str, int]] | None:

@@ -1,8 +1,8 @@
 """`Prover`: decides relations of sizes from a fixed set of assumptions, cheapest means first.
 
 The order: canonical form; interval arithmetic; congruence (a common divisor of the coefficients that does not divide
-the constant); one assumption at a time; simplification by what is known; case analysis on max and min; points that
-refute; all points, where they are few; z3. Each step is sound for all integers, so the order decides speed only.
+the constant); one assumption at a time; simplification by what is known; case analysis on max, min and select; points
+that refute; all points, where they are few; z3. Each step is sound for all integers, so the order decides speed only.
 
 **Undefined statements.** A statement has no value where it divides by zero. It is Proved only where it has a value at
 every point the scope allows; Refuted only by a point at which it has a value and is false. Where it holds at all points
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import gcd, lcm
 
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.dim import Dim, product
-from relax_eg.shapes.facts import Facts, normal
+from relax_eg.shapes.facts import Facts
 from relax_eg.shapes.interval import Interval
-from relax_eg.shapes.points import everywhere, samples
+from relax_eg.shapes.piecewise import holds, normal
+from relax_eg.shapes.points import everywhere, near, samples
 from relax_eg.shapes.relation import Relation, atoms_of
 from relax_eg.shapes.rewrite import alternatives, simplified
 from relax_eg.shapes.solver import Solver
@@ -158,7 +159,7 @@ class Prover:
     def _plain(self, op: str, dim: Dim) -> Path | None:
         """How `dim op 0` is plain to see."""
         if dim.is_const:
-            return "canonical" if _true(op, dim.const) else None
+            return "canonical" if holds(op, dim.const) else None
         low, high = self.facts.interval(dim)
         if op == ">=":
             if low is not None and low >= 0:
@@ -199,24 +200,21 @@ class Prover:
         return self._above(dim) or self._assumed(">=", dim, self.facts.nonnegative)
 
     def _in_cases(self, op: str, dim: Dim, known: tuple[Dim, ...], depth: int) -> bool:
-        """Whether the goal holds in every case of every max and min; `known` are >= 0 in this case."""
+        """Whether the goal holds in every case of every max, min and select; `known` are >= 0 in this case."""
         if known:
             if dim.is_const:
-                return _true(op, dim.const)
+                return holds(op, dim.const)
             if self._plain(op, dim) is not None or self._assumed(op, dim, [*known, *self.facts.nonnegative]):
                 return True
-        split = alternatives(dim) if depth else None
-        if split is None:
+        cases = alternatives(dim) if depth else None
+        if cases is None:
             return False
-        difference, above, below = split
-        return self._in_cases(op, above, (*known, difference), depth - 1) and self._in_cases(
-            op, below, (*known, -difference), depth - 1
-        )
+        return all(self._in_cases(op, case, (*known, *more), depth - 1) for more, case in cases)
 
     def _by_lemma(self, dim: Dim) -> bool:
         """Whether `dim >= 0` follows from what one division, max or min in it says of its operands."""
         for atom in atoms_of(dim):
-            if atom.op == "var":
+            if atom.op in ("var", "select"):
                 continue
             own = product((atom,))
             if atom.op in ("max", "min"):
@@ -292,18 +290,17 @@ class Prover:
         """The refutation that the free variables' values `env` give, if they give one."""
         op, dim = goal
         try:
-            if _true(op, dim.evaluate(env)):
+            if holds(op, dim.evaluate(env)):
                 return None
-            full = self._completed(env, relation)
+            full = self._completed(env, relation.variables)
         except BoundsError:  # divided by zero
             return None
         return self._confirmed(full, relation, by)
 
-    def _completed(self, env: Mapping[str, int], relation: Relation) -> dict[str, int]:
-        """The variables of the relation and of the assumptions at a point of the free variables."""
-        names = relation.variables.union(*(assumption.variables for assumption in self._assumptions))
+    def _completed(self, env: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+        """The variables `names` and those of the assumptions at a point of the free variables."""
         out: dict[str, int] = {}
-        for name in sorted(names):
+        for name in sorted({*names, *(name for assumption in self._assumptions for name in assumption.variables)}):
             value = self.facts.values.get(name, Dim.var(name))
             free = {other: env[other] if other in env else self.some(other) for other in value.variables}
             out[name] = value.evaluate(free)
@@ -334,17 +331,44 @@ class Prover:
                 return False
         return all(assumption.holds(env) for assumption in self._assumptions if assumption.variables <= env.keys())
 
+    def example(self, names: Iterable[str], size: int, timeout_ms: int = TIMEOUT_MS) -> dict[str, int] | None:
+        """Values of `names` that are allowed, about as large as `size` where that goes; None where none were found."""
+        names = sorted(names)
+        values = [self.facts.values.get(name, Dim.var(name)) for name in names]
+        free = sorted(self.facts.variables.union(*(value.variables for value in values)))
+        for env in itertools.chain(near(self.facts, free, size), self._found_by_z3(timeout_ms)):
+            full = self._completed(env, names)
+            if self.allows(full):
+                return {name: full[name] for name in names}
+        return None
+
+    def points(self, names: Iterable[str], most: int) -> list[dict[str, int]]:
+        """Up to `most` different points over `names` that are allowed, the same in every run; fewer, or none, where
+        the assumptions are hard to meet by chance."""
+        names = sorted(names)
+        values = [self.facts.values.get(name, Dim.var(name)) for name in names]
+        free = sorted(self.facts.variables.union(*(value.variables for value in values)))
+        found: dict[tuple[int, ...], dict[str, int]] = {}
+        for env in samples(self.facts, free):
+            full = self._completed(env, names)
+            if self.allows(full):
+                point = {name: full[name] for name in names}
+                found.setdefault(tuple(point.values()), point)
+                if len(found) == most:
+                    break
+        return list(found.values())
+
+    def _found_by_z3(self, timeout_ms: int) -> Iterator[dict[str, int]]:
+        found = self.solver.point(timeout_ms)
+        if found.holds is False:
+            yield found.point
+
     def satisfiable(self, timeout_ms: int = TIMEOUT_MS) -> bool | None:
         """Whether any sizes satisfy the assumptions; None where that was not found out."""
         if self.facts.contradictory:
             return False
         names = sorted(self.facts.variables)
-        nothing = Relation(Dim.of(0), "==", Dim.of(0))
-        if any(self.allows(self._completed(env, nothing)) for env in samples(self.facts, names, 100)):
+        if any(self.allows(self._completed(env, ())) for env in samples(self.facts, names, 100)):
             return True
         found = self.solver.point(timeout_ms).holds
         return None if found is None else not found
-
-
-def _true(op: str, value: int) -> bool:
-    return value >= 0 if op == ">=" else (value == 0) == (op == "==")

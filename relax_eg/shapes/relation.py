@@ -12,8 +12,8 @@ from typing import Any
 
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.dim import Atom, Dim
-from relax_eg.shapes.division import FUNCTIONS
-from relax_eg.shapes.expression import fold_expression, refusal
+from relax_eg.shapes.expression import COMPARISONS, check_integers, fold_expression, refusal
+from relax_eg.shapes.piecewise import FUNCTIONS, dim_select, select
 
 OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -22,14 +22,6 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">=": operator.ge,
     ">": operator.gt,
-}
-_SPELLED: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.LtE: "<=",
-    ast.Lt: "<",
-    ast.GtE: ">=",
-    ast.Gt: ">",
 }
 _ACCEPTED = "two sizes compared by == != <= < >= >, a chain such as 0 <= y < 32, several joined by `and`"
 
@@ -45,6 +37,7 @@ _INT_FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "ceildiv": lambda a, b: -(-a // b),
     "floordiv": operator.floordiv,
     "mod": operator.mod,
+    "select": lambda op, left, right, then, otherwise: then() if OPERATORS[op](left, right) else otherwise(),
 }
 
 
@@ -105,6 +98,7 @@ def read_statement(text: str) -> tuple[Relation, ...]:
     """The comparisons in `text`, all of which it states: a chain gives several, and so does `and`."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {text!r} ({type(text).__name__})")
+    check_integers(text, 0, text)
     body = text.strip()
     lead = len(text) - len(text.lstrip())
     try:
@@ -122,7 +116,7 @@ def read_statement(text: str) -> tuple[Relation, ...]:
             raise refusal(text, lead + _column(body, part), "a statement compares two sizes", _ACCEPTED)
         terms = [part.left, *part.comparators]
         for a, op, b in zip(terms, part.ops, terms[1:], strict=False):
-            spelled = _SPELLED.get(type(op))
+            spelled = COMPARISONS.get(type(op))
             if spelled is None:
                 raise refusal(text, lead + _column(body, a), f"cannot read `{ast.unparse(part)}`", _ACCEPTED)
             found.append(_compared(text, lead, body, a, spelled, b, len(parts) == 1 and len(part.ops) == 1))
@@ -130,34 +124,83 @@ def read_statement(text: str) -> tuple[Relation, ...]:
 
 
 def _compared(text: str, lead: int, body: str, a: ast.expr, op: str, b: ast.expr, whole: bool) -> Relation:
-    dims: list[Dim] = []
     sides: list[str] = []
-    divisors: list[Dim] = []
-    written: set[str] = set()
+    read: list[_Written] = []
+    names: set[str] = set()
+
+    def variable(name: str) -> _Written:
+        names.add(unicodedata.normalize("NFKC", name))
+        return _Written(Dim.var(name))
+
     for node in (a, b):
         side = ast.get_source_segment(body, node) or ""
         start = lead + _column(body, node)
-        dims.append(fold_expression(side, Dim.of, Dim.var, DIM_FUNCTIONS, source=text, start=start))
         sides.append(side)
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Name):
-                written.add(unicodedata.normalize("NFKC", inner.id))
-            by = _divisor(inner)
-            if by is not None:
-                divisors.append(fold_expression(ast.unparse(by), Dim.of, Dim.var, DIM_FUNCTIONS))
+        read.append(fold_expression(side, _Written.of, variable, _WRITTEN_FUNCTIONS, source=text, start=start))
     words = body if whole else f"{sides[0]} {op} {sides[1]}"
-    kept = tuple(dict.fromkeys(divisor for divisor in divisors if not divisor.is_const))
-    return Relation(dims[0], op, dims[1], kept, words, (sides[0], sides[1]), frozenset(written - DIM_FUNCTIONS.keys()))
+    left, right = read
+    kept = tuple(dict.fromkeys(d for d in left.divisors + right.divisors if not d.is_const))
+    return Relation(left.dim, op, right.dim, kept, words, (sides[0], sides[1]), frozenset(names))
 
 
-def _divisor(node: ast.AST) -> ast.expr | None:
-    match node:
-        case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=right):
-            return right
-        case ast.Call(func=ast.Name(id="ceildiv" | "floordiv" | "mod"), args=[_, by]):
-            return by
-        case _:
-            return None
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A size as it is read, and what it divides by: it has a value where none of `divisors` is zero."""
+
+    dim: Dim
+    divisors: tuple[Dim, ...] = ()
+
+    @staticmethod
+    def of(value: int) -> _Written:
+        return _Written(Dim.of(value))
+
+    def __add__(self, other: _Written) -> _Written:
+        return _Written(self.dim + other.dim, self.divisors + other.divisors)
+
+    def __sub__(self, other: _Written) -> _Written:
+        return _Written(self.dim - other.dim, self.divisors + other.divisors)
+
+    def __mul__(self, other: _Written) -> _Written:
+        return _Written(self.dim * other.dim, self.divisors + other.divisors)
+
+    def __floordiv__(self, other: _Written) -> _Written:
+        return _Written(self.dim // other.dim, (*self.divisors, *other.divisors, other.dim))
+
+    def __mod__(self, other: _Written) -> _Written:
+        return _Written(self.dim % other.dim, (*self.divisors, *other.divisors, other.dim))
+
+    def __pow__(self, exponent: int) -> _Written:
+        return _Written(self.dim**exponent, self.divisors)
+
+    def __neg__(self) -> _Written:
+        return _Written(-self.dim, self.divisors)
+
+    @staticmethod
+    def select(
+        op: str, left: _Written, right: _Written, then: Callable[[], _Written], otherwise: Callable[[], _Written]
+    ) -> _Written:
+        a, b = then(), otherwise()
+
+        def chosen(x: Dim | int, y: Dim | int) -> Dim:
+            return dim_select(left.dim, op, right.dim, x, y)
+
+        # What the size that is not chosen divides by is replaced by 1, and so never zero.
+        inside = (*(chosen(d, 1) for d in a.divisors), *(chosen(1, d) for d in b.divisors))
+        return _Written(chosen(a.dim, b.dim), left.divisors + right.divisors + inside)
+
+
+def _lifted(function: Callable[..., Dim], *, divides: bool) -> Callable[..., _Written]:
+    def applied(*args: _Written) -> _Written:
+        inside = sum((arg.divisors for arg in args), ())
+        return _Written(function(*(arg.dim for arg in args)), (*inside, args[1].dim) if divides else inside)
+
+    return applied
+
+
+_WRITTEN_FUNCTIONS: Mapping[str, Callable[..., _Written]] = {
+    **{name: _lifted(f, divides=name not in ("max", "min")) for name, f in DIM_FUNCTIONS.items() if name != "select"},
+    "select": _Written.select,
+}
 
 
 def _column(body: str, node: ast.expr) -> int:
@@ -180,6 +223,20 @@ def atoms_of(*dims: Dim) -> tuple[Atom, ...]:
 
 
 def divisors_of(*dims: Dim) -> tuple[Dim, ...]:
-    """What the canonical forms divide by, constants left out."""
-    by = (atom.args[1] for atom in atoms_of(*dims) if atom.op in ("floordiv", "ceildiv"))
-    return tuple(dict.fromkeys(divisor for divisor in by if not divisor.is_const))
+    """What the canonical forms divide by, constants left out: they have values where none of these is zero. A divisor
+    that only one of the two sizes of a select has is 1 where that one is not chosen."""
+    found: dict[Dim, None] = {}
+    for dim in dims:
+        for monomial, _ in dim.terms:
+            for atom in monomial:
+                if atom.op == "select":
+                    condition, then, otherwise = atom.args
+                    one = Dim.of(1)
+                    found.update(dict.fromkeys(divisors_of(condition)))
+                    found.update((select(atom.name, condition, d, one), None) for d in divisors_of(then))
+                    found.update((select(atom.name, condition, one, d), None) for d in divisors_of(otherwise))
+                    continue
+                found.update(dict.fromkeys(divisors_of(*atom.args)))
+                if atom.op in ("floordiv", "ceildiv") and not (atom.args[1].is_const and atom.args[1].const):
+                    found[atom.args[1]] = None
+    return tuple(found)

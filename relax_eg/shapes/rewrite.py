@@ -1,4 +1,4 @@
-"""Simplifying a `Dim` by what a scope knows: quotients that come out even, max and min with a known winner.
+"""Simplifying a `Dim` by what a scope knows: quotients that come out even, max, min and select with a known winner.
 
 `(n*m)//m` is n only where m is at least 1, and `(32*x + y)//64` is `x//2` only for y in 0..31, so the canonical form
 leaves both alone.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
-from relax_eg.errors import SpecError
-from relax_eg.shapes.dim import Atom, Dim, from_sum, product
-from relax_eg.shapes.division import ceildiv, extreme
+from relax_eg.shapes.dim import Atom, Dim, from_sum, product, rebuilt
+from relax_eg.shapes.division import extreme
 from relax_eg.shapes.interval import Interval
+from relax_eg.shapes.piecewise import decided, remade, select, unbeaten
 
 Bounds = Callable[[Dim], Interval]  # of the value of a Dim
 Test = Callable[[Dim], bool]  # whether a Dim is known to be >= 0
@@ -22,26 +22,17 @@ def simplified(dim: Dim, bounds: Bounds, nonnegative: Test) -> Dim:
     """A Dim equal to `dim` wherever the facts behind `bounds` and `nonnegative` hold and `dim` has a value."""
     if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
         return dim
-    return _rebuilt(dim, lambda atom: _atom(atom, bounds, nonnegative))
-
-
-def _rebuilt(dim: Dim, stands_for: Callable[[Atom], Dim]) -> Dim:
-    """`dim` with every atom replaced by the Dim that stands for it."""
-    total = Dim.of(dim.const)
-    for monomial, c in dim.terms:
-        summand = Dim.of(c)
-        for atom in monomial:
-            summand = summand * stands_for(atom)
-        total = total + summand
-    return total
+    return rebuilt(dim, lambda atom: _atom(atom, bounds, nonnegative))
 
 
 def _atom(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
     if atom.op == "var":
         return product((atom,))
+    if atom.op == "select":
+        return _select(atom, bounds, nonnegative)
     args = [simplified(arg, bounds, nonnegative) for arg in atom.args]
     if atom.op in ("max", "min"):
-        return extreme(atom.op, tuple(_kept(atom.op, args, nonnegative)))
+        return extreme(atom.op, tuple(unbeaten(atom.op, args, nonnegative)))
     a, b = args
     if b == 0:  # nowhere defined
         return product((atom,))
@@ -49,19 +40,21 @@ def _atom(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
     quotient = _quotient(sign * a, b, bounds, nonnegative)
     if quotient is not None:
         return sign * quotient
-    return a // b if atom.op == "floordiv" else ceildiv(a, b)
+    return remade(atom, args)
 
 
-def _kept(op: str, args: list[Dim], nonnegative: Test) -> list[Dim]:
-    """The arguments without those that another one beats."""
-    kept: list[Dim] = []
-    for arg in args:
-        gap = (lambda x, y: x - y) if op == "max" else (lambda x, y: y - x)
-        if any(nonnegative(gap(other, arg)) for other in kept):
-            continue
-        kept = [other for other in kept if not nonnegative(gap(arg, other))]
-        kept.append(arg)
-    return kept
+def _select(atom: Atom, bounds: Bounds, nonnegative: Test) -> Dim:
+    condition = simplified(atom.args[0], bounds, nonnegative)
+    above, below = nonnegative(condition), nonnegative(-condition)
+    if atom.name == ">=":
+        truth = True if above else False if nonnegative(-condition - 1) else None
+    elif above and below:
+        truth = True
+    else:
+        truth = False if nonnegative(condition - 1) or nonnegative(-condition - 1) else None
+    if truth is not None:
+        return simplified(atom.args[1] if truth else atom.args[2], bounds, nonnegative)
+    return select(atom.name, condition, *(simplified(arg, bounds, nonnegative) for arg in atom.args[1:]))
 
 
 def _quotient(a: Dim, b: Dim, bounds: Bounds, nonnegative: Test) -> Dim | None:
@@ -114,52 +107,51 @@ def _divided(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     return whole, rest
 
 
-def alternatives(dim: Dim) -> tuple[Dim, Dim, Dim] | None:
-    """For a max or min in `dim`: its difference d of two arguments, `dim` where d >= 0, and `dim` where d <= 0.
+def alternatives(dim: Dim) -> list[tuple[tuple[Dim, ...], Dim]] | None:
+    """The cases of a max, min or select in `dim`, one of which holds at any point: what is >= 0 there, and `dim`
+    there. Every other comparison that a case decides is decided in it at once. None where `dim` has none.
 
-    Every max and min of two arguments with the same difference, up to a factor, is decided at once. None where `dim`
-    has none.
+    SpecError where a case divides by zero.
     """
-    difference = _difference(dim)
-    if difference is None:
+    atom = _choice(dim)
+    if atom is None:
         return None
-    return difference, _decided(dim, difference, True), _decided(dim, difference, False)
+    condition = atom.args[0]
+    if atom.op != "select":
+        condition = _primitive(atom.args[0] - atom.args[1])
+        cases = [(condition,), (-condition,)]
+    elif atom.name == ">=":
+        cases = [(condition,), (-condition - 1,)]
+    else:
+        same = decided(dim, (condition, -condition))
+        solved = _solved(condition)
+        same = same if solved is None else same.substitute(solved)
+        others = [(known, decided(dim, known, condition)) for known in ((condition - 1,), (-condition - 1,))]
+        return [((condition, -condition), same), *others]
+    return [(known, decided(dim, known)) for known in cases]
 
 
-def _difference(dim: Dim) -> Dim | None:
+def _choice(dim: Dim) -> Atom | None:
+    """A max, min or select in `dim` with none inside it."""
     for monomial, _ in dim.terms:
         for atom in monomial:
-            if atom.op == "var":
-                continue
             for arg in atom.args:
-                found = _difference(arg)
+                found = _choice(arg)
                 if found is not None:
                     return found
-            if atom.op in ("max", "min"):
-                return _primitive(atom.args[0] - atom.args[1])
+            if atom.op in ("max", "min", "select"):
+                return atom
     return None
 
 
-def _decided(dim: Dim, difference: Dim, above: bool) -> Dim:
-    return _rebuilt(dim, lambda atom: _decided_atom(atom, difference, above))
-
-
-def _decided_atom(atom: Atom, difference: Dim, above: bool) -> Dim:
-    if atom.op == "var":
-        return product((atom,))
-    args = [_decided(arg, difference, above) for arg in atom.args]
-    if atom.op in ("max", "min"):
-
-        def nonnegative(gap: Dim) -> bool:
-            if gap.is_const:
-                return gap.const >= 0
-            return _primitive(gap) == (difference if above else -difference)
-
-        return extreme(atom.op, tuple(_kept(atom.op, args, nonnegative)))
-    a, b = args
-    if b == 0:
-        raise SpecError(f"division by zero: ({a})//0")
-    return a // b if atom.op == "floordiv" else ceildiv(a, b)
+def _solved(dim: Dim) -> dict[str, Dim] | None:
+    """A variable and its value where `dim == 0`, if `dim` is linear in it with a coefficient of 1 or -1."""
+    for monomial, c in dim.terms:
+        if abs(c) == 1 and len(monomial) == 1 and monomial[0].op == "var":
+            rest = dim - product(monomial, c)
+            if monomial[0].name not in rest.variables:
+                return {monomial[0].name: -c * rest}
+    return None
 
 
 def _primitive(dim: Dim) -> Dim:

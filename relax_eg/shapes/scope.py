@@ -12,6 +12,7 @@ from relax_eg.shapes.binder import Binder, said
 from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
+from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.prover import Prover
 from relax_eg.shapes.relation import Relation, read_statement
 from relax_eg.shapes.verdict import Proved, Statistics
@@ -208,12 +209,36 @@ class Scope:
                 at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
                 raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
 
+    def example(self, names: Sequence[str], size: int, fixed: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Values of the variables `names` that are allowed together, about as large as `size` where that goes, with
+        those in `fixed` as given. BoundsError where there are none, or none were found.
+        """
+        inner = self.child()
+        for name, value in (fixed or {}).items():
+            inner.declare(name, value, value, said_by="at=...")
+        found = inner.prover.example(names, size)
+        if found is None:
+            known = "; ".join(self.assumptions)
+            raise BoundsError(
+                f"found no sizes {', '.join(names)} that satisfy {known}; accepted: at=... with all of them"
+            )
+        return found
+
+    def points(self, names: Iterable[str], most: int) -> list[dict[str, int]]:
+        """Up to `most` values of the variables `names` that are allowed together, the same in every run."""
+        return self.prover.points(names, most)
+
     @staticmethod
     def from_constraints(constraints: Iterable[str]) -> Scope:
         """The scope of constraints in the spelling of `jax.export.SymbolicScope`: `"mod(s, 8) == 0"`,
         `"b*s <= 4096"`."""
         scope = Scope()
-        scope.assume(*(text.replace("^", "**") for text in _texts(constraints)))
+        statements: dict[object, str] = {}
+        for text in _texts(constraints):
+            statement = text.replace("^", "**")
+            # To `mod(s, 8) == 0` JAX adds `8*floordiv(s, 8) == s` in front, which says the same in other words.
+            statements[tuple(map(_meaning, read_statement(statement)))] = statement
+        scope.assume(*statements.values())
         for name in scope._bounds:  # JAX takes every variable to be at least 1, whatever else is said
             low, _ = scope.bounds(name)
             scope.declare(name, 1 if low is None else max(low, 1), said_by="jax.export")
@@ -257,6 +282,12 @@ def _texts(statements: Iterable[str]) -> list[str]:
     if isinstance(statements, str):  # a str is iterable too, one letter at a time
         return [statements]
     return list(statements)
+
+
+def _meaning(relation: Relation) -> tuple[str, frozenset[Dim]]:
+    """Equal for two relations that compare the same difference with zero."""
+    op, difference = normal(relation.op, relation.left - relation.right)
+    return op, frozenset((difference,) if op == ">=" else (difference, -difference))
 
 
 def _as_bound(relation: Relation) -> tuple[str, int | None, int | None] | None:

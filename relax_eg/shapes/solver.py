@@ -1,8 +1,9 @@
 """Questions about sizes put to z3.
 
-A quotient is given as its witness: `x//y` is a q with `y*q <= x < y*q + y` for y > 0. There is one z3 context in the
-process and one solver per set of facts; a question is pushed and popped. z3 is imported when the first question gets
-this far, and used under a lock, as its context is not safe for threads.
+A quotient is given as its witness: `x//y` is a q with `y*q <= x < y*q + y` for y > 0, and any integer for y = 0: that
+what is asked about has a value is said apart, as a select may have one where the size not chosen has none. There is
+one z3 context in the process and one solver per set of facts; a question is pushed and popped. z3 is imported when the
+first question gets this far, and used under a lock, as its context is not safe for threads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from relax_eg.shapes.dim import Atom, Dim
 from relax_eg.shapes.facts import Facts
-from relax_eg.shapes.relation import atoms_of
+from relax_eg.shapes.relation import atoms_of, divisors_of
 
 _lock = threading.RLock()
 
@@ -46,9 +47,11 @@ class Solver:
             self._z3 = z3
             self._solver = z3.Solver()
             base = facts.leftover
-            self._based = frozenset(atoms_of(*base))
+            defined = divisors_of(*base)
+            self._based = frozenset(atoms_of(*base, *defined))
             for constraint in [
-                *self._surroundings(base, frozenset()),
+                *self._surroundings([*base, *defined], frozenset()),
+                *(self._term(d) != 0 for d in defined),
                 *(self._term(d) >= 0 for d in facts.nonnegative),
                 *(self._term(d) == 0 for d in facts.zero),
                 *(self._term(d) != 0 for d in facts.nonzero),
@@ -59,7 +62,7 @@ class Solver:
         """Whether `dim op 0` (op is `==`, `!=` or `>=`) at all points where the facts hold and every divisor in it,
         and every one of `nonzero`, is not zero."""
         with _lock:
-            defined = list(nonzero)
+            defined = list(dict.fromkeys((*nonzero, *divisors_of(dim))))
             try:
                 term = self._term(dim)
                 constraints = self._surroundings([dim, *defined], self._based)
@@ -67,22 +70,24 @@ class Solver:
             except ValueError:  # Python does not print integers of more than 4300 digits, which is how z3 gets them
                 return Found(None, {}, "an integer is too large for z3")
             constraints.append(term != 0 if op == "==" else term == 0 if op == "!=" else term < 0)
+            names = self._facts.variables.union(*(d.variables for d in (dim, *defined)))
             half = max(1, timeout_ms // 2)
-            found = self._checked(self._solver, constraints, half)
-            return found if found.holds is not None else self._afresh(constraints, half)
+            found = self._checked(self._solver, constraints, names, half)
+            return found if found.holds is not None else self._afresh(constraints, names, half)
 
     def point(self, timeout_ms: int) -> Found:
         """A point at which the facts hold (`holds` is False), or that there is none (True)."""
         with _lock:
-            return self._checked(self._solver, [], timeout_ms)
+            return self._checked(self._solver, [], self._facts.variables, timeout_ms)
 
-    def _afresh(self, constraints: list[Any], timeout_ms: int) -> Found:
+    def _afresh(self, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> Found:
         # Without push and pop z3 preprocesses, which settles some nonlinear questions that its incremental core cannot.
         solver = self._z3.SolverFor("QF_NIA")
         solver.add(*self._solver.assertions())
-        return self._checked(solver, constraints, timeout_ms)
+        return self._checked(solver, constraints, names, timeout_ms)
 
-    def _checked(self, solver: Any, constraints: list[Any], timeout_ms: int) -> Found:
+    def _checked(self, solver: Any, constraints: list[Any], names: frozenset[str], timeout_ms: int) -> Found:
+        """What `solver` says of `constraints`; they and the facts are about the variables `names`."""
         z3 = self._z3
         solver.push()
         try:
@@ -95,13 +100,10 @@ class Solver:
             if answer == z3.unknown:
                 return Found(None, {}, solver.reason_unknown())
             model = solver.model()
-            return Found(
-                False,
-                {
-                    name: model.eval(variable, model_completion=True).as_long()
-                    for name, variable in self._variables.items()
-                },
-            )
+            # Of variables in other questions nothing was said, so their values are arbitrary.
+            known = ((name, self._variables[name]) for name in sorted(names))
+            point = {name: model.eval(variable, model_completion=True).as_long() for name, variable in known}
+            return Found(False, point)
         except z3.Z3Exception as error:  # out of memory, or a number too long to print
             return Found(None, {}, str(error))
         finally:
@@ -149,6 +151,9 @@ class Solver:
         if atom.op in ("max", "min"):
             beats = [made >= arg if atom.op == "max" else made <= arg for arg in args]
             return [*beats, z3.Or(*(made == arg for arg in args))]
+        if atom.op == "select":
+            condition, then, otherwise = args
+            return [made == z3.If(condition >= 0 if atom.name == ">=" else condition == 0, then, otherwise)]
         x, y = args
         low, high = self._facts.plain_interval(atom.args[1])
         if atom.op == "floordiv":
@@ -159,4 +164,4 @@ class Solver:
             return above
         if high is not None and high < 0:
             return below
-        return [z3.Or(z3.And(y > 0, *above), z3.And(y < 0, *below))]
+        return [z3.Or(y == 0, z3.And(y > 0, *above), z3.And(y < 0, *below))]

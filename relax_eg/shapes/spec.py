@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from relax_eg.errors import SpecError
 from relax_eg.shapes.dim import Dim
-from relax_eg.shapes.division import FUNCTIONS
 from relax_eg.shapes.expression import fold_expression, refusal
+from relax_eg.shapes.piecewise import FUNCTIONS
 
 DTYPES = (
     "bool",
@@ -31,6 +31,7 @@ SHORT_DTYPES = {
 }
 
 _DIMS = "dims separated by spaces: 4, n, 2*n+1, (n + 1), *batch, _"
+_LARGEST = 2**63 - 1
 _KEY = re.compile(r"key<\w+>")
 
 
@@ -151,6 +152,8 @@ class _Reader:
         dim = fold_expression(word, Dim.of, Dim.var, FUNCTIONS, source=self.source, start=start)
         if dim.is_const and dim.value < 0:
             raise self._refuse(start, f"the size {dim} is negative", _DIMS)
+        if dim.is_const and dim.value > _LARGEST:
+            raise self._refuse(start, f"no array has an axis of {dim}", f"sizes up to 2**63 - 1 = {_LARGEST}")
         return dim
 
     def _star(self, word: str, start: int) -> Star:

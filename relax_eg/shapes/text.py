@@ -1,11 +1,14 @@
-"""Printing a `Dim` as text that `Dim.of` reads back to the equal Dim."""
+"""Printing a `Dim` as text that `Dim.of` reads back to the equal Dim.
+
+Divisions are said the way people write them: `n%4` for `n - 4*(n//4)`, `ceildiv(n, 4)` for `(n + 3)//4`.
+"""
 
 from __future__ import annotations
 
 from itertools import groupby
 
-from relax_eg.shapes.dim import Atom, Dim, Monomial
-from relax_eg.shapes.division import Remainder, split_remainders
+from relax_eg.shapes.dim import Atom, Dim, Monomial, product
+from relax_eg.shapes.division import Remainder, mod, split_remainders
 
 
 def dim_text(dim: Dim) -> str:
@@ -13,11 +16,15 @@ def dim_text(dim: Dim) -> str:
     rest, remainders = split_remainders(dim)
     const = rest.const
     terms = [(c, _factors(monomial)) for monomial, c in rest.terms]
-    for remainder in remainders:
+    for remainder in _collected(remainders):
         const, remainder = _padding(const, remainder)
         factor, dividend, modulus = remainder
-        monomial, c = factor.terms[0] if factor.terms else ((), factor.const)
-        terms.append((c, [*_factors(monomial), f"({_operand(dividend)}%{_operand(modulus)})"]))
+        text = f"({_operand(dividend)}%{_operand(modulus)})"
+        if len(factor.terms) + (factor.const != 0) > 1:
+            terms.append((1, [f"({factor})", text]))
+        else:
+            monomial, c = factor.terms[0] if factor.terms else ((), factor.const)
+            terms.append((c, [*_factors(monomial), text]))
     if const or not terms:
         terms.append((const, []))
     first = next((i for i, (c, _) in enumerate(terms) if c > 0), 0)
@@ -26,6 +33,14 @@ def dim_text(dim: Dim) -> str:
     text = _term(abs(lead[0]), lead[1], bare=lead[0] > 0)
     text = text if lead[0] >= 0 else "-" + text
     return text + "".join(f" {'-' if c < 0 else '+'} {_term(abs(c), factors, bare=True)}" for c, factors in others)
+
+
+def _collected(remainders: tuple[Remainder, ...]) -> list[Remainder]:
+    """Remainders of the same division as one: `m*(n%8) - 8*(m//8)*(n%8)` is `(m%8)*(n%8)`."""
+    factors: dict[tuple[Dim, Dim], Dim] = {}
+    for factor, dividend, modulus in remainders:
+        factors[dividend, modulus] = factors.get((dividend, modulus), Dim.of(0)) + factor
+    return [Remainder(factor, *division) for division, factor in factors.items() if factor != 0]
 
 
 def _padding(const: int, remainder: Remainder) -> tuple[int, Remainder]:
@@ -55,8 +70,30 @@ def _atom_text(atom: Atom) -> str:
     if atom.op == "var":
         return atom.name
     if atom.op == "floordiv":
-        return f"({_operand(atom.args[0])}//{_operand(atom.args[1])})"
+        dividend, by = atom.args
+        if by.is_const and by.const > 1 and dividend.const == by.const - 1 and dividend.terms:
+            return f"ceildiv({dividend - dividend.const}, {by})"
+        return f"({_operand(dividend)}//{_operand(by)})"
+    if atom.op == "select":
+        condition, then, otherwise = atom.args
+        return f"select({_comparison(atom.name, condition)}, {then}, {otherwise})"
     return f"{atom.op}({', '.join(str(arg) for arg in atom.args)})"
+
+
+def _comparison(op: str, difference: Dim) -> str:
+    """`difference op 0`, what is subtracted on the other side: `n <= m + 3`, `n%4 == 0`."""
+    rest, remainders = split_remainders(difference)
+    parts = [product(monomial, c) for monomial, c in rest.terms]
+    parts += [factor * mod(dividend, modulus) for factor, dividend, modulus in remainders]
+    signs = [c > 0 for _, c in rest.terms] + [_sign(remainder.factor) for remainder in remainders]
+    more, less = (sum((p for p, s in zip(parts, signs, strict=True) if s is sign), Dim.of(0)) for sign in (True, False))
+    if op == "==":
+        return f"{more} == {-less - rest.const}"
+    return f"{-less} <= {more + rest.const}"
+
+
+def _sign(factor: Dim) -> bool:
+    return (factor.terms[0][1] if factor.terms else factor.const) > 0
 
 
 def _operand(dim: Dim) -> str:

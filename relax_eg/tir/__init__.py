@@ -29,7 +29,7 @@ from relax_eg.tir.expr import (
     select,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS, Function
+from relax_eg.tir.functions import FUNCTIONS, KEY_WORDS, Function, numpy_dtype
 from relax_eg.tir.notation import (
     all_,
     any_,
@@ -59,6 +59,7 @@ from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program,
 __all__ = [
     "FUNCTIONS",
     "INDEX_DTYPE",
+    "KEY_WORDS",
     "UNDEFINED",
     "Apply",
     "Buffer",
@@ -104,6 +105,7 @@ __all__ = [
     "min_",
     "minimum",
     "not_equal",
+    "numpy_dtype",
     "prod_",
     "program",
     "reduce",

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-
 from relax_eg.shapes import Dim, dim_min
 from relax_eg.shapes.dim import Atom
 from relax_eg.tir.expr import (
@@ -23,7 +21,7 @@ from relax_eg.tir.expr import (
     loop_of,
     walk,
 )
-from relax_eg.tir.functions import FUNCTIONS
+from relax_eg.tir.functions import FUNCTIONS, numpy_dtype
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
 
 _ONE, _ZERO = Dim.of(1), Dim.of(0)
@@ -195,7 +193,7 @@ def count(program: TensorProgram) -> Counts:
 
 
 def _itemsize(dtype: str) -> int:
-    return np.dtype(dtype).itemsize  # what is smaller than a byte takes one
+    return numpy_dtype(dtype).itemsize  # what is smaller than a byte takes one
 
 
 def _product(dims: Iterable[Dim]) -> Dim:
@@ -338,4 +336,5 @@ def _nonnegative(dim: Dim) -> bool:
 def _nonnegative_atom(atom: Atom) -> bool:
     if atom.op == "max":
         return any(map(_nonnegative, atom.args))
-    return all(map(_nonnegative, atom.args))  # a variable, which has none, is a size
+    either = atom.args[1:] if atom.op == "select" else atom.args
+    return all(map(_nonnegative, either))  # a variable, which has none, is a size

@@ -19,7 +19,7 @@ from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim
 from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
-from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, widen
+from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, numpy_dtype, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
 
@@ -29,8 +29,9 @@ _COMBINE: dict[str, tuple[str, np.ufunc]] = {
     "prod": ("multiply", np.multiply),
     "max": ("maximum", np.maximum),
     "min": ("minimum", np.minimum),
-    "any": ("bitwise_or", np.logical_or),
-    "all": ("bitwise_and", np.logical_and),
+    "any": ("bitwise_or", np.bitwise_or),
+    "all": ("bitwise_and", np.bitwise_and),
+    "xor": ("bitwise_xor", np.bitwise_xor),
 }
 
 
@@ -65,7 +66,7 @@ def evaluate(
             raise ShapeError(f"{program.name}: {buffer} is {shape} at {at or 'these sizes'}; got {array.shape}")
         if run.exact:
             array = _exactly(array)
-        elif array.dtype != np.dtype(buffer.dtype):
+        elif array.dtype != numpy_dtype(buffer.dtype):
             raise ShapeError(f"{program.name}: {buffer} got an array of {array.dtype}")
         run.data[buffer.name] = array
     for stage in program.stages:
@@ -299,8 +300,9 @@ class _Run:
         """The value of a reduction over nothing."""
         if expr.kind in ("argmax", "argmin"):
             raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
-        if expr.kind in ("any", "all"):
-            return self._scalar(expr.kind == "all", "bool")
+        if expr.kind in ("any", "all", "xor"):
+            none = self._scalar(0 if kind(expr.dtype) in "iu" else False, expr.dtype)
+            return self._call("bitwise_not", [none], expr.dtype, expr.dtype)[()] if expr.kind == "all" else none
         if expr.kind in ("sum", "prod"):
             return self._scalar(int(expr.kind == "prod"), expr.dtype)
         letter = kind(expr.dtype)
@@ -354,7 +356,7 @@ def _factors(expr: Scalar) -> list[Scalar]:
 
 
 def _dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
-    """The value of `dim` where variables are arrays: `Dim.evaluate` cannot take max and min of those."""
+    """The value of `dim` where variables are arrays: `Dim.evaluate` cannot compare those."""
     total: Any = dim.const
     for monomial, coefficient in dim.terms:
         product: Any = coefficient
@@ -363,6 +365,9 @@ def _dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
                 product = product * atom.evaluate(env)
                 continue
             first, *others = (np.asarray(_dim_values(arg, env)) for arg in atom.args)
+            if atom.op == "select":
+                product = product * np.where(first >= 0 if atom.name == ">=" else first == 0, *others)
+                continue
             for other in others:
                 match atom.op:
                     case "max":

@@ -24,7 +24,7 @@ from relax_eg.tir.functions import FUNCTIONS, kind
 _LOOP_MARK = "\u00b7"  # a middle dot: valid in a Dim's variable name, in no size anyone writes
 INDEX_DTYPE = "int64"
 
-ReduceKind: TypeAlias = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
+ReduceKind: TypeAlias = Literal["sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin"]
 IndexValue: TypeAlias = "Dim | Scalar"
 Number: TypeAlias = bool | int | float | complex
 ScalarLike: TypeAlias = "Scalar | Dim | bool | int | float | complex"
@@ -252,6 +252,8 @@ class Apply(Scalar):
             raise ShapeError(f"no scalar function `{self.fn}`; there are: {', '.join(FUNCTIONS)}")
         if self.fn == "integer_pow" and not all(isinstance(exponent, Const) for exponent in self.args[1:]):
             raise ShapeError(f"integer_pow of {self.args[0]}: the exponent must be a constant; `power` takes any")
+        if self.fn == "reduce_precision" and not all(isinstance(bits, Const) for bits in self.args[1:]):
+            raise ShapeError(f"reduce_precision of {self.args[0]}: the numbers of bits must be constants")
         _settle(self, FUNCTIONS[self.fn].dtype([arg.dtype for arg in self.args]))
 
     @property
@@ -313,7 +315,8 @@ class Select(Scalar):
 class Reduce(Scalar):
     """`body` reduced over all values of the loop variables in `over`, the last one running fastest.
 
-    Over nothing it is the identity: 0, 1, the least or greatest value of the dtype (infinite for floats), False, True.
+    any, all and xor combine the bits of integers, and are the logical connectives on bool. Over nothing it is the
+    identity: 0, 1, the least or greatest value of the dtype (infinite for floats), no bit, every bit, no bit.
     argmax and argmin are int64 positions along one axis, the first among equals; NaN wins, as in numpy; over
     nothing they have no value.
     """
@@ -328,7 +331,8 @@ class Reduce(Scalar):
         if not self.over or (self.kind.startswith("arg") and len(self.over) != 1):
             wanted = "one" if self.kind.startswith("arg") else "one or more"
             raise ShapeError(f"{self.kind} over {len(self.over)} axes; accepted: {wanted}")
-        accepted = {"any": "b", "all": "b", "sum": "iufc", "prod": "iufc"}.get(self.kind, "biuf")
+        bits = dict.fromkeys(("any", "all", "xor"), "biu")
+        accepted = {**bits, "sum": "iufc", "prod": "iufc"}.get(self.kind, "biuf")
         if letter not in accepted:
             raise ShapeError(f"{self.kind} of {self.body}: dtype {dtype} is not accepted")
         names = [loop_of(var) for var, _ in self.over]

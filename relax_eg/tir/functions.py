@@ -1,7 +1,8 @@
 """The scalar functions of index equations: one record each, in `FUNCTIONS`.
 
 Flop weights: 0 for what only moves, selects a part or renames; 1 for one arithmetic instruction; `DIVIDE` for
-division and square root, `TRANSCENDENTAL` for exp, log, sin and their relatives, `SPECIAL` for erf, lgamma and theirs.
+division and square root, `TRANSCENDENTAL` for exp, log, sin and their relatives, `SPECIAL` for erf, lgamma and theirs,
+`SERIES` for what is summed until it converges.
 They rank programs by arithmetic work; a device profile turns them into time.
 
 The numpy implementations compute what XLA computes: maximum and minimum propagate NaN, integers wrap, division and
@@ -19,18 +20,22 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
-import scipy.special as special
+import scipy.special
 
 from relax_eg.errors import ShapeError
-from relax_eg.tir import exact
+from relax_eg.tir import exact, special
 
 Array = np.ndarray[Any, Any]
 
 DIVIDE = 4
 TRANSCENDENTAL = 10
 SPECIAL = 20
+SERIES = 160
 
 _KINDS = {"bool": "b", "int": "i", "uint": "u", "float": "f", "bfloat": "f", "complex": "c"}
+
+# Words of 32 bits in one PRNG key of each kind that JAX's generators have; the dtype is `key<fry>` and so on.
+KEY_WORDS = {"fry": 2, "rbg": 4, "urbg": 4}
 
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
 
@@ -42,6 +47,7 @@ class Function:
     `compute`: on numpy arrays. `accepts`: kinds of dtype it takes (b bool, i int, u unsigned, f float, c complex).
     `result`: "same" as the arguments, which agree; "first" argument's; "bool"; "real" and "complex" counterparts.
     `flops`: its weight. `exact`: on ints and Fractions, or None where it is uninterpreted (see `exact.py`).
+    `widens`: whether low precision is computed in a wider dtype and rounded, which what looks at bits is not.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Function:
     result: Literal["same", "first", "bool", "real", "complex"] = "same"
     flops: int = 1
     exact: Callable[..., Any] | None = None
+    widens: bool = True
 
     def dtype(self, args: Sequence[str]) -> str:
         """The result's dtype on arguments of these dtypes; ShapeError where it takes none such."""
@@ -77,16 +84,27 @@ class Function:
     def __call__(self, args: Sequence[Array], dtype: str) -> Array:
         """The result, of dtype `dtype`, on arrays."""
         with np.errstate(all="ignore"):
-            return np.asarray(self.compute(*[widen(arg) for arg in args])).astype(dtype, copy=False)
+            given = map(widen, args) if self.widens else args
+            return np.asarray(self.compute(*given)).astype(dtype, copy=False)
+
+
+@lru_cache(64)
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype of a dtype name; a PRNG key is a record of its words."""
+    if kind(dtype) == "k":
+        return np.dtype([(dtype[4:-1], np.uint32, (KEY_WORDS[dtype[4:-1]],))])
+    return np.dtype(dtype)
 
 
 @lru_cache(64)
 def kind(dtype: str) -> str:
-    """The letter of a dtype's kind: b, i, u, f or c."""
+    """The letter of a dtype's kind: b, i, u, f or c; k for a PRNG key, which is moved only."""
     for word, letter in _KINDS.items():
         if dtype.startswith(word):
             return letter
-    raise ShapeError(f"unknown dtype {dtype!r}; accepted: bool, int*, uint*, float*, bfloat16, complex*")
+    if dtype.startswith("key<") and dtype[4:-1] in KEY_WORDS:
+        return "k"
+    raise ShapeError(f"unknown dtype {dtype!r}; accepted: bool, int*, uint*, float*, bfloat16, complex*, key<*>")
 
 
 def widen(x: Array, *, sums: bool = False) -> Array:
@@ -184,11 +202,11 @@ _ROWS = (
     Function("rsqrt", 1, lambda x: 1 / np.sqrt(x), "fc", flops=DIVIDE, exact=exact.rsqrt),
     Function("cbrt", 1, np.cbrt, "f", flops=TRANSCENDENTAL),
     Function("exp", 1, np.exp, "fc", flops=TRANSCENDENTAL),
-    Function("exp2", 1, np.exp2, "f", flops=TRANSCENDENTAL),
+    Function("exp2", 1, np.exp2, "fc", flops=TRANSCENDENTAL),
     Function("expm1", 1, np.expm1, "fc", flops=TRANSCENDENTAL, exact=exact.expm1),
     Function("log", 1, np.log, "fc", flops=TRANSCENDENTAL),
     Function("log1p", 1, np.log1p, "fc", flops=TRANSCENDENTAL, exact=exact.log1p),
-    Function("sigmoid", 1, lambda x: special.expit(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x)), "fc",
+    Function("sigmoid", 1, lambda x: scipy.special.expit(x) if x.dtype.kind == "f" else 1 / (1 + np.exp(-x)), "fc",
              flops=TRANSCENDENTAL, exact=exact.sigmoid),
     # circular and hyperbolic
     Function("sin", 1, np.sin, "fc", flops=TRANSCENDENTAL),
@@ -205,11 +223,19 @@ _ROWS = (
     Function("acosh", 1, np.arccosh, "fc", flops=TRANSCENDENTAL),
     Function("atanh", 1, np.arctanh, "fc", flops=TRANSCENDENTAL),
     # special
-    Function("erf", 1, special.erf, "f", flops=SPECIAL),
-    Function("erfc", 1, special.erfc, "f", flops=SPECIAL, exact=exact.erfc),
-    Function("erf_inv", 1, special.erfinv, "f", flops=SPECIAL),
-    Function("lgamma", 1, special.gammaln, "f", flops=SPECIAL),
-    Function("digamma", 1, special.digamma, "f", flops=SPECIAL),
+    Function("erf", 1, scipy.special.erf, "f", flops=SPECIAL),
+    Function("erfc", 1, scipy.special.erfc, "f", flops=SPECIAL, exact=exact.erfc),
+    Function("erf_inv", 1, scipy.special.erfinv, "f", flops=SPECIAL),
+    Function("lgamma", 1, scipy.special.gammaln, "f", flops=SPECIAL),
+    Function("digamma", 1, scipy.special.digamma, "f", flops=SPECIAL),
+    Function("bessel_i0e", 1, special.in_double(scipy.special.i0e), "f", flops=SPECIAL),
+    Function("bessel_i1e", 1, special.in_double(scipy.special.i1e), "f", flops=SPECIAL),
+    Function("igamma", 2, special.in_double(scipy.special.gammainc), "f", flops=SERIES),
+    Function("igammac", 2, special.in_double(scipy.special.gammaincc), "f", flops=SERIES),
+    Function("igamma_grad_a", 2, special.in_double(special.igamma_grad_a), "f", flops=SERIES),
+    Function("betainc", 3, special.in_double(scipy.special.betainc), "f", flops=SERIES),
+    Function("polygamma", 2, special.in_double(special.polygamma), "f", flops=SERIES),
+    Function("zeta", 2, special.in_double(scipy.special.zeta), "f", flops=SERIES),
     # comparisons
     Function("equal", 2, np.equal, "biufc", "bool", exact=operator.eq),
     Function("not_equal", 2, np.not_equal, "biufc", "bool", exact=operator.ne),
@@ -217,6 +243,9 @@ _ROWS = (
     Function("less_equal", 2, np.less_equal, "biuf", "bool", exact=operator.le),
     Function("greater", 2, np.greater, "biuf", "bool", exact=operator.gt),
     Function("greater_equal", 2, np.greater_equal, "biuf", "bool", exact=operator.ge),
+    Function("less_total", 2, special.total(np.less), "f", "bool", widens=False),
+    Function("less_equal_total", 2, special.total(np.less_equal), "f", "bool", widens=False),
+    Function("equal_total", 2, special.total(np.equal), "f", "bool", widens=False),
     Function("is_finite", 1, np.isfinite, "fc", "bool", exact=lambda x: not isinstance(x, float)),
     Function("is_nan", 1, np.isnan, "fc", "bool", exact=lambda x: False),
     # bits; on bool these are the logical connectives
@@ -230,6 +259,9 @@ _ROWS = (
     Function("shift_right_logical", 2, _shift_right_logical, "iu", exact=exact.shift_right_logical),
     Function("population_count", 1, lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")), "iu"),
     Function("count_leading_zeros", 1, _leading_zeros, "iu"),
+    Function("nextafter", 2, np.nextafter, "f", flops=DIVIDE, widens=False),
+    # x, and bits of exponent and of mantissa, two constants
+    Function("reduce_precision", 3, special.reduce_precision, "fi", "first", DIVIDE, widens=False),
     # complex
     Function("real", 1, np.real, "c", "real", flops=0),
     Function("imag", 1, np.imag, "c", "real", flops=0),

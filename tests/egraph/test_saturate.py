@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 import relax_eg as rx
 from relax_eg import op
 from relax_eg.egraph import Budget, EGraph, StopReason, dump
+from relax_eg.egraph.engine import Engine
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import CPU
 from relax_eg.extract.select import select
@@ -154,3 +155,25 @@ def test_a_chain_of_thousands_goes_in_and_out() -> None:
     egraph.saturate(Budget())
     read = dump(egraph)
     assert read.decode(read.graph.as_written) == [e]
+
+
+def test_rules_are_compiled_for_the_ranks_and_dtypes_that_occur(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every instance that cannot match costs the engine time and memory for nothing."""
+    sent: list[str] = []
+    run = Engine.run
+
+    def spy(self: Engine, commands: Iterable[str]) -> list[object]:
+        batch = list(commands)
+        sent.extend(batch)
+        return run(self, batch)
+
+    monkeypatch.setattr(Engine, "run", spy)
+    x, w = var("x", rx.Tensor("b n k")), var("w", rx.Tensor("k m"))
+    mask = op.reshape(var("m", rx.Tensor("n 7 1 2 3", "bool")), ("n", 7, 6))
+    with EGraph([op.relu(x @ w), mask], rx.rules.default, Scope()) as egraph:
+        egraph.saturate(Budget())
+    rules = [c for c in sent if c.startswith("(rule") and "has_ann v_" in c and " demand" not in c]
+    assert any('"float32"' in c and "matmul" in c for c in rules)
+    left = [c.partition("))) (")[0] for c in rules]
+    assert not any('Tensor5 "float32"' in c or 'Tensor4 "float32"' in c for c in left)
+    assert not any('"bool"' in c and "matmul" in c for c in left)

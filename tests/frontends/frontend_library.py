@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from frontend_calls import CASES, Case, case
+from frontend_random import CASES, Case, case
 from jax import lax
 
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -184,9 +184,10 @@ def cases_by_number(x, i):
     return lax.select_n(jnp.full(x.shape, i % 4, jnp.int32), x, -x, 2 * x, x + 1), jnp.select([x > 1, x > 0], [x, -x])
 
 
-@case("b 4 @ bf16", "4 3", "2 4 @ int8", "4 2 @ int8", tolerance=1e-2)
-def mixed_products(x, w, i, j):
+@case("b 4 @ bf16", "4 3", "2 4 @ int8", "4 2 @ int8", "4 5 @ bool", tolerance=1e-2)
+def mixed_products(x, w, i, j, chosen):
     return (
+        lax.dot_general(w, chosen, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32),
         lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32),
         jnp.matmul(i, j, preferred_element_type=jnp.int32),
     )

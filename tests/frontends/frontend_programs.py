@@ -57,9 +57,28 @@ def unary(x):
     ]  # fmt: skip
 
 
-@case("b s")
-def powers(x):
-    return x**3, x**-2, jnp.abs(x) ** 1.5, lax.integer_pow(x, 5)
+@case("b s", "@ int32")
+def powers(x, n):
+    return x**3, x**-2, jnp.abs(x) ** 1.5, lax.integer_pow(x, 5), lax.pow(0.5, n), lax.pow(x, x.astype(jnp.int8))
+
+
+@case("4 s")
+def gradient_of_a_loop(x):
+    return jax.grad(lambda x: lax.map(jnp.sin, x).sum())(x), lax.empty((3, 2), jnp.int32)
+
+
+@case("4 s", "4 s @ int32")
+def collectives(x, i):
+    def one(x, i):
+        summed, counted = lax.psum((x, i), "rows")
+        return x - lax.pmean(x, "rows"), summed * counted, lax.pmax(x, "rows") - lax.pmin(x, "rows")
+
+    return jax.vmap(one, axis_name="rows")(x, i)
+
+
+@case("b s @ bf16", 0.5, tolerance=1e-2)
+def gradient_of_conversions(x, scale):
+    return jax.grad(lambda x, scale: (x.astype(jnp.float32) ** 2 * jnp.exp(scale)).sum(), (0, 1))(x, scale)
 
 
 @case("b s")

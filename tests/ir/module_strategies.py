@@ -11,9 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from relax_eg import ir
+from relax_eg.ir.steps import is_sized
 from relax_eg.shapes import Dim
 
-SIZES = ["n", "m", 0, 1, 4, "2*n", "n*m + 1", "n//2", "n%4", "max(n, m)", "-n + 3"]
+SIZES = ["n", "m", 0, 1, 4, "2*n", "n*m + 1", "n//2", "n%4", "max(n, m)", "-n + 3", "select(n <= m, n, 4)"]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 0.1, 3.14159265358979, float("inf"), float("-inf"), float("nan")]
 
 
@@ -183,7 +184,10 @@ class _Builder:
         name = self.draw(st.sampled_from(["jax.sort", "cublas.gemm", 'odd "name" \\ é']))
         keys = self.draw(st.lists(st.text(max_size=4), unique=True, max_size=2))
         attrs = [(k, self.draw(attributes(self.extra))) for k in keys]
-        return ir.call_dps_library(name, self.some(), self.annotation(), attrs, pure)
+        # A call that does not say its sizes is a step as much as an impure one.
+        out = self.annotation() if not pure else self.draw(annotations(self.extra).filter(is_sized))
+        is_pure = pure or (not is_sized(out) and self.draw(st.booleans()))
+        return ir.call_dps_library(name, self.some(), out, attrs, is_pure)
 
     def grow(self) -> None:
         for _ in range(self.draw(st.integers(0, 5))):

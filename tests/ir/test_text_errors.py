@@ -44,7 +44,7 @@ CASES = [
         line 2: cannot read the dimension expression `n +`
           é: R.Tensor(("n +",)) = (x, y)
                        ^
-          expected: integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b)""",
+          expected: integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b), select(n <= m, a, b)""",  # noqa: E501
     ),
     (
         HEAD + "    a: R.Tensr((4,)) = x\n    return x\n",

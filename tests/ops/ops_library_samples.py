@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-
-@dataclass(frozen=True)
-class Use:
-    """One use. `operands`: specs, with `@dtype` where the dtype does not vary; `low`, `high`: range of the values;
-    `prepare`: makes of random operands what the operator is for."""
-
-    operands: tuple[str, ...]
-    attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    low: float = -3.0
-    high: float = 3.0
-    prepare: Callable[[list[Any]], list[Any]] | None = None
-
-
-N = {"n": (1, 5), "m": (1, 5)}
-ANY = {"n": (0, 5), "m": (0, 5)}
+from ops_use import ANY, N, Use
 
 
 def _conv(x: str, w: str, **attrs: Any) -> Use:
@@ -44,16 +26,45 @@ def _window(x: str, window: tuple[Any, ...], kind: str, **attrs: Any) -> Use:
     return Use((x,), default | attrs, {"n": (0, 3), "h": (3, 7)}, -2, 2)
 
 
-def _definite(arrays: list[Any]) -> list[Any]:
+def definite(arrays: list[Any]) -> list[Any]:
     a = arrays[0]
     eye = 2 * np.eye(a.shape[-1], dtype=a.dtype)
     return [(a @ a.conj().swapaxes(-1, -2) + eye).astype(a.dtype), *arrays[1:]]
 
 
-def _dominant(arrays: list[Any]) -> list[Any]:
+def dominant(arrays: list[Any]) -> list[Any]:
     """A matrix whose triangles are easily inverted."""
     a = arrays[0]
     return [(a / 4 + 3 * np.eye(a.shape[-1])).astype(a.dtype), *arrays[1:]]
+
+
+def separated(arrays: list[Any]) -> list[Any]:
+    """A matrix whose eigenvalues are far apart."""
+    a = arrays[0]
+    return [(a / 4 + 3 * np.diag(np.arange(a.shape[-1]))).astype(a.dtype)]
+
+
+def _rotation(arrays: list[Any]) -> list[Any]:
+    return [np.array([[0, -1], [1, 0]], arrays[0].dtype)]
+
+
+def diagonals(arrays: list[Any]) -> list[Any]:
+    lower, diagonal, upper, b = arrays
+    return [lower / 4, (4 + diagonal / 4).astype(diagonal.dtype), upper / 4, b]
+
+
+def factored(arrays: list[Any]) -> list[Any]:
+    a, w = definite(arrays)
+    return [np.linalg.cholesky(a).T.astype(a.dtype) if a.size else a, w]
+
+
+def whole_orders(arrays: list[Any]) -> list[Any]:
+    """The first operand, the order of a derivative, as integers."""
+    return [np.round(arrays[0].astype(np.float32)).astype(arrays[0].dtype), *arrays[1:]]
+
+
+# XLA's own series stop earlier than scipy's: in float64 at about 1e-9.
+SERIES = 100.0
 
 
 def library_uses() -> dict[str, list[Use]]:
@@ -81,6 +92,13 @@ def library_uses() -> dict[str, list[Use]]:
         for source, use in [
             ("n h//2 2", _window("n 2*(h//2) 4", (1, 2, 2), "max", strides=(1, 2, 2))),
             ("n h", _window("n h", (1, 3), "min", low=(0, 1), high=(0, 1))),
+        ]
+    ]
+    uses["window_gather"] = [
+        Use((use.operands[0], use.operands[0]), {k: use.attrs[k] for k in plain}, use.sizes)
+        for use in [
+            _window("n h 4", (1, 2, 2), "max", strides=(1, 2, 2)),
+            _window("n h", (1, 3), "min", low=(0, 1), high=(0, 1)),
         ]
     ]
     at = {"n": (4, 6), "m": (3, 5)}
@@ -128,19 +146,23 @@ def library_uses() -> dict[str, list[Use]]:
     uses["sort"] = [
         Use(("n m",), {"axis": 0}, sizes), Use(("n m", "n m @int32"), {"axis": 1, "stable": True}, sizes),
         Use(("n @int32", "n @bool", "n @float16"), {"axis": 0, "num_keys": 2}, sizes, -1, 1),
-        Use(("n m",), {"axis": 1, "stable": False}, sizes),
+        Use(("n m",), {"axis": 1, "stable": False}, sizes), Use(("n @complex64",), {"axis": 0}, sizes, special=True),
     ]  # fmt: skip
     uses["top_k"] = [
         Use(("n m",), {"k": (1,), "axis": 1}, sizes), Use(("n m @int32",), {"k": ("m",), "axis": 1}, sizes, -1, 1),
         Use(("3 m",), {"k": (2,), "axis": 0}, sizes), Use(("n 3",), {"k": (0,), "axis": 1}, sizes),
     ]  # fmt: skip
+    uses["approx_top_k"] = [
+        Use(("n m",), {"k": (1,), "axis": 1}, sizes), Use(("3 m",), {"k": (2,), "axis": 0, "largest": False}, sizes),
+        Use(("n 4",), {"k": (4,), "axis": 1, "recall": 0.5}, sizes),
+    ]  # fmt: skip
     square = {"n": (0, 4), "b": (0, 3)}
     uses["cholesky"] = [
-        Use(("n n",), {}, square, prepare=_definite), Use(("b 3 3",), {}, square, prepare=_definite),
-        Use(("n n @complex64",), {}, square, prepare=_definite),
+        Use(("n n",), {}, square, prepare=definite), Use(("b 3 3",), {}, square, prepare=definite),
+        Use(("n n @complex64",), {}, square, prepare=definite),
     ]  # fmt: skip
     uses["triangular_solve"] = [
-        Use((a, b), dict.fromkeys(on.split(), True), square, prepare=_dominant)
+        Use((a, b), dict.fromkeys(on.split(), True), square, prepare=dominant)
         for a, b, on in [
             ("n n", "n 2", "left_side lower"), ("n n", "3 n", ""), ("b 3 3", "b 3 2", "left_side transpose_a"),
             ("n n", "2 n", "lower transpose_a unit_diagonal"),
@@ -149,16 +171,47 @@ def library_uses() -> dict[str, list[Use]]:
     ]  # fmt: skip
     uses["lu"] = [Use((a,), {}, square) for a in ("n n", "b 4 2", "n 3", "n n @complex64")]
     uses["qr"] = [
-        Use((a,), {"full_matrices": full}, square)
-        for a, full in [("n n", False), ("b 4 2", False), ("4 2", True), ("2 n", False), ("3 3 @complex64", False)]
-    ]
+        Use((a,), {"full_matrices": full, "pivoting": pivoting}, square)
+        for a, full, pivoting in [
+            ("n n", False, False), ("b 4 2", False, False), ("4 2", True, False), ("2 n", False, False),
+            ("3 3 @complex64", False, False), ("n n", False, True), ("b 4 2", True, True), ("2 n", True, True),
+        ]
+    ]  # fmt: skip
     uses["eigh"] = [
-        Use((a,), {"lower": lower}, square, prepare=_definite)
+        Use((a,), {"lower": lower}, square, prepare=definite)
         for a, lower in [("n n", True), ("b 3 3", True), ("n n", False)]
     ]
     uses["svd"] = [
         Use((a,), {"full_matrices": full, "compute_uv": uv}, square)
         for a, full, uv in [("n n", False, True), ("b 4 2", False, True), ("n n", True, False), ("2 4", True, True)]
+    ] + [Use(("3 2",), {"algorithm": "qr"}, square)]
+    some = {"n": (1, 4), "b": (0, 3)}
+    uses["eig"] = [
+        Use((a,), {"left": left, "right": right}, square, prepare=separated, looser=20)
+        for a, left, right in [("n n", False, True), ("b 3 3", True, True), ("n n", False, False), ("3 3", True, False)]
+    ] + [Use(("4 4 @complex64",), {}, prepare=separated, looser=20), Use(("2 2",), {}, prepare=_rotation)]
+    uses["schur"] = [
+        Use((a,), {"vectors": vectors}, square, prepare=separated, looser=20)
+        for a, vectors in [("n n", True), ("b 3 3", False), ("3 3 @complex64", True)]
+    ]
+    uses["hessenberg"] = [Use((a,), {}, some, looser=20) for a in ("n n", "b 3 3", "3 3 @complex64")]
+    uses["tridiagonal"] = [
+        Use((a,), {"lower": lower}, some, prepare=definite, looser=20)
+        for a, lower in [("n n", True), ("b 3 3", False), ("3 3 @complex64", True)]
+    ]
+    uses["geqrf"] = [Use((a,), {}, square, looser=20) for a in ("n n", "b 4 2", "2 n", "3 3 @complex64")]
+    uses["householder_product"] = [
+        Use(pair, {}, square)
+        for pair in [("n n", "n"), ("b 4 2", "b 2"), ("4 3", "2"), ("3 3 @complex64", "2 @complex64")]
+    ]
+    uses["tridiagonal_solve"] = [
+        Use(specs, {}, square, prepare=diagonals)
+        for specs in [("n", "n", "n", "n 2"), ("b 3", "b 3", "b 3", "b 3 n"), ("4", "4", "4", "4 1")]
+    ]
+    uses["cholesky_update"] = [Use(("n n", "n"), {}, square, prepare=factored), Use(("3 3", "3"), prepare=factored)]
+    uses["lu_pivots_to_permutation"] = [
+        Use((a,), {"size": (size,)}, some, 2, 3)
+        for a, size in [("n @int32", "n+4"), ("b 2 @int32", 4), ("0 @int32", 3)]
     ]
     uses["fft"] = [
         Use((x,), {"kind": kind, "lengths": lengths}, square)
@@ -177,17 +230,18 @@ def library_uses() -> dict[str, list[Use]]:
     uses["right_shift_logical"] = [Use(("n 3", "3"), {}, ANY, 0, 40), Use(("n 3", ""), {}, ANY, -5, 9)]
     for name in ("lgamma", "digamma", "bessel_i0e", "bessel_i1e"):
         uses[name] = [Use(("n 3",), {}, ANY, 0.3, 4), Use(("",), {}, {}, 0.3, 4)]
-    for name in ("igamma", "igammac"):
-        uses[name] = [Use(("n 3", "n 1"), {}, ANY, 0.3, 4)]
-    uses["zeta"] = [Use(("n 3", "n 3"), {}, ANY, 1.5, 4), Use(("", "n"), {}, ANY, 1.5, 4)]
-    uses["polygamma"] = [
-        Use(("n 3", "n 3"), {}, ANY, 1, 3, prepare=lambda arrays: [np.round(arrays[0]), arrays[1]]),
-    ]
-    uses["betainc"] = [Use(("n 3", "n 1", ""), {}, ANY, 0.2, 0.8)]
-    uses["nextafter"] = [Use(("n 3", "n 3"), {}, ANY), Use(("n 1", "m"), {}, ANY)]
+    for name in ("igamma", "igammac", "igamma_grad_a"):
+        uses[name] = [Use(("n 3", "n 1"), {}, ANY, 0.3, 4, looser=SERIES)]
+    uses["zeta"] = [Use(("n 3", "n 3"), {}, ANY, 1.5, 4, looser=SERIES), Use(("", "n"), {}, ANY, 1.5, 4, looser=SERIES)]
+    uses["polygamma"] = [Use(("n 3", "n 3"), {}, ANY, 1, 3, prepare=whole_orders, looser=SERIES)]
+    uses["betainc"] = [Use(("n 3", "n 1", ""), {}, ANY, 0.2, 0.8, looser=SERIES)]
+    uses["nextafter"] = [Use(("n 3", "n 3"), {}, ANY), Use(("n 1", "m"), {}, ANY), Use(("9", "9"), special=True)]
+    for name in ("less_total", "less_equal_total", "equal_total"):
+        uses[name] = [Use(("n 3", "n 3"), {}, ANY), Use(("12", "12"), special=True), Use(("n 1", ""), {}, ANY)]
     uses["reduce_precision"] = [
-        Use(("n 3",), {"exponent_bits": e, "mantissa_bits": m}, ANY) for e, m in [(8, 7), (8, 23), (11, 52)]
-    ]
+        Use(("n 3",), {"exponent_bits": e, "mantissa_bits": m}, ANY)
+        for e, m in [(8, 7), (8, 23), (11, 52), (4, 3), (5, 10), (1, 0)]
+    ] + [Use(("40",), {"exponent_bits": 5, "mantissa_bits": 2}, {}, -1e5, 1e5)]
     uses["bitcast"] = [
         Use((x,), {"dtype": dtype}, ANY)
         for x, dtype in [
@@ -198,4 +252,49 @@ def library_uses() -> dict[str, list[Use]]:
             ("n @bfloat16", "int16"),
         ]
     ]
+    key = "key<fry>"
+    uses["random_seed"] = [
+        Use(("n 3",), {"impl": impl}, ANY, -100, 100) for impl in ("threefry2x32", "rbg", "unsafe_rbg")
+    ] + [Use(("@uint32",)), Use(("4",), special=True)]
+    uses["random_wrap"] = [
+        Use((x,), {"impl": impl}, ANY, 0, 1e6)
+        for x, impl in [("n 2 @uint32", "threefry2x32"), ("m n 4 @uint32", "rbg"), ("4 @uint32", "unsafe_rbg")]
+    ]
+    uses["random_unwrap"] = [Use((x,), {}, ANY) for x in (f"n 3 @{key}", f"@{key}", "n @key<rbg>", "2 @key<urbg>")]
+    uses["random_fold_in"] = [
+        Use(pair, {}, ANY, 0, 1e4)
+        for pair in [
+            (f"@{key}", "@uint32"), (f"n @{key}", "n @uint32"), (f"@{key}", "n 3 @uint32"), (f"n 1 @{key}", "m @int32"),
+            ("n @key<rbg>", "n @uint32"), ("@key<urbg>", "@uint32"), ("2 @key<urbg>", "2 @uint32"),
+        ]
+    ]  # fmt: skip
+    uses["random_split"] = [
+        Use((x,), {"shape": shape}, N)
+        for x, shape in [
+            (f"@{key}", ("n",)), (f"n @{key}", (2, "m")), (f"@{key}", ()), ("n @key<rbg>", (3,)),
+            ("@key<urbg>", ("n",)), ("2 @key<urbg>", (2, 2)),
+        ]
+    ]  # fmt: skip
+    uses["random_bits"] = [
+        Use((x,), {"shape": shape, "bit_width": width}, ANY)
+        for x, shape, width in [
+            (f"@{key}", ("n", 3), 32), (f"n @{key}", ("m",), 8), (f"@{key}", (), 16), (f"2 n @{key}", (5,), 64),
+            ("@key<rbg>", ("n", 3), 32), ("2 @key<rbg>", ("m",), 8), ("@key<urbg>", (7,), 16), ("@key<rbg>", (5,), 64),
+        ]
+    ]  # fmt: skip
+    uses["random_gamma"] = [
+        Use((x, a), {"log_space": log}, N, 0.2, 5, looser=20)
+        for x, a, log in [(f"@{key}", "n 2", True), (f"n @{key}", "n m", False), ("@key<rbg>", "", True)]
+    ]
+    uses["threefry2x32"] = [
+        Use(tuple(f"{x} @uint32" for x in xs), {}, ANY, 0, 1e6)
+        for xs in [("n 3",) * 4, ("", "", "n", "n"), ("n 1", "n 1", "m", "m")]
+    ]
+    uses["rng_bit_generator"] = [
+        Use((x,), {"shape": shape, "dtype": dtype, "algorithm": which}, ANY, 0, 1e6)
+        for x, shape, dtype, which in [
+            ("4 @uint32", ("n", 3), "uint32", "default"), ("4 @uint32", (5,), "uint8", "philox"),
+            ("2 @uint64", ("n", 2), "uint64", "philox"), ("4 @uint32", (), "uint16", "default"),
+        ]
+    ]  # fmt: skip
     return uses

@@ -6,18 +6,19 @@ at every dtype, the others at one.
 
 from __future__ import annotations
 
-from ops_library_samples import ANY, N, Use, library_uses
+from ops_library_samples import library_uses
+from ops_use import ANY, N, Use
 
 # Where a function is defined, and not too steep for a relative comparison.
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "log": (0.2, 4), "log1p": (-0.5, 4), "sqrt": (0.1, 4), "rsqrt": (0.1, 4), "reciprocal": (0.3, 3), "tan": (-1, 1),
     "asin": (-0.9, 0.9), "acos": (-0.9, 0.9), "acosh": (1.1, 4), "atanh": (-0.9, 0.9), "erf_inv": (-0.9, 0.9),
     "power": (0.2, 2), "divide": (1, 4), "remainder": (1, 9), "left_shift": (0, 5), "right_shift": (0, 5),
 }  # fmt: skip
-_UNARY = """negative abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos
+UNARY = """negative abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos
 atan asinh acosh atanh sigmoid erf erfc erf_inv square reciprocal isfinite isnan logical_not bitwise_not relu silu gelu
 gelu_tanh""".split()
-_BINARY = """add subtract multiply divide power maximum minimum remainder atan2 logical_and logical_or logical_xor
+BINARY = """add subtract multiply divide power maximum minimum remainder atan2 logical_and logical_or logical_xor
 bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater
 greater_equal""".split()
 
@@ -32,8 +33,8 @@ def _binary(low: float, high: float) -> list[Use]:
 
 
 def _uses() -> dict[str, list[Use]]:
-    uses = {name: _unary(*_RANGES.get(name, (-2, 2))) for name in _UNARY}
-    uses |= {name: _binary(*_RANGES.get(name, (-3, 3))) for name in _BINARY}
+    uses = {name: _unary(*RANGES.get(name, (-2, 2))) for name in UNARY}
+    uses |= {name: _binary(*RANGES.get(name, (-3, 3))) for name in BINARY}
     uses["round"] = [Use(("n 3",), {"method": m}, ANY) for m in ("to_even", "away")]
     uses["integer_pow"] = [Use(("n 3",), {"y": y}, N, 0.5, 2) for y in (2, 3, 0, -2)]
     uses["where"] = [
@@ -59,6 +60,18 @@ def _uses() -> dict[str, list[Use]]:
             ("b 1 k", "k", {}),
         ]
     ]
+    uses["matmul"] += (
+        [Use(("n k", "k m"), {"precision": p}, ANY | {"k": (0, 6)}) for p in (("highest", "default"), "F32_F32_F32")]
+        + [Use(("n k @bool", "k m @bool"), {"out_dtype": d}, ANY | {"k": (0, 6)}) for d in (None, "int32", "float32")]
+        + [Use(("n k @float8_e5m2", "k m @float8_e5m2"), {"out_dtype": "float32"}, ANY | {"k": (0, 6)})]
+    )
+    uses["ragged_dot"] = [
+        Use((x, w, f"{g} @{dtype}"), attrs, {"n": (0, 7), "m": (1, 4), "g": (0, 3)}, -2, 2.5)
+        for x, w, g, dtype, attrs in [
+            ("n 3", "g 3 m", "g", "int32", {}), ("5 m", "2 m 4", "2", "uint8", {"precision": "highest"}),
+            ("n 2", "3 2 m", "3", "int32", {}),
+        ]
+    ]  # fmt: skip
     uses["linear"] = [Use((x, "m k"), {}, ANY | {"k": (0, 6), "b": (0, 3)}) for x in ("n k", "k", "b n k")]
     for name in ("sum", "prod", "any", "all"):
         uses[name] = [
@@ -72,7 +85,7 @@ def _uses() -> dict[str, list[Use]]:
                 ((), True),
             ]
         ] + [Use(("",), {"axes": ()})]
-    for name in ("max", "min"):
+    for name in ("max", "min", "reduce_or", "reduce_and", "reduce_xor"):
         uses[name] = uses["sum"]
     uses["mean"] = [use for use in uses["sum"] if use.sizes is ANY] + [Use(("",), {"axes": ()})]
     for name in ("argmax", "argmin"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from collections.abc import Iterator
@@ -21,28 +22,40 @@ class Query:
 
     def points(self) -> Iterator[dict[str, int]]:
         """All points within the bounds at which the assumptions hold and have values."""
-        assumed = [_compiled(text) for text in self.assume]
+        assumed = [compiled(text) for text in self.assume]
         names = list(self.bounds)
         for values in product(*(range(low, high + 1) for low, high in self.bounds.values())):
             env = dict(zip(names, values, strict=True))
-            if all(_value(code, env) for code in assumed):
+            if all(value(code, env) for code in assumed):
                 yield env
 
     def truth(self) -> tuple[bool, bool, int]:
         """Whether it holds wherever it has a value, whether it has one everywhere, and the number of points."""
-        code = _compiled(self.statement)
-        values = [_value(code, env) for env in self.points()]
+        code = compiled(self.statement)
+        values = [value(code, env) for env in self.points()]
         return False not in values, None not in values, len(values)
 
 
 _GLOBALS = {"__builtins__": {}, "max": max, "min": min, "ceildiv": lambda a, b: -(-a // b)}
 
 
-def _compiled(text: str):
-    return compile(text, "<statement>", "eval")
+class _Lazy(ast.NodeTransformer):
+    """`select(c, a, b)` as Python's `a if c else b`, which looks at one of the two only."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "select":
+            test, then, otherwise = node.args
+            return ast.IfExp(test, then, otherwise)
+        return node
 
 
-def _value(code, env) -> bool | None:
+def compiled(text: str):
+    """`text` as Python code."""
+    return compile(ast.fix_missing_locations(_Lazy().visit(ast.parse(text, mode="eval"))), "<statement>", "eval")
+
+
+def value(code, env) -> bool | None:
     """Python's own answer; None where it divides by zero."""
     try:
         return eval(code, _GLOBALS, env)
@@ -90,6 +103,11 @@ def _expression(chance: random.Random, names: tuple[str, ...], linear: bool, dep
     a, b = (_expression(chance, names, linear, depth - 1) for _ in range(2))
     constant = chance.choice((2, 3, 4, 5, 6, 8))
     roll = chance.random()
+    if roll < 0.1:
+        compared = f"{chance.choice(names)} {chance.choice(OPERATORS)} {chance.choice((*names, str(constant)))}"
+        if chance.random() < 0.3:
+            compared = f"{_expression(chance, names, linear, 1)} {chance.choice(OPERATORS)} {b}"
+        return f"select({compared}, {a}, {b})" if chance.random() < 0.5 else f"({a} if {compared} else {b})"
     if roll < 0.3:
         return f"({a} {chance.choice('+-')} {b})"
     if roll < 0.5:
@@ -121,6 +139,9 @@ def _variant(chance: random.Random, text: str, names: tuple[str, ...]) -> str:
         f"min({text}, {name}) + max({text}, {name}) - {name}",
         f"ceildiv(({text})*{c} - {c - 1}, {c})",
         f"({text} + {name}*{c})//1 - {name}*{c}",
+        f"select({name} > {c}, {text}, ({text})*1)",
+        f"select({name} >= {c}, {text} + {name}, {text} + {c}) - max({name}, {c})",
+        f"select(({text}) % {c} == 0, ({text})//{c}*{c}, {text})",
         f"(({text})*{name})//{name}",
         f"(({text})*({name} + 1))//({name} + 1)",
     )
@@ -141,6 +162,7 @@ def _assumption(chance: random.Random, names: tuple[str, ...], linear: bool) -> 
         f"{c}*{a} >= 3*{b} - {d}",
         f"max({a}, {b}) <= {c + 3}",
         f"{a}//{c} == {b}//3",
+        f"select({a} < {c}, {b}, {a}) >= {c}",
         f"{a} % {b} == 0",
         f"{a}*{b} <= {3 * c}",
         f"{a}*{b} == {3 * c}",

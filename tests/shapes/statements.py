@@ -187,6 +187,40 @@ n >= 0 | n >= 0
 n*2 >= 0 | n >= 0
 7 == 7
 2**10 == 1024
+select(n <= 64, n, 64) == min(n, 64)
+select(n >= m, n, m) == max(n, m)
+select(n < m, n, m) == min(n, m)
+(n if n <= m else m) == min(n, m)
+select(n == m, n, m) == m
+select(0 <= n, n, -n) == n
+select(n*n >= n, n, 0) == n
+select(n > 4, 1, 0) + select(n <= 4, 1, 0) == 1
+select(n > 4, n, m) == select(n <= 4, m, n)
+2*select(n > 4, n, m) == select(n > 4, 2*n, 2*m)
+select(n > 4, n, m) + k == select(n > 4, n + k, m + k)
+select(n < m, n, m)*select(n < m, m, n) == n*m
+select(n > m, n - m, m - n) == max(n, m) - min(n, m)
+select(n > 4, select(n > 2, 1, 2), 3) == select(n > 4, 1, 3)
+select(n > 4, select(n > 6, 1, 2), select(n > 6, 3, 2)) == select(n > 6, 1, 2)
+select(n > 4, 4, 8) % 4 == 0
+select(n > 4, 4, 8)//4 == select(n > 4, 1, 2)
+max(select(n > 4, 4, 8), 3) >= 4
+select(n <= 8, n, 8) <= 8
+select(n <= m, m, n) >= n
+select(n == 2*m, n, m) >= m
+select(n == m, n*k, m*k) == m*k
+select(k == 1, n, n*k) == n*k
+select(n % 2 == 0, n//2, ceildiv(n, 2)) == ceildiv(n, 2)
+select(n % 2 == 0, n, n + 1) % 2 == 0
+select(n % 4 == 0, n, n + 4 - n % 4) == ceildiv(n, 4)*4
+select(m == 0, 0, n//m) <= n | m >= 0
+select(m == 0, n, n % m) <= n | m >= 0
+select(n <= m, 1, 2) == 1 | n <= m
+select(n <= m, 1, 2) == 2 | n > m
+select(n != m, 1, 2) == 2 | n == m
+n >= 8 | select(n < 8, 0, 1) == 1
+n == 4 | select(n == 4, 1, 2) == 1
+n % 8 == 0 | n == select(m <= 4, 8, 16)
 """
 
 FAILS = """
@@ -260,6 +294,17 @@ n*n % 3 == 1
 (n*n - n) % 3 == 0
 n**2 != 2*m**2 - 1
 7 == 8
+select(n <= 64, n, 64) == n
+select(n > m, n, m) == m
+select(n > 4, n, m) == select(n >= 4, n, m)
+select(n > 4, 1, 2) == 1
+select(n == m, 1, 2) == 2
+select(n % 2 == 0, n, n + 1) % 4 == 0
+select(m == 0, 0, n//m) == n | m >= 0
+select(n < m, n, m) == max(n, m)
+select(n > 4, n, m) + select(n > 4, n, m) == n + m
+n >= 9 | select(n < 8, 0, 1) == 1
+select(n <= m, 1, 2) == 1 | n <= m + 1
 """
 
 

@@ -43,6 +43,8 @@ def test_simple_assumptions_are_bounds():
         (["n <= m", "m <= 4", "n >= 5"], ["m <= 4 (declared in the assumption `m <= 4`)", SAID, "n <= m"]),
         (["n // m == 2", "m == 0"], [*(["m {} 0 (declared in the assumption `m == 0`)"] * 2), "n // m == 2"]),
         (["n != n"], ["n != n"]),
+        (["k == 3", "select(n  <4, n, 3) == 5"], ["select(n  <4, n, 3) == 5"]),
+        (["n % 2 == 0", "n == select(m > 4, 3, 5)"], ["n % 2 == 0", "n == select(m > 4, 3, 5)"]),
     ],
 )
 def test_contradictions_name_their_core(assume, core):
@@ -51,6 +53,23 @@ def test_contradictions_name_their_core(assume, core):
     core = [part.format(">=" if i == 0 else "<=") for i, part in enumerate(core)]
     lines = ["no sizes satisfy all of", *core, "accepted: assumptions that some sizes satisfy together"]
     assert str(error.value) == "\n  ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("assume", "text"),
+    [
+        (["n <= 8", "n > 9"], "at least 10 (declared in the assumption `n > 9`) and at most 8 (declared in the assu"),
+        (["n == 3", "n == 4"], "at least 4 (declared in the assumption `n == 4`) and at most 3 (declared in the assu"),
+    ],
+)
+def test_a_variable_with_two_bounds(assume, text):
+    """Both hold; where they cannot, both are named."""
+    with pytest.raises(BoundsError) as error:
+        Scope(assume=assume)
+    assert str(error.value).startswith(f"no size satisfies the bounds of `n`: {text}")
+    scope = Scope({"n": (1, 64)}, assume=["n <= 32", "n >= 4"])
+    scope.declare("n", 8, 100)
+    assert scope.bounds("n") == (8, 32)
 
 
 def test_a_contradiction_leaves_the_scope_as_it_was():
@@ -136,6 +155,27 @@ def test_intervals_use_what_is_known():
     assert scope.interval(Dim.of("n//8")) == (1, 8)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "assume", "fixed", "sizes"),
+    [
+        ({}, [], {}, {"n": 128, "m": 128}),
+        ({"n": (1, 64), "m": (1000, None)}, [], {}, {"n": 64, "m": 1000}),
+        ({}, ["n % 48 == 0"], {}, {"n": 96, "m": 128}),
+        ({}, ["n*m <= 4096"], {}, {"n": 64, "m": 64}),
+        ({}, ["n*m <= 4096"], {"n": 100}, {"n": 100, "m": 40}),
+        ({}, ["n == 2*m", "m % 3 == 1"], {}, {"n": 128, "m": 64}),
+        ({}, ["n*n == m*m*m", "n >= 2"], {}, {"n": 8, "m": 4}),
+        ({}, ["n == select(m <= 100, 7, 9)"], {}, {"n": 9, "m": 128}),
+    ],
+)
+def test_examples(bounds, assume, fixed, sizes):
+    """Sizes that are allowed together, about as large as they were asked for."""
+    scope = Scope(bounds, assume=assume)
+    found = scope.example(["n", "m"], 128, fixed)
+    assert found == sizes
+    scope.check(found, "f")
+
+
 def test_statistics():
     scope = Scope()
     prove("n*4 == 4*n", scope)
@@ -186,7 +226,13 @@ def test_constraints_are_written():
 
 def test_jax_reads_what_is_written():
     export = pytest.importorskip("jax.export")
-    scope = Scope({"b": (1, 16)}, assume=["s % 8 == 0", "b*s < 4096", "n == 2*m", "max(s, 7)*ceildiv(s, 2) >= b"])
+    scope = Scope(
+        {"b": (1, 16)},
+        assume=[
+            *("s % 8 == 0", "b*s < 4096", "n == 2*m", "max(s, 7)*ceildiv(s, 2) >= b", "ceildiv(n + k, m)*b >= 2 - b"),
+            *("select(n <= m + 2, b + n, 2*s) >= 1", "ceildiv(select(n == 4, s, b), m) <= 99"),
+        ],
+    )
     theirs = export.SymbolicScope(scope.to_constraints())
     b, s = export.symbolic_shape("b, s", scope=theirs)
     assert b <= 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from random_queries import compiled, value
 from statements import FAILS, HOLDS, lines
 from typer.testing import CliRunner
 
@@ -25,10 +26,9 @@ def test_fails(statement, assume):
     verdict = prove(statement, assume=assume)
     assert isinstance(verdict, Refuted)
     env = dict(verdict.counterexample)
-    python = {"max": max, "min": min, "ceildiv": lambda a, b: -(-a // b)}
-    assert not eval(statement, python, env)
+    assert value(compiled(statement), env) is False
     for text in assume:
-        assert eval(text, python, env), text
+        assert value(compiled(text), env), text
 
 
 def test_the_tables_are_long():
@@ -51,6 +51,18 @@ def test_a_division_needs_a_divisor_that_is_not_zero():
     assert isinstance(prove("1//m == 1", bounds={"m": 0}), Unknown)
     # An assumption that divides says that it has a value.
     assert isinstance(prove("m >= 1", assume=["m >= 0", "n // m >= 0"]), Proved)
+
+
+def test_a_division_in_a_select_counts_where_it_is_chosen():
+    zero_too = {"m": (0, None)}
+    assert isinstance(prove("select(m == 0, 0, n//m) <= n", bounds=zero_too), Proved)
+    assert isinstance(prove("select(m == 0, 0, n//m) == select(m >= 1, n//m, 0)", bounds=zero_too), Proved)
+    assert prove("select(m == 1, 0, n//m) <= n", bounds=zero_too) == Unknown(
+        "the divisor m is zero at m = 0, where the statement has no value"
+    )
+    # An assumption has a value, but not in the part that is not chosen.
+    assert isinstance(prove("m >= 1", bounds=zero_too, assume="select(m <= 5, 0, n//m) == 0"), Refuted)
+    assert isinstance(prove("m >= 1", bounds=zero_too, assume="select(n//m <= 5, 0, 1) == 0"), Proved)
 
 
 def test_a_constant_divisor_of_zero_is_an_error():
@@ -104,6 +116,9 @@ def test_relations_of_dims():
         ("n in m", "cannot read `n in m`"),
         ("n == 1 or n == 2", "a statement compares two sizes"),
         ("n == 2*m**99", "the power 99 is not an integer from 0 to 16"),
+        ("select(n, 1, 2) == 1", "`n` does not compare two sizes by == != <= < >= >\n  select(n, 1, 2) == 1\n  "),
+        ("1 if n < 2 else 3 == 4", "a statement compares two sizes"),
+        (f"n < {'1' * 5000}", "an integer of 5000 digits\n  n < 1111"),
         (5, "a statement is text such as 'n*4 == 4*n', got 5 (int)"),
     ],
 )

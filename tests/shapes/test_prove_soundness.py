@@ -9,7 +9,7 @@ import os
 from collections import Counter
 
 import pytest
-from random_queries import Query, queries
+from random_queries import Query, compiled, queries, value
 
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes import Proved, Refuted, Scope, Statistics, Unknown, prove, prover
@@ -25,7 +25,8 @@ def test_no_wrong_answers(monkeypatch):
     for query in queries(COUNT, seed=1):
         holds, defined, points = query.truth()
         kind = "linear" if query.linear else "nonlinear"
-        verdict = _asked(query, Scope(query.bounds, statistics=statistics))
+        scope = Scope(query.bounds, statistics=statistics)
+        verdict = _asked(query, scope)
         if verdict is None:
             assert not points, f"contradictory, and {points} points satisfy it: {query}"
             counts[kind, "contradictory"] += 1
@@ -34,7 +35,7 @@ def test_no_wrong_answers(monkeypatch):
             counts[kind, "proved"] += 1
         elif isinstance(verdict, Refuted):
             assert not holds, query
-            _assert_refutes(query, verdict)
+            _assert_refutes(query, verdict, scope)
             counts[kind, "refuted"] += 1
         else:
             truth = "false" if not holds else "true" if defined else "without a value somewhere"
@@ -52,14 +53,15 @@ def test_no_wrong_answers(monkeypatch):
 def test_no_wrong_answers_without_upper_bounds():
     """A proof must hold on the small box inside, and a counterexample be in the scope."""
     for query in queries(COUNT // 3, seed=2):
-        verdict = _asked(query, _open(query))
+        scope = _open(query)
+        verdict = _asked(query, scope)
         holds, defined, points = query.truth()
         if verdict is None:
             assert not points, query
         elif isinstance(verdict, Proved):
             assert holds and defined, query
         elif isinstance(verdict, Refuted):
-            _assert_refutes(query, verdict, above=False)
+            _assert_refutes(query, verdict, scope)
 
 
 def test_no_wrong_answers_by_enumeration():
@@ -88,7 +90,7 @@ def test_no_wrong_answers_from_one_scope():
                 assert holds and defined, query
             elif isinstance(verdict, Refuted):
                 assert not holds, query
-                _assert_refutes(query, verdict)
+                _assert_refutes(query, verdict, scope)
 
 
 def _open(query: Query) -> Scope:
@@ -107,14 +109,17 @@ def _asked(query: Query, scope: Scope) -> Proved | Refuted | Unknown | None:
         return Unknown("it has no value anywhere")
 
 
-def _assert_refutes(query: Query, verdict: Refuted, *, above: bool = True) -> None:
-    env = {name: low for name, (low, _) in query.bounds.items()} | dict(verdict.counterexample)
-    python = {"max": max, "min": min, "ceildiv": lambda a, b: -(-a // b)}
-    assert eval(query.statement, python, dict(env)) is False, (query, verdict)
-    for name, (low, high) in query.bounds.items():
-        assert low <= env[name] and (not above or env[name] <= high), (query, verdict)
+def _assert_refutes(query: Query, verdict: Refuted, asked: Scope) -> None:
+    """The counterexample, completed by variables of which nothing but bounds is known, is allowed and refutes."""
+    scope = asked.child()
+    scope.assume(*query.assume)
+    env = {name: scope.bounds(name)[0] for name in query.bounds} | dict(verdict.counterexample)
+    assert value(compiled(query.statement), env) is False, (query, verdict)
+    for name, size in env.items():
+        low, high = asked.bounds(name)
+        assert low <= size and (high is None or size <= high), (query, verdict)
     for text in query.assume:
-        assert eval(text, python, dict(env)), (query, verdict, text)
+        assert value(compiled(text), env), (query, verdict, text)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def bounded_scopes(draw):
     return bounds
 
 
-@settings(max_examples=1000)
+@settings(max_examples=700)
 @given(expressions, bounded_scopes(), st.data())
 def test_intervals_hold_every_value(expression, bounds, data):
     dim = build(expression)
@@ -75,6 +75,17 @@ def test_intervals_hold_every_value(expression, bounds, data):
         ("(2 - b)*n", (None, -1)),
         ("n//min(s, 0)", (None, None)),  # never defined
         ("n//(b - 3)", (None, None)),
+        ("2*(n%min(z, 0))", (None, None)),
+        ("select(s <= 64, s, 2*s)", (1, 8192)),
+        ("select(s <= 64, s, 65)", (1, 65)),
+        ("select(s >= 100, s - 100, 7)", (0, 3996)),
+        ("select(b == 3, s, n)", (1, 4096)),
+        ("select(s > 4096, n, 5)", (5, 5)),
+        ("select(z == 4, z, 11)", (4, 11)),
+        ("select(z != 4, 11, 2*z)", (8, 11)),
+        ("select(n < s, 1, 0) + select(n < s, 1, 0)", (0, 2)),
+        ("select(2*z >= 5, z, 3)", (3, 9)),
+        ("select(n <= z, n//(b - 3), 1)", (None, None)),
     ],
 )
 def test_intervals(text, interval):

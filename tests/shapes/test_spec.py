@@ -35,6 +35,8 @@ ALL_DTYPES = f"{', '.join(DTYPES)}, key<name>, or short forms such as f16, bf16,
         ("2 @ key<fry>", (2,), "key<fry>"),
         ("key @ key", ("key",), "key"),
         ("ceildiv(n,3) n//2 n%4", ("ceildiv(n, 3)", "n//2", "n%4"), None),
+        ("select(n<=4,n,4) (m if n > 4 else 2)", ("min(n, 4)", "select(n <= 4, 2, m)"), None),
+        ("select(n <= 4, 2, m) b", ("select(n <= 4, 2, m)", "b"), None),
     ],
 )
 def test_reads(text, dims, dtype):
@@ -80,6 +82,16 @@ def test_reads_signatures_in_order():
         ("b n//0", "  ^", "division by zero: (n)//0", ACCEPTED),
         ("éé n<3", "   ^", "cannot read `n < 3` in a dimension expression", ACCEPTED),
         ("b (n + foo(n))", "       ^", "cannot read `foo(n)` in a dimension expression", ACCEPTED),
+        ("select(n, 1, 2)", "       ^", "`n` does not compare two sizes by == != <= < >= >", ACCEPTED),
+        ("select(n<4, 1)", "^", "`select` takes a comparison and two sizes, got 2", ACCEPTED),
+        ("select(1<n<4,1,2)", "       ^", "`1 < n < 4` does not compare two sizes by == != <= < >= >", ACCEPTED),
+        ("b select(n<4,1,n//0)", "               ^", "division by zero: (n)//0", ACCEPTED),
+        (
+            "b 9223372036854775808",
+            "  ^",
+            "no array has an axis of 9223372036854775808",
+            "sizes up to 2**63 - 1 = 9223372036854775807",
+        ),
         ("max(n)", "^", "`max` takes two arguments, got 1", ACCEPTED),
         ("n**99", "^", "the power 99 is not an integer from 0 to 16", ACCEPTED),
         ("4.5", "^", "cannot read `4.5` in a dimension expression", ACCEPTED),
@@ -116,6 +128,16 @@ def test_a_refusal_shows_the_offending_line_only():
     with pytest.raises(SpecError) as error:
         parse_signature("a: n,\n  b: n<m,\n  c: k")
     assert str(error.value).split("\n")[1:3] == ["    b: n<m,", "       ^"]
+
+
+def test_a_refusal_shows_the_place_in_a_long_line():
+    with pytest.raises(SpecError) as error:
+        parse_spec(f"{'a ' * 500}{'7' * 5000} b")
+    problem, line, caret, accepted = str(error.value).split("\n")
+    assert problem == "an integer of 5000 digits"
+    assert line == "  " + "a " * 60 + "7" * 120
+    assert caret == " " * 122 + "^"
+    assert accepted == "  accepted: integers of at most 4000 digits"
 
 
 def test_python_syntax_errors_are_refusals():

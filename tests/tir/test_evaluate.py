@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relax_eg.errors import BoundsError, ShapeError
-from relax_eg.shapes import Dim, dim_max, dim_min
+from relax_eg.shapes import Dim, dim_max, dim_min, dim_select
 from relax_eg.tir import (
     Buffer,
     PatternKind,
@@ -157,6 +157,15 @@ def test_min_and_max_in_an_index() -> None:
     clamped = program("edge", (A,), compute("Y", (M + 2, K), lambda i, j: A[dim_max(0, dim_min(i - 1, M - 1)), j]))
     x = normal(0, 3, 4)
     np.testing.assert_array_equal(one(clamped, x, m=3, k=4), np.pad(x, ((1, 1), (0, 0)), mode="edge"))
+
+
+def test_a_select_in_an_index() -> None:
+    def folded(i: Dim, j: Dim) -> Scalar:
+        return A[dim_select(i % 2, "==", 0, i // 2, M - 1 - i // 2), dim_select(j, "<", 2, 0, j)]
+
+    body = program("folded", (A,), compute("Y", (M, K), folded))
+    x = normal(0, 5, 4)
+    np.testing.assert_array_equal(one(body, x, m=5, k=4), x[[0, 4, 1, 3, 2]][:, [0, 0, 2, 3]])
 
 
 def test_a_scalar_program() -> None:

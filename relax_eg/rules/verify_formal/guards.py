@@ -16,9 +16,11 @@ from typing import Any, Literal
 
 import z3
 
-from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
+from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.shapes.dim import Atom as DimAtom
 from relax_eg.shapes.dim import product as monomial_dim
+from relax_eg.shapes.dim import rebuilt
+from relax_eg.shapes.piecewise import remade
 
 # z3's own count of steps, the same on every machine, and its clock beside it.
 _STEPS = 3_000_000
@@ -195,6 +197,8 @@ class Translation:
             for x in args[1:]:
                 found = z3.If(found >= x if a.op == "max" else found <= x, found, x)
             return found
+        if a.op == "select":
+            return z3.If(args[0] >= 0 if a.name == ">=" else args[0] == 0, args[1], args[2])
         top, by = args
         q = z3.Int(f"!{len(self._atoms)}!{a}")
         # Of a divisor <= 0 nothing is said: whatever follows then holds of any quotient.
@@ -244,19 +248,8 @@ def divisors(dim: Dim) -> set[Dim]:
     return found
 
 
-def rebuilt(dim: Dim, make: Callable[[DimAtom], Dim]) -> Dim:
-    """`dim` with each atom replaced."""
-    total = Dim.of(dim.const)
-    for atoms, c in dim.terms:
-        summand = Dim.of(c)
-        for a in atoms:
-            summand = summand * make(a)
-        total = total + summand
-    return total
-
-
 def is_plain(dim: Dim) -> bool:
-    """Whether `dim` is a polynomial: no division, max or min."""
+    """Whether `dim` is a polynomial: no division, max, min or select."""
     return all(a.op == "var" for atoms, _ in dim.terms for a in atoms)
 
 
@@ -271,9 +264,7 @@ def simplified(dim: Dim, facts: Facts, extra: Guards) -> Dim:
         args = [simplified(x, facts, extra) for x in a.args]
         if a.op in ("max", "min"):
             return _extreme(a.op, args, facts, extra)
-        if a.op == "ceildiv":
-            return ceildiv(*args)
-        return _quotient(args[0], args[1], facts, extra)
+        return _quotient(args[0], args[1], facts, extra) if a.op == "floordiv" else remade(a, args)
 
     return rebuilt(dim, make)
 

@@ -1,0 +1,13 @@
+"""Functions of real JAX libraries, as people write them: what `benchmarks.libraries` counts and `tests.test_libraries`
+runs. They need the packages of the extra `libraries`."""
+
+from benchmarks.library_cases.case import Case, Use
+from benchmarks.library_cases.densities import DENSITIES
+from benchmarks.library_cases.layers import LAYERS
+from benchmarks.library_cases.recurrent import RECURRENT
+from benchmarks.library_cases.solvers import SOLVERS
+from benchmarks.library_cases.training import TRAINING
+
+CASES: tuple[Case, ...] = (*LAYERS, *RECURRENT, *TRAINING, *SOLVERS, *DENSITIES)
+
+__all__ = ["CASES", "Case", "Use"]

@@ -1,0 +1,101 @@
+"""What a case is, and arguments for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.cases import array
+
+SIZES = {"b": 3, "n": 5}  # the sizes that cases are run at; integers are drawn below n
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a library.
+
+    `fn` takes arguments that fit `specs`: spec strings, arrays (which are also the values it is run at), or pytrees of
+    both. It is differentiated in argument `wrt` and vmapped over argument `batched`. `tolerance`: how far results may
+    be apart, relative to the largest magnitude in an array; looser where the computation itself magnifies rounding.
+    """
+
+    fn: Function
+    specs: tuple[Any, ...]
+    wrt: int = 0
+    batched: int = -1
+    tolerance: float = 1e-4
+
+    def arguments(self, row: int = 0) -> list[Any]:
+        """Concrete arguments; `row` tells which of a batch, in the argument that is batched."""
+        rng = np.random.default_rng(0)
+        made = [_concrete(spec, rng) for spec in self.specs]
+        made[self.batched] = jax.tree.map(lambda x: _moved(x, row), made[self.batched])
+        return made
+
+    def of(self, fn: Function) -> Use:
+        """The same use of another function."""
+        return replace(self, fn=fn)
+
+    def loss(self, *args: Any) -> Any:
+        """A number that depends on every element of what `fn` gives."""
+        leaves = jax.tree.leaves(self.fn(*args))
+        return sum(_mixed(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
+
+    def gradient(self, *args: Any) -> Any:
+        """The derivative of `loss` in argument `wrt`."""
+        return jax.grad(self.loss, self.wrt)(*args)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named use of a library; `build` makes it."""
+
+    library: str
+    name: str
+    build: Callable[[], Use]
+
+
+def case(cases: list[Case], library: str, name: str) -> Callable[[Callable[[], Use]], Callable[[], Use]]:
+    """Decorator: adds the use that a function builds to `cases`."""
+
+    def add(build: Callable[[], Use]) -> Callable[[], Use]:
+        cases.append(Case(library, name, build))
+        return build
+
+    return add
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+def filled(shapes: Any) -> Any:
+    """Arrays in the place of the shapes in a pytree, as `jax.eval_shape` gives it: small random floats, else zeros.
+    That spares compiling the functions which initialise parameters."""
+    rng = np.random.default_rng(7)
+
+    def fill(s: Any) -> Any:
+        if not isinstance(s, jax.ShapeDtypeStruct):
+            return s
+        floats = jnp.issubdtype(s.dtype, jnp.floating)
+        return jnp.asarray(rng.normal(scale=0.4, size=s.shape) if floats else np.zeros(s.shape), s.dtype)
+
+    return jax.tree.map(fill, shapes)
+
+
+def _concrete(spec: Any, rng: np.random.Generator) -> Any:
+    return jax.tree.map(lambda leaf: array(leaf, SIZES, rng) if isinstance(leaf, str) else leaf, spec)
+
+
+def _moved(x: jax.Array, row: int) -> jax.Array:
+    return x * (1 + row / 10) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _mixed(x: jax.Array) -> jax.Array:
+    return jnp.vdot(jnp.cos(jnp.arange(x.size, dtype=x.dtype)), x.ravel())

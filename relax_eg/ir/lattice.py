@@ -1,0 +1,91 @@
+"""The order of annotations: which one says more, what two have in common, when no value fits both.
+
+`Object` says least. A tensor's annotation may leave out dtype, sizes and rank, a shape's its sizes and rank. Sizes are
+compared in canonical form: `4*n` and `n*4` are one size, `n` and `m` may or may not be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
+from relax_eg.shapes import Dim
+
+
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two sizes differ whatever the size variables are."""
+    difference = a - b
+    return difference.is_const and difference.value != 0
+
+
+def covers(coarse: Annotation, fine: Annotation) -> bool:
+    """Whether every value annotated `fine` may be annotated `coarse`. Every annotation covers itself."""
+    if coarse == fine or isinstance(coarse, Object):
+        return True
+    if isinstance(coarse, Tensor) and isinstance(fine, Tensor):
+        return coarse.dtype in (None, fine.dtype) and _covers_sizes(coarse.shape, coarse.ndim, fine.shape, fine.ndim)
+    if isinstance(coarse, Shape) and isinstance(fine, Shape):
+        return _covers_sizes(coarse.dims, coarse.ndim, fine.dims, fine.ndim)
+    if isinstance(coarse, Tuple) and isinstance(fine, Tuple):
+        return len(coarse.fields) == len(fine.fields) and all(map(covers, coarse.fields, fine.fields))
+    return False
+
+
+def _covers_sizes(
+    coarse: Sequence[Dim] | None, coarse_rank: int | None, fine: Sequence[Dim] | None, fine_rank: int | None
+) -> bool:
+    return coarse_rank is None or (coarse_rank == fine_rank and (coarse is None or coarse == fine))
+
+
+def join(a: Annotation, b: Annotation) -> Annotation:
+    """The annotation that covers both and says most."""
+    if a == b:
+        return a
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        dtype = a.dtype if a.dtype == b.dtype else None
+        if a.shape is not None and a.shape == b.shape:
+            return Tensor(a.shape, dtype)
+        return Tensor(dtype=dtype, ndim=a.ndim if a.ndim == b.ndim else None)
+    if isinstance(a, Shape) and isinstance(b, Shape):
+        return Shape(ndim=a.ndim if a.ndim == b.ndim else None)
+    if isinstance(a, Tuple) and isinstance(b, Tuple) and len(a.fields) == len(b.fields):
+        return Tuple(tuple(map(join, a.fields, b.fields)))
+    return Object()
+
+
+def clash(a: Annotation, b: Annotation) -> str | None:
+    """Why no value can be annotated both `a` and `b`, or None where one may be."""
+    if isinstance(a, Object) or isinstance(b, Object):
+        return None
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
+            return f"dtypes {a.dtype} and {b.dtype} differ"
+        return _clash_of_sizes(a.shape, a.ndim, b.shape, b.ndim)
+    if isinstance(a, Shape) and isinstance(b, Shape):
+        return _clash_of_sizes(a.dims, a.ndim, b.dims, b.ndim)
+    if isinstance(a, Tuple) and isinstance(b, Tuple):
+        if len(a.fields) != len(b.fields):
+            return f"tuples of {len(a.fields)} and {len(b.fields)}"
+        found = ((i, clash(x, y)) for i, (x, y) in enumerate(zip(a.fields, b.fields, strict=True)))
+        return next((f"field {i}: {why}" for i, why in found if why is not None), None)
+    if isinstance(a, Callable) and isinstance(b, Callable):
+        # Sizes in a signature are its own, so those of two signatures are not compared.
+        same = len(a.params) == len(b.params)
+        return None if same else f"functions of {len(a.params)} and {len(b.params)} parameters"
+    return f"{_kind(a)} and {_kind(b)}"
+
+
+def _clash_of_sizes(
+    a: Sequence[Dim] | None, a_rank: int | None, b: Sequence[Dim] | None, b_rank: int | None
+) -> str | None:
+    if a_rank is not None and b_rank is not None and a_rank != b_rank:
+        return f"ranks {a_rank} and {b_rank} differ"
+    for axis, (p, q) in enumerate(zip(a or (), b or (), strict=False)):
+        if differ(p, q):
+            return f"axis {axis}: sizes {p} and {q} differ"
+    return None
+
+
+def _kind(a: Annotation) -> str:
+    words = {"Tensor": "a tensor", "Shape": "a shape", "Tuple": "a tuple", "Callable": "a function"}
+    return words[type(a).__name__]

@@ -1,0 +1,227 @@
+"""Modules as plain data: tables for JSON, and the bytes of constants beside them.
+
+Exact: unpacking gives a module of the same interned expressions. Text (`printer`, `parser`) is for people; this is for
+programs, and many times faster to read. Objects of other libraries (`Foreign`) and constants that are at hand anyway
+are not in the data: `Outside` names them on the way out and finds them on the way in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from relax_eg.errors import WellFormedError
+from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
+from relax_eg.ir.expr import ConstantData, Expr, node, np_dtype, postorder
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.shapes import Dim
+
+VERSION = 1
+
+
+class Outside(Protocol):
+    """Where objects and constants are that the data does not hold."""
+
+    def name_of(self, foreign: Foreign) -> Any:
+        """Plain data that `foreign_of` turns into an equal object. Raises where there is none."""
+        ...
+
+    def foreign_of(self, name: Any) -> Foreign: ...
+
+    def array_name(self, data: ConstantData) -> str | None:
+        """The name of a constant that is at hand with these bits; None where it is to be part of the data."""
+        ...
+
+    def array_of(self, name: str) -> np.ndarray[Any, Any]: ...
+
+
+def pack(module: Module, outside: Outside) -> tuple[dict[str, Any], bytes]:
+    """`module` as data for JSON, and the bytes of its constants. Linear in its size."""
+    packer = _Packer(outside)
+    functions = [packer.function(f) for f in module]
+    data: dict[str, Any] = {"version": VERSION, "functions": functions}
+    return data | {name: list(table.rows) for name, table in packer.tables.items()}, bytes(packer.blob)
+
+
+def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> Module:
+    """The module that `pack` packed. Data that is none raises what it raises: KeyError, ValueError, TypeError..."""
+    if data["version"] != VERSION:
+        raise ValueError(f"packed module of version {data['version']}; this is version {VERSION}")
+    unpacker = _Unpacker(data, blob, outside)
+    return Module(tuple(unpacker.function(f) for f in data["functions"]))
+
+
+@dataclass(slots=True)
+class _Table:
+    """Rows in order, equal things once."""
+
+    places: dict[Any, int] = field(default_factory=dict[Any, int])
+    rows: list[Any] = field(default_factory=list[Any])
+
+    def add(self, key: Any, row: Any) -> int:
+        self.places[key] = len(self.rows)
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+
+class _Packer:
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+        self.blob = bytearray()
+        names = ("sizes", "annotations", "foreign", "constants", "lines", "nodes")
+        self.tables = {name: _Table() for name in names}
+
+    def function(self, f: Function) -> Any:
+        nodes = self.tables["nodes"]
+        values = [x for block in f.blocks for b in block.bindings for x in (b.var, b.value)]
+        for e in postorder([*f.params, *values, f.result], stop=nodes.places.__contains__):
+            if e not in nodes.places:
+                args = [nodes.places[a] for a in e.args]
+                attrs = [x for k, v in e.attrs for x in (k, self._value(v))]
+                nodes.add(e, [e.op, args, attrs, self._annotation(e.annotation)])
+        place = nodes.places
+        blocks = [[k.dataflow, [[place[b.var], place[b.value]] for b in k.bindings]] for k in f.blocks]
+        sources = [[place[e], self._line(line)] for e, line in f.sources.items() if e in place]
+        return [f.name, [place[p] for p in f.params], blocks, place[f.result], sources]
+
+    def _line(self, line: str) -> int:
+        lines = self.tables["lines"]
+        return lines.places[line] if line in lines.places else lines.add(line, line)
+
+    def _value(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else ["float", repr(value)]
+        if kind is complex:
+            return ["complex", self._value(value.real), self._value(value.imag)]
+        if kind is tuple:
+            return ["tuple", *map(self._value, cast("tuple[Any, ...]", value))]
+        if kind is Dim:
+            return ["size", self._size(value)]
+        if isinstance(value, Annotation):
+            return ["annotation", self._annotation(value)]
+        if isinstance(value, ConstantData):
+            return ["constant", self._constant(value)]
+        if isinstance(value, Foreign):
+            return ["foreign", self._foreign(value)]
+        if isinstance(value, np.generic):
+            return ["scalar", self._constant(ConstantData(np.asarray(value)))]
+        raise WellFormedError(f"an attribute of type {kind.__module__}.{kind.__qualname__} cannot be packed: {value!r}")
+
+    def _size(self, dim: Dim) -> int:
+        sizes = self.tables["sizes"]
+        return sizes.places[dim] if dim in sizes.places else sizes.add(dim, dim.value if dim.is_const else str(dim))
+
+    def _sizes(self, dims: tuple[Dim, ...] | None) -> Any:
+        return None if dims is None else [self._size(d) for d in dims]
+
+    def _annotation(self, a: Annotation) -> int:
+        annotations = self.tables["annotations"]
+        if a in annotations.places:
+            return annotations.places[a]
+        if isinstance(a, Tensor):
+            row = ["tensor", self._sizes(a.shape), a.dtype, a.ndim]
+        elif isinstance(a, Shape):
+            row = ["shape", self._sizes(a.dims), a.ndim]
+        elif isinstance(a, Tuple):
+            row = ["tuple", [self._annotation(f) for f in a.fields]]
+        elif isinstance(a, Callable):
+            row = ["callable", [self._annotation(p) for p in a.params], self._annotation(a.result)]
+        else:
+            row = ["object"]
+        return annotations.add(a, row)
+
+    def _foreign(self, value: Foreign) -> int:
+        foreign = self.tables["foreign"]
+        if value in foreign.places:
+            return foreign.places[value]
+        return foreign.add(value, self.outside.name_of(value))
+
+    def _constant(self, data: ConstantData) -> int:
+        constants = self.tables["constants"]
+        if data in constants.places:
+            return constants.places[data]
+        name = self.outside.array_name(data)
+        if name is not None:
+            return constants.add(data, ["outside", name])
+        row = ["here", data.array.dtype.name, list(data.array.shape), len(self.blob), data.array.nbytes]
+        self.blob += data.array.tobytes()
+        return constants.add(data, row)
+
+
+class _Unpacker:
+    def __init__(self, data: Mapping[str, Any], blob: bytes, outside: Outside) -> None:
+        self.blob = blob
+        self.sizes = [Dim.of(d) for d in data["sizes"]]
+        self.annotations: list[Annotation] = []
+        for row in data["annotations"]:
+            self.annotations.append(self._annotation(row))
+        self.foreign = [outside.foreign_of(name) for name in data["foreign"]]
+        self.constants = [ConstantData(self._array(row, outside)) for row in data["constants"]]
+        self.lines: list[str] = data["lines"]
+        self.nodes: list[Expr] = []
+        for op, args, attrs, annotation in data["nodes"]:
+            values = map(self._value, attrs[1::2])
+            pairs = zip(attrs[::2], values, strict=True)
+            self.nodes.append(node(op, [self.nodes[a] for a in args], pairs, self.annotations[annotation]))
+
+    def function(self, row: Any) -> Function:
+        name, params, blocks, result, sources = row
+        nodes = self.nodes
+        made = [Block(tuple(Binding(nodes[v], nodes[x]) for v, x in pairs), dataflow) for dataflow, pairs in blocks]
+        lines = {nodes[e]: self.lines[line] for e, line in sources}
+        return Function(name, tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(lines))
+
+    def _annotation(self, row: Any) -> Annotation:
+        kind, *parts = row
+        if kind == "tensor":
+            dims, dtype, ndim = parts
+            return Tensor(self._dims(dims), dtype, ndim)
+        if kind == "shape":
+            return Shape(self._dims(parts[0]), parts[1])
+        if kind == "tuple":
+            return Tuple(tuple(self.annotations[f] for f in parts[0]))
+        if kind == "callable":
+            return Callable(tuple(self.annotations[p] for p in parts[0]), self.annotations[parts[1]])
+        if kind != "object":
+            raise ValueError(f"no annotation is a {kind!r}")
+        return Object()
+
+    def _dims(self, places: Any) -> tuple[Dim, ...] | None:
+        return None if places is None else tuple(self.sizes[d] for d in places)
+
+    def _array(self, row: Any, outside: Outside) -> np.ndarray[Any, Any]:
+        if row[0] == "outside":
+            return outside.array_of(row[1])
+        _, dtype, shape, start, count = row
+        return np.frombuffer(self.blob[start : start + count], np_dtype(dtype)).reshape(shape)
+
+    def _value(self, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        kind, *items = cast("list[Any]", value)
+        if kind == "tuple":
+            return tuple(map(self._value, items))
+        if kind == "size":
+            return self.sizes[items[0]]
+        if kind == "annotation":
+            return self.annotations[items[0]]
+        if kind == "constant":
+            return self.constants[items[0]]
+        if kind == "foreign":
+            return self.foreign[items[0]]
+        if kind == "scalar":
+            return self.constants[items[0]].array[()]
+        if kind == "float":
+            return float(items[0])
+        if kind == "complex":
+            return complex(self._value(items[0]), self._value(items[1]))
+        raise ValueError(f"no value is a {kind!r}")

@@ -1,0 +1,77 @@
+"""Steps: what stands between dataflow blocks and is done in order, and which functions have any.
+
+Effectful calls, `match_cast`s, and library calls that do not say the sizes of what they give: those sizes depend on
+values. The last XLA cannot take; a function that has such a step is run block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.control import functions_of
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, Expr
+from relax_eg.ir.module import Function, Module
+
+
+def is_sized(annotation: Annotation) -> bool:
+    """Whether `annotation` tells the sizes of all tensors and shapes in it."""
+    if isinstance(annotation, Tuple):
+        return all(map(is_sized, annotation.fields))
+    if isinstance(annotation, Tensor):
+        return annotation.shape is not None
+    return not isinstance(annotation, Shape) or annotation.dims is not None
+
+
+def is_data_dependent(e: Expr) -> bool:
+    """Whether `e` is a library call that does not say the sizes of what it gives."""
+    return e.op == CALL_DPS_LIBRARY and not is_sized(e.annotation)
+
+
+def effect_of(e: Expr, impure: frozenset[str]) -> str | None:
+    """What makes `e` a step, in words, or None where it is none. `impure`: the functions that have steps."""
+    if e.op == MATCH_CAST:
+        return "match_cast"
+    if is_data_dependent(e):
+        return f"`{e.attr('name')}`, the sizes of whose result depend on values,"
+    if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):
+        return "an impure call"
+    name = next((name for name in functions_of(e) if name in impure), None)
+    return None if name is None else f"a {e.op} of `{name}`, which has effects,"
+
+
+def impure_functions(module: Module) -> frozenset[str]:
+    """Names of the functions that have steps: one inside, or the mention of such a function."""
+    return _with_callers(module, lambda f: any(effect_of(e, frozenset()) for e in f.expressions()))
+
+
+def stepped_functions(module: Module) -> frozenset[str]:
+    """Names of the functions that XLA cannot run as one program: sizes inside depend on values, or on which branch of a
+    `cond` outside dataflow blocks is taken."""
+    return _with_callers(module, _is_stepped)
+
+
+def _is_stepped(function: Function) -> bool:
+    steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
+    return any(e.op == COND and not is_sized(e.annotation) for e in steps) or any(
+        is_data_dependent(e) for e in function.expressions()
+    )
+
+
+def _with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
+    """Names of the functions for which `holds`, and of those that mention one."""
+    callers: dict[str, list[str]] = {}
+    found: dict[str, None] = {}
+    for f in module:
+        for e in f.expressions():
+            if e.op == FUNCTION:
+                callers.setdefault(e.attr("name"), []).append(f.name)
+        if holds(f):
+            found[f.name] = None
+    reached = list(found)
+    while reached:
+        for caller in callers.get(reached.pop(), ()):
+            if caller not in found:
+                found[caller] = None
+                reached.append(caller)
+    return frozenset(found)

@@ -1,0 +1,95 @@
+"""Values as tokens: what can key something outside this process.
+
+A token is made of nested tuples, text, numbers and None, and its `repr` tells everything about the value: two values
+have the same one only if they are of one type and equal bit by bit. 1, True and 1.0 differ, and so do 0.0 and -0.0.
+Nothing is evaluated to make one, and a value whose content does not show has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, NoReturn
+
+import numpy as np
+
+from relax_eg.ir.annotations import Annotation
+from relax_eg.shapes import Dim
+
+# Packages whose classes are what they are by their name: their versions are part of whatever a token keys.
+KNOWN = frozenset(("builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "relax_eg"))
+
+
+class NoContentError(Exception):
+    """A value whose content cannot be told: nothing can be keyed by it."""
+
+
+def refuse(value: Any) -> NoReturn:
+    raise NoContentError(f"the content of a {type(value).__module__}.{type(value).__qualname__} does not show")
+
+
+def is_known(kind: type) -> bool:
+    """Whether `kind` is a class of Python, numpy, JAX or ours."""
+    return kind.__module__.partition(".")[0] in KNOWN
+
+
+def class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def token(value: Any, other: Callable[[Any], Any] = refuse) -> Any:
+    """The token of `value`. What is no plain value, nor made of such, `other` is asked for. NoContentError where there
+    is none."""
+    kind = type(value)
+    if value is None or kind is int or kind is str or kind is bool:
+        return value
+    if kind is tuple:
+        return ("tuple", *[token(v, other) for v in value])
+    if kind is list:
+        return ("list", *[token(v, other) for v in value])
+    if kind is float:
+        return ("float", value.hex() if value == value else struct.pack(">d", value).hex())
+    if kind is complex:
+        return ("complex", token(value.real), token(value.imag))
+    if kind is bytes:
+        return ("bytes", value.hex())
+    if kind is Dim:
+        return ("dim", str(value))
+    if kind is frozenset or kind is set:
+        return (kind.__name__, *sorted([token(v, other) for v in value], key=repr))
+    if isinstance(value, np.dtype):
+        return _dtype(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return array_token(value)
+    if isinstance(value, Mapping):
+        return ("map", class_name(kind), *[(token(k, other), token(v, other)) for k, v in value.items()])
+    if not is_known(kind):
+        return other(value)
+    if isinstance(value, Annotation):
+        return ("annotation", str(value))
+    if isinstance(value, enum.Enum):
+        return ("enum", class_name(kind), value.name)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return ("named", class_name(kind), *[token(v, other) for v in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(f.name, token(getattr(value, f.name), other)) for f in dataclasses.fields(value)]
+        return ("data", class_name(kind), *fields)
+    return other(value)
+
+
+def array_token(value: Any) -> Any:
+    """The token of a numpy array or scalar: dtype, shape, and a hash of the bytes unless they are few."""
+    array = np.asarray(value)
+    dtype = _dtype(array.dtype)
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
+    text = bytes(data).hex() if data.size <= 32 else blake2b(data.data, digest_size=32).hexdigest()
+    return ("scalar" if isinstance(value, np.generic) else "array", dtype, array.shape, text)
+
+
+def _dtype(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind not in "biufc" and dtype.type.__module__ != "ml_dtypes":
+        refuse(dtype)
+    return ("dtype", dtype.name)

@@ -1,0 +1,154 @@
+"""Deduction from operands that are known only in part (Relax, 4.1: coarse annotations as the safety net).
+
+The deduction of a record takes operands that are fully known. Where some are not, it is asked what it gives for each
+that they may be: an unknown size is a variable of its own, which may be equal to any size; an unknown dtype or rank is
+every one there is. What all answers have in common is known of the result. What the operator refuses is no answer;
+where it refuses everything, so is its use.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple
+from relax_eg.ir.lattice import join
+from relax_eg.shapes import Dim
+from relax_eg.tir import KEY_WORDS
+
+if TYPE_CHECKING:
+    from relax_eg.ops.record import Site
+
+_MARK = "\u0294"  # ends the name of an unknown size: a letter that looks like a question mark, in no name anyone writes
+_MANY = 600  # uses that are asked about together
+_MAX_RANK = 12
+_DTYPES = (*ITEM_BITS, *(f"key<{kind}>" for kind in KEY_WORDS))
+
+Deduction = Callable[["Site"], Annotation]
+
+
+def is_unknown(size: Dim) -> bool:
+    """Whether `size` is made of an unknown size."""
+    return any(name.endswith(_MARK) for name in size.variables)
+
+
+def is_coarse(a: Annotation) -> bool:
+    """Whether `a` is a tensor's annotation that leaves out dtype, sizes or rank."""
+    return isinstance(a, Tensor) and (a.shape is None or a.dtype is None)
+
+
+def known_in_part(site: Site, deduce: Deduction) -> Annotation:
+    """What `deduce` gives for all that the operands of `site` may be. OperatorError where it refuses everything."""
+    ranks = range(_greatest_rank(site) + 1)
+    dtypes = [_DTYPES if isinstance(a, Tensor) and a.dtype is None else (None,) for a in site.operands]
+    shapes = [tuple(ranks) if isinstance(a, Tensor) and a.ndim is None else (None,) for a in site.operands]
+    asked = replace(site, shown=site.operands)
+    if _count(dtypes) * _count(shapes) <= _MANY:
+        return _joined(_answers(asked, deduce, itertools.product(*dtypes), list(itertools.product(*shapes))))
+    return _one_by_one(asked, deduce, dtypes, shapes)
+
+
+def _one_by_one(
+    site: Site, deduce: Deduction, dtypes: Sequence[Sequence[str | None]], shapes: Sequence[Sequence[int | None]]
+) -> Annotation:
+    """As `known_in_part` where there are too many uses to ask about: the result's dtype from operands of some rank, its
+    shape from operands of some dtype, of operators for which one does not hang on the other."""
+    for dtype, rank in itertools.product(_DTYPES, range(_MAX_RANK + 1)):
+        d = tuple(dtype if len(choice) > 1 else None for choice in dtypes)
+        r = tuple(rank if len(choice) > 1 else None for choice in shapes)
+        try:
+            some = _joined(_answers(site, deduce, [d], [r]))
+        except OperatorError:
+            continue
+        by_dtype = by_shape = _emptied(some)
+        if _count(dtypes) <= _MANY:
+            by_dtype = _joined(_answers(site, deduce, itertools.product(*dtypes), [r]))
+        if _count(shapes) <= _MANY:
+            by_shape = _joined(_answers(site, deduce, [d], list(itertools.product(*shapes))))
+        return _combined(by_shape, by_dtype)
+    return Tensor()
+
+
+def _answers(
+    site: Site,
+    deduce: Deduction,
+    dtypes: Iterable[tuple[str | None, ...]],
+    ranks: Sequence[tuple[int | None, ...]],
+) -> Iterator[Annotation]:
+    """What `deduce` gives where the operands have these dtypes and ranks; None is what they are known to have. Where
+    everything is refused, the refusal given most often is raised."""
+    refused: dict[str, OperatorError] = {}
+    times: Counter[str] = Counter()
+    answered = False
+    for ds, rs in itertools.product(dtypes, ranks):
+        parts = enumerate(zip(site.operands, ds, rs, strict=True))
+        operands = tuple(_known(i, a, d, r) for i, (a, d, r) in parts)
+        try:
+            found = deduce(replace(site, operands=operands))
+        except OperatorError as error:
+            refused.setdefault(str(error), error)
+            times[str(error)] += 1
+        else:
+            answered = True
+            yield _without_unknown(found)
+    if not answered:
+        raise refused[times.most_common(1)[0][0]]
+
+
+def _known(i: int, a: Annotation, dtype: str | None, rank: int | None) -> Annotation:
+    """Operand `i` with a variable for each size that is not known."""
+    if not isinstance(a, Tensor):
+        return a
+    shape = a.shape
+    if shape is None:
+        shape = tuple(Dim.var(f"x{i}_{axis}{_MARK}") for axis in range(a.ndim if a.ndim is not None else rank or 0))
+    return Tensor(shape, a.dtype or dtype)
+
+
+def _without_unknown(a: Annotation) -> Annotation:
+    if isinstance(a, Tuple):
+        return Tuple(tuple(map(_without_unknown, a.fields)))
+    if isinstance(a, Tensor) and any(map(is_unknown, a.shape or ())):
+        return Tensor(dtype=a.dtype, ndim=a.ndim)
+    return a
+
+
+def _joined(answers: Iterable[Annotation]) -> Annotation:
+    found = iter(answers)
+    result = next(found)
+    for a in found:
+        result = join(result, a)
+    return result
+
+
+def _combined(shapes: Annotation, dtypes: Annotation) -> Annotation:
+    """The sizes of one and the dtypes of the other."""
+    if isinstance(shapes, Tuple) and isinstance(dtypes, Tuple):
+        return Tuple(tuple(map(_combined, shapes.fields, dtypes.fields)))
+    if isinstance(shapes, Tensor) and isinstance(dtypes, Tensor):
+        return Tensor(shapes.shape, dtypes.dtype, shapes.ndim)
+    return shapes
+
+
+def _emptied(a: Annotation) -> Annotation:
+    return Tuple(tuple(map(_emptied, a.fields))) if isinstance(a, Tuple) else Tensor()
+
+
+def _count(choices: Sequence[Sequence[object]]) -> int:
+    total = 1
+    for c in choices:
+        total *= len(c)
+    return total
+
+
+def _greatest_rank(site: Site) -> int:
+    """Up to which rank an operand is tried: beyond what attributes and other operands speak of, all ranks are alike."""
+    spoken = [a.ndim or 0 for a in site.operands if isinstance(a, Tensor)]
+    for value in site.attrs.values():
+        items: tuple[object, ...] = value if isinstance(value, tuple) else (value,)
+        spoken += [len(items), *(v for v in items if isinstance(v, int))]
+    return min(_MAX_RANK, max(spoken, default=0) + 4)

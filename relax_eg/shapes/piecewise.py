@@ -1,0 +1,231 @@
+"""`select`: a size that is one of two, by a comparison; and what sizes known to be >= 0 say of comparisons.
+
+A comparison is kept as `d >= 0` or `d == 0`. Only the chosen size need have a value: `select(m == 0, 0, n//m)` has one
+for every m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import gcd
+from numbers import Integral
+from typing import Any
+
+from relax_eg.errors import SpecError
+from relax_eg.shapes.dim import MEMO, Atom, Dim, atom_of, constant, make, product, rebuilt
+from relax_eg.shapes.division import ceildiv, dim_max, dim_min, extreme, floordiv
+from relax_eg.shapes.expression import COMPARISONS
+
+
+def dim_select(left: Dim | int, op: str, right: Dim | int, then: Dim | int, otherwise: Dim | int) -> Dim:
+    """`then` where `left op right` holds, else `otherwise`; `op` is one of == != <= < >= >."""
+    if op not in COMPARISONS.values():
+        raise SpecError(f"`{op}` does not compare sizes; accepted: {' '.join(COMPARISONS.values())}")
+    op, difference = normal(op, Dim.of(left) - Dim.of(right))
+    return select(op, difference, Dim.of(then), Dim.of(otherwise))
+
+
+def normal(op: str, difference: Dim) -> tuple[str, Dim]:
+    """`difference op 0` with op one of `==`, `!=`, `>=`."""
+    match op:
+        case "<=":
+            return ">=", -difference
+        case "<":
+            return ">=", -difference - 1
+        case ">":
+            return ">=", difference - 1
+        case _:
+            return op, difference
+
+
+def holds(op: str, value: int) -> bool:
+    """Whether `value op 0`, where op is one of `==`, `!=`, `>=`."""
+    return value >= 0 if op == ">=" else (value == 0) == (op == "==")
+
+
+@lru_cache(MEMO)
+def select(op: str, d: Dim, then: Dim, otherwise: Dim) -> Dim:
+    """`then` where `d op 0`, else `otherwise`; op is one of `==`, `!=`, `>=`.
+
+    One form for a comparison and its negation: `d >= 0` where the constant of d is not negative, else the two sizes
+    change places; `d == 0` with a positive first coefficient. In each size the comparison is decided, and what is a
+    max or a min becomes one.
+    """
+    if op == "!=":
+        op, then, otherwise = "==", otherwise, then
+    if d.is_const:
+        return then if holds(op, d.const) else otherwise
+    common = gcd(*(c for _, c in d.terms))
+    if op == "==":
+        if d.const % common:
+            return otherwise
+        common = common if d.terms[0][1] > 0 else -common
+    d = make(tuple((monomial, c // common) for monomial, c in d.terms), d.const // common)
+    if op == ">=" and d.const < 0:
+        d, then, otherwise = -d - 1, otherwise, then
+    then = _within(then, (d,) if op == ">=" else (d, -d), None)
+    otherwise = _within(otherwise, (-d - 1,) if op == ">=" else (), d)
+    scale, rest = _ratio(then - otherwise, d)
+    if op == "==" and rest == 0:  # where they differ, the second is chosen
+        return otherwise
+    if op == ">=" and rest is not None:
+        if 0 <= rest <= scale:
+            return extreme("max", (then, otherwise))
+        if 0 <= -rest <= -scale:
+            return extreme("min", (then, otherwise))
+    return product((atom_of("select", op, (d, then, otherwise)),))
+
+
+def _within(dim: Dim, known: tuple[Dim, ...], unequal: Dim | None) -> Dim:
+    try:
+        return decided(dim, known, unequal)
+    except SpecError:  # it has no value there; it may be looked at where it has one
+        return dim
+
+
+def _ratio(a: Dim, b: Dim) -> tuple[int, int | None]:
+    """The integers with `a == scale*b + rest`; a rest of None where there are none. `b` is not constant."""
+    if a.is_const:
+        return 0, a.const
+    if len(a.terms) == len(b.terms):
+        scale = a.terms[0][1] // b.terms[0][1]
+        rest = a - b * scale
+        if rest.is_const:
+            return scale, rest.const
+    return 0, None
+
+
+# A size without a value: the branch of a select that divides by zero when values are put in.
+_NOWHERE = product((atom_of("floordiv", "", (constant(1), constant(0))),))
+
+
+def chosen(atom: Atom, env: Mapping[str, Any]) -> Any:
+    """The value of a select where variables have the values `env`."""
+    condition, then, otherwise = atom.args
+    at = condition.evaluate(env)
+    if type(at) is Dim:
+        if at.terms:
+            return select(atom.name, at, _or_nowhere(then, env), _or_nowhere(otherwise, env))
+        at = at.const
+    if isinstance(at, Integral):
+        return (then if holds(atom.name, int(at)) else otherwise).evaluate(env)
+    return without_selects(product((atom,))).evaluate(env)  # JAX's dimensions have no select
+
+
+def without_selects(dim: Dim) -> Dim:
+    """`dim` with every select said by max and min; it has a value where both sizes of each have one."""
+    if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
+        return dim
+    return rebuilt(dim, _without_select)
+
+
+def _without_select(atom: Atom) -> Dim:
+    if atom.op == "var":
+        return product((atom,))
+    args = [without_selects(arg) for arg in atom.args]
+    if atom.op != "select":
+        return remade(atom, args)
+    condition, then, otherwise = args
+    chooser = _one_where_at_least_zero(condition)
+    if atom.name == "==":
+        chooser = chooser * _one_where_at_least_zero(-condition)
+    return otherwise + (then - otherwise) * chooser
+
+
+def _one_where_at_least_zero(d: Dim) -> Dim:
+    return dim_min(dim_max(d + 1, 0), 1)
+
+
+def _or_nowhere(dim: Dim, env: Mapping[str, Any]) -> Dim:
+    try:
+        return Dim.of(dim.evaluate(env))
+    except SpecError:
+        return _NOWHERE
+
+
+def remade(atom: Atom, args: Sequence[Dim]) -> Dim:
+    """The operation of `atom`, which is no variable, on other operands."""
+    match atom.op:
+        case "floordiv":
+            return floordiv(args[0], args[1])
+        case "ceildiv":
+            return ceildiv(args[0], args[1])
+        case "select":
+            return select(atom.name, args[0], args[1], args[2])
+        case _:
+            return extreme(atom.op, tuple(args))
+
+
+# --- deciding comparisons ---
+
+
+def implied(op: str, d: Dim, known: Sequence[Dim]) -> bool | None:
+    """Whether `d op 0` (op is `==` or `>=`) where all of `known` are >= 0; None where no one of them tells."""
+    if d.is_const:
+        return holds(op, d.const)
+
+    def above(dim: Dim) -> bool:
+        return any(_follows(dim, other) for other in known)
+
+    if op == ">=":
+        return True if above(d) else False if above(-d - 1) else None
+    if above(d) and above(-d):
+        return True
+    return False if above(d - 1) or above(-d - 1) else None
+
+
+def _follows(dim: Dim, known: Dim) -> bool:
+    """Whether `dim` is a multiple of `known` plus something >= 0."""
+    if known.is_const or dim.is_const:
+        return dim.is_const and dim.const >= 0
+    scale, rest = _ratio(dim, known)
+    return rest is not None and scale > 0 and rest >= 0
+
+
+def decided(dim: Dim, known: Sequence[Dim], unequal: Dim | None = None) -> Dim:
+    """`dim` with every max, min and select resolved that is plain where all of `known` are >= 0 and `unequal` is not 0.
+
+    SpecError where it divides by zero there.
+    """
+    if all(atom.op == "var" for monomial, _ in dim.terms for atom in monomial):
+        return dim
+    return rebuilt(dim, lambda atom: _decided_atom(atom, known, unequal))
+
+
+def _decided_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
+    if atom.op == "var":
+        return product((atom,))
+    if atom.op == "select":
+        condition = decided(atom.args[0], known, unequal)
+        truth = False if atom.name == "==" and condition is unequal else implied(atom.name, condition, known)
+        if truth is not None:
+            return decided(atom.args[1] if truth else atom.args[2], known, unequal)
+        then, otherwise = (_within(arg, tuple(known), unequal) for arg in atom.args[1:])
+        return select(atom.name, condition, then, otherwise)
+    args = [decided(arg, known, unequal) for arg in atom.args]
+    if atom.op in ("max", "min"):
+        args = unbeaten(atom.op, args, lambda gap: implied(">=", gap, known) is True)
+    return remade(atom, args)
+
+
+def unbeaten(op: str, args: Sequence[Dim], nonnegative: Callable[[Dim], bool]) -> list[Dim]:
+    """The arguments of a max or min without those that another one beats."""
+    kept: list[Dim] = []
+    for arg in args:
+        gap = (lambda x, y: x - y) if op == "max" else (lambda x, y: y - x)
+        if any(nonnegative(gap(other, arg)) for other in kept):
+            continue
+        kept = [other for other in kept if not nonnegative(gap(arg, other))]
+        kept.append(arg)
+    return kept
+
+
+# The functions that text may call. `select` is handed its comparison in parts, and what gives the two sizes, so that
+# of plain integers only the chosen one is computed.
+FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
+    "max": dim_max,
+    "min": dim_min,
+    "ceildiv": ceildiv,
+    "select": lambda op, left, right, then, otherwise: dim_select(left, op, right, then(), otherwise()),
+}

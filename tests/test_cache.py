@@ -1,0 +1,491 @@
+"""The cache of earlier searches: a program is served from it in any process, and never another program."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from relax_eg.cache import Place
+from relax_eg.cli import app
+from relax_eg.debug import debug, dump_to
+from relax_eg.extract.profile import CPU
+from relax_eg.extract.report import CostReport
+from relax_eg.options import Options
+from relax_eg.rules import RuleSet
+from relax_eg.rules.book import algebra
+from relax_eg.store import StoreWarning
+
+SPECS = ("n n", "n n", "n")
+AT = {"n": 512}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+
+
+def chain(a: Any, b: Any, v: Any) -> Any:
+    return (a @ b) @ v
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes]
+
+
+def twice(fn: Callable[..., Any], *specs: Any, **options: Any) -> tuple[rx.Optimized, rx.Optimized]:
+    """Optimized by a search, and from the cache."""
+    first, again = (rx.optimize(fn, *specs, **options) for _ in range(2))
+    assert (first.report.cached, again.report.cached) == (False, True)
+    return first, again
+
+
+def entry(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_a_hit_is_what_the_search_found(folder: Path) -> None:
+    first, again = twice(chain, *SPECS, at=AT)
+    assert not first.report.kept_as_written
+    assert str(again.module) == str(first.module) and again.module == first.module
+    assert replace(again.report, cached=False, seconds=first.report.seconds) == first.report
+    assert "served from the disk cache" in str(again.report) and "cache" not in str(first.report)
+    info = rx.cache.info()
+    assert (info.folder, info.entries, info.bytes) == (folder, 1, entry(folder).stat().st_size)
+    args = arrays((5, 5), (5, 5), (5,))
+    np.testing.assert_array_equal(again(*args), first(*args))
+    assert again.check(*args).passed
+    assert rx.cache.clear() == 1 and rx.cache.info().entries == 0
+    assert not rx.optimize(chain, *SPECS, at=AT).report.cached
+
+
+def test_hits_and_misses_are_counted() -> None:
+    before = rx.cache.info()
+    twice(chain, *SPECS, at=AT)
+    after = rx.cache.info()
+    assert (after.hits - before.hits, after.misses - before.misses) == (1, 1)
+
+
+def test_no_search_and_no_walk_is_made_on_a_hit() -> None:
+    rx.optimize(lambda x: x + 1, "n")
+    rx.optimize(chain, *SPECS, at=AT)
+    with (
+        patch("relax_eg.driver.Units", side_effect=AssertionError("searched")),
+        patch("relax_eg.frontends.jax_trace.Walk", side_effect=AssertionError("walked")),
+    ):
+        kept = rx.optimize(lambda x: x + 1, "n")
+    assert not kept.report.cached  # its line is another one
+    with (
+        patch("relax_eg.driver.Units", side_effect=AssertionError("searched")),
+        patch("relax_eg.frontends.jax_trace.Walk", side_effect=AssertionError("walked")),
+    ):
+        assert rx.optimize(chain, *SPECS, at=AT).report.cached
+
+
+def test_what_is_kept_as_written() -> None:
+    first, again = twice(lambda x: jnp.exp(x) + 1, "n")
+    assert again.report.kept_as_written and str(again.module) == str(first.module)
+    np.testing.assert_array_equal(again(jnp.arange(3.0)), jnp.exp(jnp.arange(3.0)) + 1)
+
+
+LARGE = np.random.default_rng(1).standard_normal((300, 300)).astype("float32")
+
+
+def with_constants(a: Any, v: Any) -> Any:
+    return (LARGE @ a) @ v + 0.5
+
+
+def test_constants_and_weights() -> None:
+    first, again = twice(with_constants, "300 300", "300", weights=("a",))
+    assert str(again.module) == str(first.module)
+    a, v = arrays((300, 300), (300,))
+    np.testing.assert_array_equal(again.prepare(a)(v), first.prepare(a)(v))
+
+
+def test_large_constants_are_not_in_the_entry(folder: Path) -> None:
+    _, again = twice(lambda x, v: (LARGE @ x) @ v, "300 300", "300")
+    assert not again.report.kept_as_written and "R.const_data" in str(again.module)
+    assert entry(folder).stat().st_size < LARGE.nbytes / 4
+
+
+def loop(x: Any, a: Any, b: Any, c: Any) -> Any:
+    def step(carry: Any, y: Any) -> Any:
+        return carry + (a @ b) @ c, jnp.cumlogsumexp(y)
+
+    return jax.lax.scan(step, c, x)
+
+
+def test_loops_and_calls_of_libraries() -> None:
+    first, again = twice(loop, "4 m", "n n", "n n", "n", at=[{"n": 512, "m": 3}])
+    assert not again.report.kept_as_written and len(again.module.functions) > 1
+    assert str(again.module) == str(first.module)
+    args = arrays((4, 3), (5, 5), (5, 5), (5,))
+    for x, y in zip(again(*args), first(*args), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_effects_stay(capfd: pytest.CaptureFixture[str]) -> None:
+    def told(a: Any, b: Any, v: Any) -> Any:
+        jax.debug.print("the first is {}", v[0])
+        return (a @ b) @ v
+
+    _, again = twice(told, *SPECS, at=AT)
+    again(*arrays((3, 3), (3, 3)), jnp.full(3, 7.0))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("the first is 7.0") == 1
+
+
+def test_derivatives_are_those_of_the_function_at_hand() -> None:
+    def with_slope(slope: float) -> Callable[..., Any]:
+        @jax.custom_jvp
+        def scaled(a: Any, b: Any, v: Any) -> Any:
+            return (a @ b) @ v
+
+        scaled.defjvp(lambda p, t: (scaled(*p), slope * t[2]))
+        return lambda a, b, v: scaled(a, b, v)
+
+    args = arrays((3, 3), (3, 3), (3,))
+    for cached, slope in ((False, 2.0), (True, 3.0)):
+        best = rx.optimize(with_slope(slope), *SPECS, at=AT)
+        assert best.report.cached == cached
+        _, tangent = jax.jvp(lambda v: best.to_jax()(*args[:2], v), (args[2],), (jnp.ones(3),))
+        np.testing.assert_allclose(tangent, slope * np.ones(3))
+
+
+def test_jit_uses_it() -> None:
+    for cached in (False, True):
+        fast = rx.jit(chain)
+        fast(*arrays((64, 64), (64, 64), (64,)))
+        assert fast.report is not None and fast.report.cached == cached
+    fresh = rx.jit(chain, cache=False)
+    fresh(*arrays((64, 64), (64, 64), (64,)))
+    assert fresh.report is not None and not fresh.report.cached
+
+
+class Asked(Exception):
+    """What was looked for in the cache."""
+
+
+def key(fn: Any, *specs: Any, **options: Any) -> str:
+    def read(place: Place) -> None:
+        raise Asked(place.key)
+
+    with patch.object(Place, "read", read), pytest.raises(Asked) as asked:
+        rx.optimize(fn, *specs, **options)
+    return str(asked.value)
+
+
+def rule_set(factor: float, phase: Any = "algebra") -> RuleSet:
+    book = RuleSet("mine")
+
+    @book.rule("x: n", phase=phase, check=False)
+    def halves(x: Any) -> Any:
+        return x * factor + x * factor, x * (2 * factor)
+
+    return book
+
+
+def test_options_that_differ_in_anything_differ() -> None:
+    s, t = export.symbolic_shape("s, t", constraints=["s >= 2"])
+    u, v = export.symbolic_shape("s, t", constraints=["s >= 3"])
+
+    def scoped(*shape: Any) -> str:
+        return key(lambda x: x * 2, jax.ShapeDtypeStruct(shape, jnp.float32))
+
+    found = [
+        key(chain, *SPECS),
+        key(chain, "m m", "m m", "m"),
+        *(key(chain, *SPECS, at=at) for at in ({"n": 128}, {"n": 512}, [{"n": 512}, {"n": 1}], [{"n": 1}, {"n": 512}])),
+        *(key(chain, *SPECS, bounds={"n": b}) for b in ((1, 512), (2, 512), (2, None), (1, 513), 512)),
+        *(key(chain, *SPECS, weights=w) for w in (("a",), ("b",), ("a", "b"))),
+        *(key(chain, *SPECS, numerics=n) for n in ("exact", "approximate")),
+        *(key(chain, *SPECS, budget=b) for b in (rx.Budget(nodes=10), rx.Budget(seconds=5), rx.Budget(rounds=1))),
+        key(chain, *SPECS, sharing="off"),
+        *(key(chain, *SPECS, rules=r) for r in (algebra, algebra - "matmul_associates", RuleSet("none"))),
+        *(key(chain, *SPECS, rules=r) for r in (rule_set(1.0), rule_set(2.0), rule_set(1.0, "simplify"))),
+        *(
+            key(chain, *SPECS, target=p)
+            for p in (
+                replace(CPU, launch=CPU.launch * (1 + 1e-15)), replace(CPU, name="other"),
+                replace(CPU, matmul_rate={**CPU.matmul_rate, "float32": 121e9}), replace(CPU, calibrated=True),
+            )
+        ),
+        *(scoped(*shape) for shape in ((s, t), (u, v), (s, 4), (u, 4), ("s" and s * 2, t))),
+        key(rx.trace(chain, *SPECS)),
+    ]  # fmt: skip
+    assert [i for i, k in enumerate(found) if found.index(k) != i] == []
+    assert key(chain, *SPECS, rules=rule_set(1.0)) == key(chain, *SPECS, rules=rule_set(1.0))
+    assert key(chain, *SPECS, target=replace(CPU)) == key(chain, *SPECS, target="cpu") == found[0]
+    with jax.enable_x64(True):
+        assert key(chain, *SPECS) not in found
+    # Whoever adds an option adds it here too, unless it cannot change what is found.
+    assert {f.name for f in fields(Options)} == {
+        "rules", "profile", "bindings", "assumed", "scope", "weights", "numerics", "budget", "progress", "sharing",
+    }  # fmt: skip
+
+
+def test_names_and_structures_are_part_of_the_program() -> None:
+    def other(a: Any, b: Any, v: Any) -> Any:
+        return chain(a, b, v)
+
+    def named(a: Any, b: Any, w: Any) -> Any:
+        return chain(a, b, w)
+
+    def packed(p: Any, v: Any) -> Any:
+        return chain(p[0], p[1], v)
+
+    found = [key(chain, *SPECS), key(other, *SPECS), key(named, *SPECS), key(packed, ("n n", "n n"), "n")]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(("package", "name"), [("relax_eg.cache.version_of", "2.0"), ("relax_eg.cache.FORMAT", 99)])
+def test_versions_are_part_of_the_key(package: str, name: Any) -> None:
+    from relax_eg import cache
+
+    before = key(chain, *SPECS)
+    try:
+        cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        with patch(package, (lambda p: name) if isinstance(name, str) else name):
+            assert key(chain, *SPECS) != before
+    finally:
+        cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    assert key(chain, *SPECS) == before
+
+
+@pytest.mark.parametrize("kind", ["garbage", "cut", "flipped", "another program's", "of another key", "of another form"])
+def test_a_damaged_entry_is_ignored_and_written_anew(kind: str, folder: Path) -> None:
+    best = rx.optimize(chain, *SPECS, at=AT)
+    path = entry(folder)
+    whole = path.read_bytes()
+    if kind == "another program's":
+        rx.optimize(lambda a, b: a @ b, "n n", "n n")
+        (other,) = (p for p in folder.iterdir() if p != path)
+        damaged = other.read_bytes()
+    elif kind == "of another key":
+        damaged = framed(unframed(whole).replace(path.stem.encode(), b"0" * len(path.stem)))
+    elif kind == "of another form":
+        damaged = framed(unframed(whole).replace(b"relax_eg.report/1", b"relax_eg.report/0"))
+    else:
+        middle = len(whole) // 2
+        damaged = {
+            "garbage": b"garbage" * 100,
+            "cut": whole[:middle],
+            "flipped": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+        }[kind]
+    path.write_bytes(damaged)
+    with pytest.warns(StoreWarning, match=f"cache entry {path} is ignored: "):
+        again = rx.optimize(chain, *SPECS, at=AT)
+    assert not again.report.cached and str(again.module) == str(best.module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rx.optimize(chain, *SPECS, at=AT).report.cached
+
+
+def unframed(data: bytes) -> bytes:
+    return data[len(b"relax_eg entry 1\n") + 16 :]
+
+
+def framed(payload: bytes) -> bytes:
+    from relax_eg.store import _checksum, _HEAD  # pyright: ignore[reportPrivateUsage]  # isort: skip
+
+    return _HEAD + _checksum(payload) + payload
+
+
+def test_a_module_of_another_signature_is_not_used(folder: Path) -> None:
+    best = rx.optimize(chain, *SPECS, at=AT)
+    path = entry(folder)
+    text = unframed(path.read_bytes())
+    path.write_bytes(framed(text.replace(b'"name","v"', b'"name","w"')))
+    with pytest.warns(StoreWarning, match="it has another signature"):
+        assert str(rx.optimize(chain, *SPECS, at=AT).module) == str(best.module)
+    # An operand that comes after its user.
+    path.write_bytes(framed(text.replace(b'["matmul",[', b'["matmul",[9')))
+    with pytest.warns(StoreWarning, match="is ignored"):
+        assert str(rx.optimize(chain, *SPECS, at=AT).module) == str(best.module)
+
+
+def test_it_can_be_turned_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        assert not rx.optimize(chain, *SPECS, at=AT, cache=False).report.cached
+    monkeypatch.setenv("RELAX_EG_CACHE", "0")
+    for _ in range(2):
+        assert not rx.optimize(chain, *SPECS, at=AT).report.cached
+    assert not folder.exists()
+
+
+def test_settings_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value, accepted in (
+        ("RELAX_EG_CACHE", "maybe", r"RELAX_EG_CACHE=maybe: 0 \(off\) or 1 \(on\) is accepted"),
+        ("RELAX_EG_CACHE_BYTES", "1 MB", "RELAX_EG_CACHE_BYTES=1 MB: a number of bytes is accepted"),
+    ):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(rx.errors.OptionError, match=accepted):
+            rx.optimize(chain, *SPECS)
+        monkeypatch.delenv(name)
+
+
+def test_the_users_folder_for_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RELAX_EG_CACHE_DIR")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for base, wanted in ((str(tmp_path), tmp_path), ("not/absolute", tmp_path / "home/.cache"), ("", tmp_path / "home/.cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", base)
+        assert rx.cache.info().folder == wanted / "relax_eg"
+
+
+def test_it_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rx.optimize(chain, *SPECS, at=AT)
+    size = entry(folder).stat().st_size
+    monkeypatch.setenv("RELAX_EG_CACHE_BYTES", str(int(2.5 * size)))
+    for n in (400, 401, 402):
+        rx.optimize(chain, *SPECS, at={"n": n})
+        time.sleep(0.002)  # used one after the other, as far as the file system tells
+    assert rx.cache.info().entries == 2 and rx.cache.info().bytes <= 2.5 * size
+    assert rx.optimize(chain, *SPECS, at={"n": 402}).report.cached
+    assert not rx.optimize(chain, *SPECS, at=AT).report.cached
+
+
+def test_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(StoreWarning) as told:
+        for _ in range(2):
+            assert not rx.optimize(chain, *SPECS, at=AT).report.cached
+    assert len(told) == 2  # one that it cannot be read, one that it cannot be written
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs", "options", "why"),
+    [
+        (lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), ("3",), {},
+         "the content of a .* does not show"),
+        (chain, SPECS, {"budget": rx.Budget(seconds=0)}, "the clock stopped the search"),
+    ],
+)  # fmt: skip
+def test_what_is_not_cached_is_told(
+    fn: Any, specs: Any, options: Any, why: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "relax_eg"), debug(1):
+        for _ in range(2):
+            assert not rx.optimize(fn, *specs, **options).report.cached
+    assert len([r for r in caplog.messages if "is not cached: " in r]) == 2
+    assert any(__import__("re").search(f"is not cached: {why}", r) for r in caplog.messages)
+    assert not folder.exists()
+
+
+def test_a_hit_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "relax_eg"), debug(1):
+        twice(chain, *SPECS, at=AT)
+    assert [", from the cache" in m for m in caplog.messages] == [False, True]
+
+
+def test_who_wants_the_stages_gets_a_search(tmp_path: Path) -> None:
+    rx.optimize(chain, *SPECS, at=AT)
+    with dump_to(tmp_path / "out"):
+        assert not rx.optimize(chain, *SPECS, at=AT).report.cached
+    assert (tmp_path / "out" / "chain" / "2_candidate.txt").exists()
+
+
+def test_reports_read_back() -> None:
+    report = rx.optimize(chain, *SPECS, at=AT, weights=("a",)).report
+    assert CostReport.from_json(report.to_json()) == report
+    with pytest.raises(rx.errors.OptionError, match=r"a report of schema 'mine'; 'relax_eg.report/1' is accepted"):
+        CostReport.from_json('{"schema": "mine"}')
+
+
+def test_the_collector_is_as_it_was() -> None:
+    def failing(x: Any) -> Any:
+        assert not gc.isenabled()
+        raise ValueError("no")
+
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="no"):
+        rx.optimize(failing, "n")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        rx.optimize(chain, *SPECS)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_threads_share_it() -> None:
+    with ThreadPoolExecutor(4) as pool, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = list(pool.map(lambda n: rx.optimize(chain, *SPECS, at={"n": 400 + n % 3}), range(12)))
+    for n, best in enumerate(found):
+        assert best.report.at == {"n": 400 + n % 3}
+        assert str(best.module) == str(found[n % 3].module)
+    assert rx.cache.info().entries == 3 and gc.isenabled()
+
+
+PROGRAM = """
+import sys
+import jax.numpy as jnp
+import numpy as np
+import relax_eg as rx
+
+TABLE = np.arange(90000, dtype="float32").reshape(300, 300)
+
+def fn(params, v):
+    return (TABLE @ params["w"]) @ v * {scale} + jnp.float32(0.25)
+
+best = rx.optimize(fn, {{"w": "300 300"}}, "300", weights=("params",))
+print(best.report.cached)
+print(best.module)
+"""
+
+
+def test_another_process_is_served(folder: Path, tmp_path: Path) -> None:
+    def run(scale: str, seed: str) -> tuple[str, str]:
+        (tmp_path / "program.py").write_text(PROGRAM.format(scale=scale))
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        made = subprocess.run([sys.executable, tmp_path / "program.py"], env=env, capture_output=True, text=True)
+        assert made.returncode == 0 and made.stderr == "", made.stderr
+        cached, _, module = made.stdout.partition("\n")
+        return cached, module
+
+    first, again, other = run("0.5", "1"), run("0.5", "2"), run("-0.5", "2")
+    assert (first[0], again[0], other[0]) == ("False", "True", "False")
+    assert first[1] == again[1] and "R.const_data" in first[1]
+    assert other[1] != first[1] and rx.cache.info().entries == 2
+
+
+def test_the_command_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def chain(a, b, v):\n    return (a @ b) @ v\n")
+    command = ["optimize", f"{tmp_path}/model.py:chain", *(x for s in SPECS for x in ("--spec", s)), "--at", "n=512"]
+
+    def run(*args: str) -> str:
+        result = CliRunner().invoke(app, args)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "served from" not in run(*command, "--no-cache") and not folder.exists()
+    assert "served from" not in run(*command)
+    assert "served from the disk cache" in run(*command)
+    assert run("cache", "info").startswith(f"{folder}: 1 entry, 0.0 MB of at most 268.4 MB")
+    assert run("cache", "clear") == f"{folder}: 1 entry removed\n"
+    assert run("cache", "clear") == f"{folder}: 0 entries removed\n"

@@ -1,0 +1,103 @@
+"""Functions of real libraries: optimized, run, differentiated and vmapped, they give what plain JAX gives."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from benchmarks import libraries
+from benchmarks.coverage import Result
+from benchmarks.libraries import BEGIN, DOCUMENT, END
+from benchmarks.library_cases import CASES, Case
+from relax_eg import driver
+
+# Each program runs a few times only: XLA compiles it in a quarter of the time.
+QUICK: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+ROWS = 2
+
+
+def assert_close(got: Any, wanted: Any, tolerance: float, what: str) -> None:
+    """Structure, shapes and dtypes as wanted, and values but for `tolerance` of the largest magnitude in each array, or
+    of a thousandth of that in the whole result: what is 0 but for rounding has no digits to compare."""
+    assert jax.tree.structure(got) == jax.tree.structure(wanted), what
+    largest = max((_magnitude(y) for y in jax.tree.leaves(wanted)), default=0.0)
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(wanted), strict=True):
+        where = f"{what}{jax.tree_util.keystr(path)}"
+        assert (x.shape, x.dtype) == (y.shape, y.dtype), where
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        if x.dtype.kind in "biu":
+            np.testing.assert_array_equal(x, y, where)
+        else:
+            scale = max(_magnitude(y), 1e-3 * largest)
+            np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale, err_msg=where)
+
+
+def _magnitude(x: jax.Array) -> float:
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return 0.0
+    return float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.library}: {c.name}")
+def test_as_plain_jax(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "NEVER_SLOWER", 0.0)  # run what the search chose, whatever it gains
+    use = case.build()
+    rows = [use.arguments(row) for row in range(ROWS)]
+    plain = jax.jit(lambda *args: (use.fn(*args), use.gradient(*args)), compiler_options=QUICK)
+    wanted = [plain(*row) for row in rows]
+
+    best = rx.optimize(use.fn, *use.specs)
+    slope = rx.optimize(use.gradient, *use.specs)
+    assert not best.report.kept_as_written and not slope.report.kept_as_written
+    fn = best.to_jax()
+    batched = use.batched % len(use.specs)
+    axes = [0 if i == batched else None for i in range(len(use.specs))]
+
+    def ours(args: Any, stacked: Any) -> Any:
+        run = {"value": best(*args), "gradient": use.of(fn).gradient(*args), "optimized gradient": slope(*args)}
+        return run, jax.vmap(fn, axes)(*stacked)
+
+    stacked = list(rows[0])
+    stacked[batched] = jax.tree.map(lambda *xs: jnp.stack(xs), *(row[batched] for row in rows))
+    got, vmapped = jax.jit(ours, compiler_options=QUICK)(rows[0], stacked)
+
+    value, gradient = wanted[0]
+    for what, w in ("value", value), ("gradient", gradient), ("optimized gradient", gradient):
+        assert_close(got[what], w, use.tolerance, what)
+    for row, (value, _) in enumerate(wanted):
+        assert_close(jax.tree.map(lambda x, row=row: x[row], vmapped), value, use.tolerance, f"row {row}")
+
+
+def test_the_document_counts_these_functions() -> None:
+    """What it says of operators depends on the libraries' versions; that it counts all functions does not."""
+    text = DOCUMENT.read_text()
+    rows = re.findall(r"^\| ([\w-]+) [\d.]+ \| (\d+) \|", text[text.index(BEGIN) : text.index(END)], re.MULTILINE)
+    wanted = Counter(case.library for case in CASES)
+    found = {library: int(count) // 2 for library, count in rows}  # each with its gradient
+    assert found == wanted, "run `python -m benchmarks.libraries --write`"
+
+
+def test_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "coverage.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    monkeypatch.setattr(libraries, "DOCUMENT", path)
+    uses = [Result("one", Counter(add=2, exp=3), Counter({"jax.eig": 1})), Result("two", Counter(add=1))]
+    libraries.write({"optax": uses})
+    text = path.read_text()
+    assert re.search(r"^\| optax [\d.]+ \| 2 \| 1 \| 6 \| 1 \| eig 1 \|$", text, re.MULTILINE)
+    assert "| `add` | 3 | 3 |\n| `exp` | 3 | 3 |\n" in text
+    assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n") and "old" not in text
