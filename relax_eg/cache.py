@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from relax_eg.debug import tell
+from relax_eg.debug import stage, tell
 from relax_eg.errors import OptionError
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends.fingerprint import settings
@@ -32,6 +32,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.ops.record import TABLE
 from relax_eg.options import Options
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
@@ -42,6 +43,7 @@ FORMAT = 1
 LIMIT = 256 << 20
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
+_OPERATORS = dict(TABLE)  # those of this package
 _lock = threading.Lock()
 _count: Counter[str] = Counter()
 
@@ -93,6 +95,7 @@ class Place:
         self.key = key
         self._traced = traced
 
+    @stage("cache")
     def read(self) -> Found | None:
         """What is there; None where there is nothing, or nothing sound, of which a warning then tells."""
         found: Found | None = None
@@ -106,12 +109,13 @@ class Place:
             _count["misses" if found is None else "hits"] += 1
         return found
 
+    @stage("cache")
     def write(self, found: Found) -> None:
         """Leave what was found for other processes."""
         try:
             payload = self._encoded(found)
-        except NoContentError as e:
-            tell(1, f"{self._traced.name} is not cached: {e}")
+        except Exception as e:  # what was found is good for this process all the same
+            _tell_why_not(self._traced, e)
         else:
             self._store.write(self.key, payload)
 
@@ -143,6 +147,7 @@ class Place:
         return Found(module, data["effectful"], CostReport.from_data(data["report"]))
 
 
+@stage("cache")
 def place_of(traced: Traced, options: Options) -> Place | None:
     """The place of a program's entry; None where the cache is off, or the program cannot be told from others."""
     if not _is_on():
@@ -150,15 +155,21 @@ def place_of(traced: Traced, options: Options) -> Place | None:
     store = _store()
     try:
         return Place(store, key_of(traced, options), traced)
-    except NoContentError as e:
-        tell(1, f"{traced.name} is not cached: {e}")
     except Exception as e:  # JAX's objects change with its versions; without a key there is always the search
-        tell(1, f"{traced.name} is not cached: {type(e).__name__}: {e}")
+        _tell_why_not(traced, e)
     return None
+
+
+def _tell_why_not(traced: Traced, error: Exception) -> None:
+    why = str(error) if isinstance(error, NoContentError) else f"{type(error).__name__}: {error}"
+    tell(1, f"{traced.name} is not cached: {why}")
 
 
 def key_of(traced: Traced, options: Options) -> str:
     """The hash of all that a search depends on. NoContentError where some of it does not show its content."""
+    if TABLE != _OPERATORS:
+        names = ", ".join(name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator)
+        raise NoContentError(f"what the operators {names} do is not this package's own")
     leaves = [(x.path, x.argument, x.name, token(x.annotation), x.weak_type) for x in traced.leaves]
     content = (
         FORMAT, *_surroundings(), settings(),

@@ -22,6 +22,7 @@ NAME = PACKAGE.name
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "debug": {"errors"},
+    "store": {"errors"},
     "shapes": set(),
     "tir": {"shapes"},
     "ir": {"shapes", "tir"},
@@ -32,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "backend": {"ir", "ops", "tir", "shapes", "extract.report"},
     "frontends": {"ir", "ops", "tir", "shapes"},
 }
-CONDUCTORS = {"driver", "options", "units", "jit", "cli", "__init__", "__main__"}  # may import everything
+CONDUCTORS = {"driver", "options", "units", "cache", "jit", "cli", "__init__", "__main__"}  # may import everything
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {

@@ -94,7 +94,7 @@ def _concrete(spec: Any, rng: np.random.Generator) -> Any:
 
 
 def _moved(x: jax.Array, row: int) -> jax.Array:
-    return x * (1 + row / 10) if jnp.issubdtype(x.dtype, jnp.floating) else x
+    return x * (1 + row / 10) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.roll(x, row)
 
 
 def _mixed(x: jax.Array) -> jax.Array:

@@ -61,7 +61,7 @@ def potential() -> Use:
 def variational() -> Use:
     guide = autoguide.AutoNormal(logistic)
     svi = SVI(logistic, guide, numpyro.optim.Adam(1e-2), Trace_ELBO())
-    state = filled(jax.eval_shape(lambda: svi.init(jax.random.PRNGKey(0), SIX, LABELS)))
+    state = jax.tree.map(jnp.abs, filled(jax.eval_shape(lambda: svi.init(jax.random.PRNGKey(0), SIX, LABELS))))
 
     def fn(state: Any, x: jax.Array) -> Any:
         state, loss = svi.update(state, x, LABELS)

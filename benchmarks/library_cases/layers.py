@@ -224,7 +224,7 @@ def haiku_residual() -> Use:
     def run(x: jax.Array) -> jax.Array:
         norm = {"create_scale": True, "create_offset": True, "decay_rate": 0.9}
         block = hk.nets.ResNet.BlockGroup(4, 1, 2, norm, True, True, True, "group")
-        return hk.avg_pool(block(x, True, False), 2, 2, "SAME")
+        return hk.avg_pool(block(x, True, False), (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
 
     return of_haiku(run, jnp.ones((1, 8, 8, 3)), "b 8 8 3")
 

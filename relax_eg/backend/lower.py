@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
+from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.jax_library import run_library
-from relax_eg.errors import RelaxEgError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.errors import RelaxEgError, ShapeError, TraceError
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_TIR,
     COND,
     CONSTANT,
     CONTROL,
     FUNCTION,
-    MATCH_CAST,
     SHAPE,
     SHARD_MAP,
     TUPLE,
@@ -32,8 +34,9 @@ from relax_eg.ir.expr import (
     postorder,
 )
 from relax_eg.ir.module import Function, Module
-from relax_eg.ops import get
-from relax_eg.shapes import Binder, Dim
+from relax_eg.ops import deduce, get
+from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.shapes import Dim, Scope
 
 Sizes = Mapping[str, Any]
 
@@ -43,58 +46,14 @@ def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> A
 
     The size variables are bound from the arrays' shapes once; ShapeError where they contradict the signature.
     """
-    return _Run(module).at(function, arrays, bind_sizes(function.name, function.params, [_shape_of(a) for a in arrays]))
+    return _Run(module).at(function, arrays, signature_fit(function.name, function.params).bind(arrays))
 
 
-def bind_sizes(name: str, params: Sequence[Expr], shapes: Sequence[Any]) -> dict[str, Any]:
-    """Values of the size variables when the parameters of function `name` have these shapes; of a parameter that is a
-    shape that shape itself, of a tuple the list of its fields'.
-
-    While JAX traces for symbolic sizes a size may itself be symbolic; then variables are read off axes without checks.
-    """
-    flat = [
-        found
-        for p, shape in zip(params, shapes, strict=True)
-        for found in _patterns(str(p.attr("name")), p.annotation, shape)
-    ]
-    patterns = [dims for _, dims, _ in flat]
-    shapes = [shape for _, _, shape in flat]
-    if all(isinstance(n, int) for shape in shapes for n in shape):
-        return Binder(patterns, [path for path, _, _ in flat], name).bind(shapes)
-    sizes: dict[str, Any] = {}
-    axes = [(d, n) for dims, shape in zip(patterns, shapes, strict=True) for d, n in zip(dims, shape, strict=True)]
-    # Axes of one variable first, as the rest may mention further ones.
-    for d, n in sorted(axes, key=lambda axis: (len(axis[0].variables), len(str(axis[0])))):
-        unknown = [v for v in d.variables if v not in sizes]
-        if len(unknown) == 1:
-            (v,) = unknown
-            rest, scale = (d.evaluate({**sizes, v: 0}), d.evaluate({**sizes, v: 1}) - d.evaluate({**sizes, v: 0}))
-            sizes[v] = (n - rest) // scale
-    return sizes
-
-
-def _shape_of(value: Any) -> Any:
-    """The shape of an array; a shape itself; the list of the shapes in a tuple of values."""
-    if isinstance(value, tuple):
-        fields: tuple[Any, ...] = value
-        return fields if all(not hasattr(f, "shape") for f in fields) else [_shape_of(f) for f in fields]
-    return value.shape
-
-
-def _patterns(name: str, a: Annotation, shape: Any) -> Iterator[tuple[str, tuple[Dim, ...], Sequence[Any]]]:
-    """Names, dims and shapes of the tensors and shape values in a parameter whose dims are known."""
-    if isinstance(a, Tuple):
-        for i, (field, inner) in enumerate(zip(a.fields, shape, strict=True)):
-            yield from _patterns(f"{name}[{i}]", field, inner)
-    elif isinstance(a, (Tensor, Shape)):
-        dims = a.shape if isinstance(a, Tensor) else a.dims
-        if dims is not None:
-            yield name, dims, shape
-
-
-def run_at(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes) -> Any:
-    """As `run_function`, with the size variables given."""
-    return _Run(module).at(function, arrays, sizes)
+def run_at(
+    module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes, scope: Scope | None = None
+) -> Any:
+    """As `run_function`, with the size variables given. `scope`: what must hold of those `match_cast`s bring in."""
+    return _Run(module).at(function, arrays, sizes, scope)
 
 
 class _Run:
@@ -106,15 +65,19 @@ class _Run:
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
         function = self.module[name]
-        return self.at(function, args, bind_sizes(name, function.params, [_shape_of(a) for a in args]))
+        return self.at(function, args, signature_fit(name, function.params).bind(args))
 
-    def at(self, function: Function, args: Sequence[Any], sizes: Sizes) -> Any:
+    def at(self, function: Function, args: Sequence[Any], given: Sizes, scope: Scope | None = None) -> Any:
         env: dict[Expr, Any] = dict(zip(function.params, args, strict=True))
+        sizes, casts = dict(given), cast_fits(function)
         for block in function.blocks:
             for b in block.bindings:
                 if not block.dataflow:
                     # A step is run each time it is written, even where an equal one ran before.
                     env.pop(b.value, None)
+                if b.var in casts:
+                    env[b.value] = self.value(b.value.args[0], env, sizes)
+                    new_sizes(casts[b.var], env[b.value], sizes, scope, function.name)
                 env[b.var] = self.value(b.value, env, sizes)
         return self.value(function.result, env, sizes)
 
@@ -132,7 +95,7 @@ class _Run:
         if e.op == TUPLE_GET:
             return args[0][e.attr("index")]
         if e.op == CALL_DPS_LIBRARY:
-            return run_library(e.attr("name"), dict(e.attr("attrs")), sizes, args)
+            return library_call(e, args, sizes)
         if e.op == SHAPE:
             return tuple(d.evaluate(sizes) for d in e.attr("dims"))
         if e.op == FUNCTION:
@@ -141,12 +104,16 @@ class _Run:
             return self.call(args[0], args[1:])
         if e.op in CONTROL:
             return self.control(e, args, sizes)
-        if e.op == MATCH_CAST:
-            raise RelaxEgError("match_cast of data-dependent sizes cannot run inside one XLA program")
+        if e.op == CALL_TIR:
+            raise RelaxEgError(f"call_tir of `{e.attr('program').value.name}`: tensor programs are not lowered to XLA")
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
         attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
-        return get(e.op).jax_function()(*args, **attrs)
+        try:
+            return get(e.op).jax_function()(*args, **attrs)
+        except (TypeError, ValueError):
+            _refuse(e, args, sizes)
+            raise
 
     def call(self, name: str, args: Sequence[Any]) -> Any:
         """A call of a function, which is a call in XLA's program too until XLA inlines it."""
@@ -176,7 +143,11 @@ class _Run:
         if e.op == COND:
             # A boolean counts as 0 or 1, which is how JAX numbers the branches.
             branches = [functools.partial(run, i, *p.constants) for i in range(len(p.functions))]
-            return jax.lax.switch(jnp.asarray(p.index, jnp.int32), branches)
+            try:
+                return jax.lax.switch(jnp.asarray(p.index, jnp.int32), branches)
+            except TypeError:
+                _refuse_branches(p.functions, branches)
+                raise
         if e.op == WHILE:
             return jax.lax.while_loop(
                 lambda carry: run(0, *p.condition_constants, *carry),
@@ -207,6 +178,57 @@ class _Run:
             check_vma=e.attr("check_vma"),
         )
         return body(*operands[len(shapes) :])
+
+
+def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
+    """The result of a library call on JAX values. TraceError for one that no XLA program can contain, inside one."""
+    name = e.attr("name")
+    routine = BY_LIBRARY.get(name)
+    if routine is None:
+        return run_library(name, dict(e.attr("attrs")), sizes, args)
+    if any(isinstance(a, Tracer) for a in args):
+        raise TraceError(
+            f"`{routine.name}` cannot run under jax.jit, grad or vmap: how large its result is depends on values\n"
+            "  accepted: a call of the optimized function itself, which runs block by block"
+        )
+    return routine.compute(jnp, *args, **dict(e.attr("attrs")))
+
+
+def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, where: str) -> None:
+    """Adds to `sizes` those that a `match_cast` of `value` brings in. ShapeError, BoundsError where it does not fit."""
+    told = fit.bind([value], sizes)
+    fresh = {v: n for v, n in told.items() if v not in sizes}
+    if scope is not None and all(isinstance(n, int) for n in fresh.values()):
+        scope.check(fresh, where)
+    sizes.update(fresh)
+
+
+def _refuse(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:
+    """Raise OperatorError where an operator does not apply to these very arrays: its operands were known in part, or
+    the sizes decided."""
+    env = {v: n for v, n in sizes.items() if isinstance(n, int)}
+    if not all(isinstance(n, int) for a in args for n in getattr(a, "shape", (None,))):
+        return
+    attrs = {k: _at(v, env) for k, v in e.attrs}
+    deduce(e.op, tuple(Tensor(a.shape, str(a.dtype)) for a in args), attrs, strict=True)
+
+
+def _at(value: Any, env: Mapping[str, int]) -> Any:
+    """An attribute at known sizes."""
+    if isinstance(value, tuple):
+        return tuple(_at(v, env) for v in value)  # type: ignore[reportUnknownVariableType]
+    return Dim.of(int(value.evaluate(env))) if isinstance(value, Dim) and value.variables <= env.keys() else value
+
+
+def _refuse_branches(names: Sequence[str], branches: Sequence[Any]) -> None:
+    """Raise ShapeError where the branches of a `cond` give values of different sizes."""
+    first, *others = ([str(x) for x in jax.tree_util.tree_leaves(jax.eval_shape(b))] for b in branches)
+    for name, values in zip(names[1:], others, strict=True):
+        if values != first:
+            raise ShapeError(
+                f"cond: branch `{names[0]}` gives {', '.join(first)}, branch `{name}` gives {', '.join(values)}\n"
+                "  accepted: branches that agree, or a cond outside dataflow blocks, of which only one branch runs"
+            )
 
 
 def _resolved(value: Any, sizes: Sizes) -> Any:

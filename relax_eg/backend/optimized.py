@@ -14,7 +14,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
-from relax_eg.backend.lower import bind_sizes, run_at
+from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.lower import run_at
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.extract.report import CostReport
 from relax_eg.ir.expr import Expr, np_dtype
@@ -129,7 +130,7 @@ class Program:
         sizes = self.sizes([x.shape for x in leaves])
         if self.module is None:
             return self.original(leaves)
-        return self.result(run_at(self.module, self.module.main, leaves, sizes))
+        return self.result(run_at(self.module, self.module.main, leaves, sizes, self.scope))
 
     def differentiable(self, leaves: list[Any]) -> Any:
         """The chosen program, its derivatives those of the function as written.
@@ -319,7 +320,7 @@ class Optimized:
         ours = jax.tree_util.tree_leaves_with_path(self(*args, **kwargs))
         theirs = jax.tree_util.tree_leaves(jax.jit(lambda *xs: p.original(list(xs)))(*leaves))
         errors = [
-            (_error(np.asarray(x), np.asarray(y)), f"result{jax.tree_util.keystr(k)}")
+            (_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}")
             for (k, x), y in zip(ours, theirs, strict=True)
         ]
         worst, where = max(errors, default=(0.0, "no result"))
@@ -328,6 +329,12 @@ class Optimized:
     def __repr__(self) -> str:
         r = self.report
         return f"<optimized {r.name}: {r.predicted_gain:.2f}x predicted on {r.target}>"
+
+
+def _numbers(x: Any) -> np.ndarray[Any, Any]:
+    """A result as an array of numpy; PRNG keys by their words."""
+    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
 def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
@@ -383,7 +390,7 @@ class Ready:
             weights, rest = iter(prepared), iter(checked)
             return p.original([next(weights if i in self.indices else rest) for i in range(len(p.names))])
         module, parts = self._parts
-        return p.result(run_at(module, parts.main, [*prepared, *checked], sizes))
+        return p.result(run_at(module, parts.main, [*prepared, *checked], sizes, p.scope))
 
     def run(self, others: list[Any]) -> Any:
         """Call with the other parameters' arrays, flat."""

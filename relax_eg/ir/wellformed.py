@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 from relax_eg.debug import stage
 from relax_eg.errors import OperatorError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of
-from relax_eg.ir.control import deduce_control
+from relax_eg.ir.control import deduce_control, functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
@@ -97,10 +97,20 @@ class _FunctionCheck:
             if e in self.seen:
                 continue
             self.seen.add(e)
+            runs = functions_of(e)
             for a in e.args:
                 if effect := effect_of(a, self.impure):
                     self._fail(a, f"{effect} must be the whole value of a binding outside dataflow blocks")
+                if a.op == FUNCTION and a.attr("name") not in runs:
+                    self._passed(a)
             self._node(e)
+        if root.op == FUNCTION:
+            self._passed(root)
+
+    def _passed(self, e: Expr) -> None:
+        """A function as a value: whoever calls it cannot know that it has effects."""
+        if e.attr("name") in self.impure:
+            self._fail(e, f"`{e.attr('name')}` has effects; only functions without may be values, such may be called")
 
     def _node(self, e: Expr) -> None:
         if e.op == VAR:

@@ -97,7 +97,7 @@ def _plain(value: Any) -> str:
 
 
 Deduce = Callable[[Site], Annotation]
-Equations = Callable[[Site, tuple[Buffer, ...]], TensorProgram]
+Equations = Callable[[Site, tuple[Buffer, ...]], "TensorProgram | None"]  # None where this use has none
 Lower = Callable[..., Any]  # (attrs: dict with sizes as ints, *arrays) -> array or tuple of arrays
 Reference = Callable[..., Any]  # same, on numpy arrays
 

@@ -12,7 +12,7 @@ from relax_eg.ops.elementwise import elementwise, jax_broadcast, jax_function, p
 from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, deduce, register
 from relax_eg.ops.sizes import broadcast, need_equal, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
-from relax_eg.tir import Counts, apply, const
+from relax_eg.tir import Buffer, Counts, TensorProgram, apply, compute, const, program
 
 Array = np.ndarray[Any, Any]
 
@@ -146,6 +146,13 @@ def _bitcast_reference(x: Array, *, dtype: str) -> Array:
     return np.frombuffer(x.tobytes(), np.dtype(dtype)).reshape(shape)
 
 
+def _bitcast_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram | None:
+    (x,) = buffers
+    if ITEM_BITS[x.dtype] != ITEM_BITS[site["dtype"]]:
+        return None
+    return program("bitcast", buffers, compute("out", x.shape, lambda *i: apply(f"bits_as_{site['dtype']}", x[i])))
+
+
 def _copied(site: Site) -> Counts:
     return Counts(Dim.of(0), bytes_of(site.operands[0]), bytes_of(deduce(site.op, site.operands, site.attrs)))
 
@@ -162,7 +169,7 @@ register(
         ("x",),
         _bitcast,
         _jax_bitcast,
-        None,
+        _bitcast_equations,
         (Attribute("dtype"),),
         _bitcast_reference,
         _copied,

@@ -27,7 +27,7 @@ class _Axis:
     dim: Dim | None
 
     def __str__(self) -> str:
-        return f"argument `{self.argument}`, axis {self.axis}"
+        return f"{_said_argument(self.argument)}, axis {self.axis}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Binder:
 
     A variable is taken from the first axis that is the bare variable; else from an axis linear in it once others are
     known, such as `2*n + 1`, or `b*s` where `b` is known. Every other axis is then checked. A variable that cannot be
-    solved is a ShapeError here, not at the first call. `where` names the function in errors.
+    solved is a ShapeError here, not at the first call. `where` names the function in errors; a name with a backtick in
+    it stands there as it is.
     """
 
     def __init__(self, patterns: Sequence[Sequence[Dim | None]], names: Sequence[str], where: str) -> None:
@@ -164,7 +165,7 @@ class Binder:
         dims = ", ".join("_" if axis.dim is None else str(axis.dim) for axis in self._axes[start : start + rank])
         expected = f"have {rank} {'axis' if rank == 1 else 'axes'} ({dims})" if rank else "be a scalar"
         got = f"got {len(sizes[at])}: {tuple(sizes[at])}" if len(sizes[at]) else "got a scalar"
-        return ShapeError(f"{self._where}: argument `{self._names[at]}` should {expected}, {got}")
+        return ShapeError(f"{self._where}: {_said_argument(self._names[at])} should {expected}, {got}")
 
     def _unsolvable(self, waiting: list[int], known: set[str]) -> ShapeError:
         place = next(place for place in waiting if self._dim(place).variables - known)
@@ -184,12 +185,16 @@ class Binder:
 
     def _origin(self, name: str, place: int) -> str:
         source, here = self._axes[self._sources[name]], self._axes[place]
-        return f"axis {source.axis}" if source.argument == here.argument else f"argument `{source.argument}`"
+        return f"axis {source.axis}" if source.argument == here.argument else _said_argument(source.argument)
 
 
 def said(where: str) -> str:
     """A function's name as errors say it: `encode` -> `encode()`; anything that is no name stays."""
     return f"{where}()" if where.replace(".", "_").isidentifier() else where
+
+
+def _said_argument(name: str) -> str:
+    return name if "`" in name else f"argument `{name}`"
 
 
 def _bare_name(dim: Dim) -> str | None:

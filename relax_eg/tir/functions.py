@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -45,7 +45,7 @@ class Function:
     """A scalar function.
 
     `compute`: on numpy arrays. `accepts`: kinds of dtype it takes (b bool, i int, u unsigned, f float, c complex).
-    `result`: "same" as the arguments, which agree; "first" argument's; "bool"; "real" and "complex" counterparts.
+    `result`: "same" as the arguments, which agree; "first" argument's; "real" and "complex" counterparts; or a dtype.
     `flops`: its weight. `exact`: on ints and Fractions, or None where it is uninterpreted (see `exact.py`).
     `widens`: whether low precision is computed in a wider dtype and rounded, which what looks at bits is not.
     """
@@ -54,7 +54,7 @@ class Function:
     arity: int
     compute: Callable[..., Any]
     accepts: str
-    result: Literal["same", "first", "bool", "real", "complex"] = "same"
+    result: str = "same"
     flops: int = 1
     exact: Callable[..., Any] | None = None
     widens: bool = True
@@ -71,15 +71,13 @@ class Function:
             raise ShapeError(f"{self.name}({', '.join(args)}): the second argument must be a signed integer")
         if self.result != "first" and len(set(args)) > 1:
             raise ShapeError(f"{self.name}({', '.join(args)}): the dtypes differ; cast one side")
-        if self.result == "bool":
-            return "bool"
         if self.result == "real":
             return next((real for real, made in _COMPLEX.items() if made == args[0]), args[0])
         if self.result == "complex":
             if args[0] not in _COMPLEX:
                 raise ShapeError(f"{self.name}({', '.join(args)}): {' or '.join(_COMPLEX)} is needed")
             return _COMPLEX[args[0]]
-        return args[0]
+        return args[0] if self.result in ("same", "first") else self.result
 
     def __call__(self, args: Sequence[Array], dtype: str) -> Array:
         """The result, of dtype `dtype`, on arrays."""
@@ -269,7 +267,20 @@ _ROWS = (
     Function("complex", 2, _complex, "f", "complex", flops=0),
 )  # fmt: skip
 
-FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}
+def _bits_as(dtype: str) -> Function:
+    """The bits of a number read as one of `dtype`, of the same width."""
+    return Function(f"bits_as_{dtype}", 1, lambda x: x.view(dtype), "iuf", dtype, 0, widens=False)
+
+
+_BITS = tuple(
+    _bits_as(dtype)
+    for dtype in (
+        "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int16", "uint16", "float16", "bfloat16", "int32", "uint32",
+        "float32", "int64", "uint64", "float64",
+    )
+)  # fmt: skip
+
+FUNCTIONS: dict[str, Function] = {row.name: row for row in (*_ROWS, *_BITS)}
 
 # What keeps its meaning on complex numbers when they are tested as points of the real line.
 _RING = frozenset(

@@ -24,15 +24,17 @@ def keys_are_moved(key, i):
     first, *others = random.split(key, 4)
     keys = jnp.stack([*others, random.fold_in(first, i)])
     turned = keys.reshape(2, 2).T[::-1]
-    picked = [keys[i % 4], keys[jnp.array([2, 0])], lax.dynamic_slice(keys, (i,), (2,)), jnp.where(i > 2, first, keys[0])]
-    return [random.key_data(k) for k in (turned, jnp.concatenate([keys, keys[:1]]), *picked)]
+    picked = [keys[i % 4], keys[jnp.array([2, 0])], lax.dynamic_slice(keys, (i,), (2,))]
+    chosen = jnp.where(i > 2, first, keys[0])
+    return [random.key_data(k) for k in (turned, jnp.concatenate([keys, keys[:1]]), *picked, chosen)]
 
 
 @case("@ key", "b 3")
 def keys_are_mapped(key, x):
     keys = random.split(key, 4)
     rows = jax.vmap(lambda k: random.bits(k, (3,)))(keys)
-    return rows, jax.vmap(random.fold_in, (None, 0))(keys[0], jnp.arange(3)).shape[0] * x, jax.vmap(random.split)(keys)[0, 1]
+    folded = jax.vmap(random.fold_in, (None, 0))(keys[0], jnp.arange(x.shape[1]))
+    return rows, random.key_data(folded), random.key_data(jax.vmap(random.split)(keys)[0, 1])
 
 
 @case("@ key")

@@ -60,7 +60,7 @@ def test_programs_that_differ_in_anything_differ(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("relax_eg.frontends.fingerprint.line_of", lambda eqn: None)  # no line tells them apart
     programs: list[tuple[Callable[..., Any], Any]] = [
         *((constant(v), "n") for v in (0.0, -0.0, 1.0, 2.0, nan(0x7FC00000), nan(0x7FC00001))),
-        *((constant(np.asarray(v, "float32")), "3") for v in ([1, 2, 3], [1, 2, 4], [[1, 2, 3]], [0, 0, 0], [-0.0, 0, 0])),
+        *((constant(np.asarray(v, "float32")), "3") for v in ([1, 2, 3], [1, 2, 4], [[1, 2, 3]], [0] * 3, [-0.0] * 3)),
         *((constant(np.arange(1000.0, dtype="float32") + i), "1000") for i in (0, 1)),
         *((literal(v), "n") for v in (0.0, -0.0, 1.0, float("nan"), float("inf"))),
         *((body(*v), "n") for v in ((3, 2.0), (4, 2.0), (3, 2.5))),

@@ -164,9 +164,10 @@ class _Builder:
             )  # fmt: skip
         if kind == "library":
             return self.library(pure=True)
-        if kind == "call" and self.earlier:
-            f = draw(st.sampled_from(self.earlier))
-            if f.name in ir.impure_functions(ir.Module(tuple(self.earlier))):
+        impure = ir.impure_functions(ir.Module(tuple(self.earlier)))
+        if kind == "call" and (pure := [f for f in self.earlier if f.name not in impure]):
+            f = draw(st.sampled_from(pure))
+            if draw(st.integers(0, 3)) == 0:
                 return ir.function_ref(f)
             args = self.some(len(f.params), len(f.params)) if self.pool else []
             return ir.node(ir.CALL, (ir.function_ref(f), *args), (), self.annotation())

@@ -26,9 +26,9 @@ def nan(bits: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
 DIFFERENT: list[Any] = [
     None, False, True, 0, 1, -1, 2**70, 0.0, -0.0, 1.0, 0.1, 5e-324, float("inf"), float("nan"),
     struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0], 0j, 1 + 0j, complex(0.0, -0.0), complex(-0.0, 0.0),
-    "", "0", "None", "True", b"", b"0", "('tuple',)", (), [], {}, set[int](), frozenset[int](), (0,), ((0,),), (1,), (True,), (1.0,), [0],
-    (0, 1), (1, 0), ("0",), ("tuple",), (None,), {0: 1}, {1: 0}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {0}, frozenset((0,)),
-    MappingProxyType({0: 1}),
+    "", "0", "None", "True", b"", b"0", "('tuple',)", (), [], {}, set[int](), frozenset[int](), (0,), ((0,),), (1,),
+    (True,), (1.0,), [0], (0, 1), (1, 0), ("0",), ("tuple",), (None,), {0: 1}, {1: 0}, {"a": 1, "b": 2},
+    {"b": 2, "a": 1}, {0}, frozenset((0,)), MappingProxyType({0: 1}),
     np.float32(0), np.float32(-0.0), np.float64(0), np.float16(0), np.int32(0), np.int64(0), np.bool_(False),
     np.zeros((), "float32"), np.zeros(1, "float32"), np.zeros((1, 1), "float32"), np.zeros(0, "float32"),
     np.zeros((0, 2), "float32"), np.zeros((2, 0), "float32"), np.zeros(1, "int32"), np.array([-0.0], "float32"),
@@ -36,8 +36,8 @@ DIFFERENT: list[Any] = [
     nan(0x7FC00000), nan(0x7FC00001), nan(0xFFC00000), nan(0x7F800001), np.arange(100), np.arange(100) + 1,
     np.arange(100).reshape(10, 10), np.dtype("float32"), np.dtype("float64"), np.dtype(ml_dtypes.bfloat16), "float32",
     Dim.of("n"), Dim.of("m"), Dim.of(1), Dim.of("2*n"), Dim.of("n + n//2"), "n",
-    ir.Tensor("n"), ir.Tensor("n", "float64"), ir.Tensor(ndim=1), ir.Shape("n"), ir.Tuple((ir.Tensor("n"),)), ir.Object(),
-    jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST, jax.lax.GatherScatterMode.CLIP,
+    ir.Tensor("n"), ir.Tensor("n", "float64"), ir.Tensor(ndim=1), ir.Shape("n"), ir.Tuple((ir.Tensor("n"),)),
+    ir.Object(), jax.lax.Precision.HIGH, jax.lax.Precision.HIGHEST, jax.lax.GatherScatterMode.CLIP,
     jax.lax.GatherDimensionNumbers((0,), (1,), (0,)), jax.lax.GatherDimensionNumbers((0,), (0,), (1,)), CPU,
 ]  # fmt: skip
 
@@ -88,9 +88,9 @@ class Int(int):
 
 @pytest.mark.parametrize(
     "value",
-    [object(), lambda: 0, Pair(1), Mutable(1), Int(1), (1, object()), {"a": object()}, np.array([object()]), np.array("x"),
-     iter(())],
+    [object(), lambda: 0, Pair(1), Mutable(1), Int(1), (1, object()), {"a": object()}, np.array([object()]),
+     np.array("x"), iter(())],
 )  # fmt: skip
 def test_what_does_not_show_its_content_has_none(value: Any) -> None:
-    with pytest.raises(NoContentError, match="the content of a .* does not show"):
+    with pytest.raises(NoContentError, match=r"the content of a .* does not show"):
         token(value)

@@ -261,9 +261,9 @@ def _check_analysis(case: Case, what: str) -> None:
         assert int(amount) == amount >= 0, f"{label} of {what} is {amount}"
     stored = sum(int(bytes_of(part)) for part in case.fields)
     assert spent.bytes_written.evaluate(case.sizes) >= stored, f"{what} writes fewer bytes than it has"
-    found, limit = pattern_kind(case.site), weakest_kind(case.site.op)
+    found, limit = pattern_kind(case.site), weakest_kind(case.site)
     assert isinstance(found, PatternKind) and found <= limit, f"the pattern kind of {what} is {found}"
-    assert (get(case.site.op).equations is None) <= (found is PatternKind.OPAQUE), what
+    assert program_of(case.site) is not None or found is PatternKind.OPAQUE, what
 
 
 _SEVERAL = ("split", "ragged_dot")  # of several stages over several domains, which Algorithm 1 calls Opaque
@@ -275,12 +275,10 @@ _WEAKEST = {
 }  # fmt: skip
 
 
-def weakest_kind(name: str) -> PatternKind:
-    operator = get(name)
-    if operator.equations is None:
-        return PatternKind.OPAQUE
+def weakest_kind(site: Site) -> PatternKind:
+    name, operator = site.op, get(site.op)
     family = operator.deduce.__module__.rpartition(".")[2]
-    return PatternKind.OPAQUE if name in _SEVERAL else _WEAKEST.get(family, PatternKind.OPAQUE)
+    return PatternKind.OPAQUE if name in _SEVERAL or program_of(site) is None else _WEAKEST.get(family, PatternKind.OPAQUE)
 
 
 def accepted(name: str, use: Use) -> tuple[list[str], dict[str, str]]:

@@ -91,12 +91,12 @@ def test_what_a_function_closes_over_calls_and_has_as_defaults(monkeypatch: pyte
 
 def test_classes_and_modules_of_users_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    module = '''
+    module = """
 import helpers_of_a_test as helpers
 from helpers_of_a_test import Helper
 def through_module(x): return helpers.half(x), x
 def through_class(x): return Helper.half(x), x
-'''
+"""
     helper = "class Helper:\n    @staticmethod\n    def half(x): return x * {0}\n\ndef half(x): return x * {0}\n"
     found: set[str] = set()
     for factor in ("0.5", "0.25"):

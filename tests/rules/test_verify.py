@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, default
 from relax_eg.rules.check import check
 from relax_eg.rules.verify_formal import Proof, prove_rule
+from relax_eg.rules.verify_formal.guards import Deadline, Facts, at_least, simplified
+from relax_eg.shapes import Dim
 from relax_eg.tir.functions import FUNCTIONS
 
 more = RuleSet("more")
@@ -311,6 +314,13 @@ def test_blocks_of_any_rank() -> None:
 
     proof = prove_rule(book["sum_of_all"])
     assert (proof.status, proof.ranks) == ("proved", "0 to 2")
+
+
+def test_sizes_by_cases_are_known_of() -> None:
+    facts = Facts([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.perf_counter() + 60))
+    assert facts.entails(at_least(Dim.of("select(n <= m + 3, 5, k) - 5")))
+    assert not facts.entails(at_least(Dim.of("select(n <= m - 3, 5, k) - 5")))
+    assert simplified(Dim.of("select(n <= m, n, m)"), facts, frozenset()) is Dim.var("n")
 
 
 def test_time_is_limited() -> None:

@@ -1,0 +1,144 @@
+"""Deduction over whole modules: forward, each expression once (Relax, 4.1).
+
+What an expression gives follows from its operands' annotations alone, a call from the signature of what it calls, a
+foreign call from what it says it fills, and what follows a `match_cast` from what that asserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from relax_eg.errors import OperatorError, RelaxEgError, WellFormedError
+from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.calls import call_annotation, callees_first, signature
+from relax_eg.ir.control import deduce_control
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CONSTANT,
+    CONTROL,
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    constant_value,
+    node,
+    postorder,
+    var,
+)
+from relax_eg.ir.lattice import clash, covers
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ops.data_dependent import BY_LIBRARY, deduce_routine
+from relax_eg.ops.keys import dtype_name
+from relax_eg.ops.record import TABLE, deduce
+
+
+def deduced(module: Module) -> Module:
+    """`module` with every annotation what follows from the parameters'. O(expressions).
+
+    WellFormedError where an annotation does not follow: it contradicts what is deduced, or says more.
+    """
+    signatures = {f.name: signature(f) for f in module}
+    made: dict[str, Function] = {}
+    for f in callees_first(module):
+        made[f.name] = _Deduction(f, signatures).function()
+        signatures[f.name] = signature(made[f.name])
+    return Module(tuple(made[f.name] for f in module))
+
+
+class _Deduction:
+    def __init__(self, function: Function, signatures: dict[str, Signature]) -> None:
+        self.old = function
+        self.signatures = signatures
+        self.new: dict[Expr, Expr] = {}
+        self.place = "the result"
+
+    def function(self) -> Function:
+        f = self.old
+        blocks: list[Block] = []
+        for block in f.blocks:
+            values = self._values([b.value for b in block.bindings], [f"binding `{b.name}`" for b in block.bindings])
+            bindings = [self._binding(b, v) for b, v in zip(block.bindings, values, strict=True)]
+            blocks.append(Block(tuple(bindings), block.dataflow))
+        (result,) = self._values([f.result], ["the result"])
+        sources = {self.new.get(e, e): line for e, line in f.sources.items()}
+        return replace(f, blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
+
+    def _binding(self, b: Binding, value: Expr) -> Binding:
+        self.place = f"binding `{b.name}`"
+        self._follows(b.var, value.annotation)
+        bound = b.var if b.var.annotation == value.annotation else var(b.name, value.annotation)
+        self.new[b.var] = bound
+        return Binding(bound, value)
+
+    def _values(self, roots: Sequence[Expr], places: Sequence[str]) -> list[Expr]:
+        for root, place in zip(roots, places, strict=True):
+            self.place = place
+            for e in postorder((root,), stop=self.new.__contains__):
+                if e not in self.new:
+                    self.new[e] = self._node(e, tuple(self.new[a] for a in e.args))
+        return [self.new[r] for r in roots]
+
+    def _node(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
+        if e.op == VAR:
+            return e
+        try:
+            found = self._annotation(e, args)
+        except OperatorError as error:
+            raise self._error(e, str(error)) from None
+        self._follows(e, found)
+        if found == e.annotation and args == e.args:
+            return e
+        return node(e.op, args, e.attrs, found)
+
+    def _annotation(self, e: Expr, args: Sequence[Expr]) -> Annotation:
+        operands = tuple(a.annotation for a in args)
+        if e.op in TABLE:
+            return deduce(e.op, operands, dict(e.attrs))
+        if e.op == CONSTANT:
+            array = constant_value(e)
+            return Tensor(array.shape, dtype_name(array))
+        if e.op == TUPLE:
+            return Tuple(operands)
+        if e.op == TUPLE_GET:
+            whole, index = operands[0], e.attr("index")
+            return whole.fields[index] if isinstance(whole, Tuple) and index < len(whole.fields) else Object()
+        if e.op == SHAPE:
+            return Shape(e.attr("dims"))
+        if e.op == FUNCTION:
+            return self.signatures.get(e.attr("name"), e.annotation)
+        if e.op == CALL:
+            callee = args[0]
+            name = str(callee.attr("name")) if callee.op in (FUNCTION, VAR) else "a function"
+            return call_annotation(callee.annotation, operands[1:], name)
+        if e.op in CONTROL:
+            return deduce_control(e.op, operands, dict(e.attrs))
+        return self._foreign(e, operands)
+
+    def _foreign(self, e: Expr, operands: tuple[Annotation, ...]) -> Annotation:
+        """What a foreign call says it fills, or a match_cast asserts; it must be possible."""
+        routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
+        if routine is not None:
+            return deduce_routine(routine.name, operands, dict(e.attr("attrs")))[1]
+        if e.op == MATCH_CAST and (why := clash(operands[0], e.annotation)):
+            raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
+        return e.annotation
+
+    def _follows(self, e: Expr, found: Annotation) -> None:
+        """Refuse an annotation that does not follow from what was found for the same value."""
+        if covers(e.annotation, found) or isinstance(e.annotation, Signature):
+            return
+        why = clash(e.annotation, found)
+        text = f"it is annotated {e.annotation} and is {found}" + (f": {why}" if why else "; match_cast asserts more")
+        raise self._error(e, text)
+
+    def _error(self, e: Expr, text: str) -> RelaxEgError:
+        line = self.old.sources.get(e)
+        where = f"function `{self.old.name}`, {self.place}" + (f" ({line})" if line else "")
+        return WellFormedError(f"{where}: {text}")
