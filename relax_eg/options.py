@@ -115,10 +115,10 @@ def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequen
 
 def _trusted(rules: RuleSet) -> RuleSet:
     """`rules`, whose verdicts are on file or are reached now; RuleError at one that is refuted."""
-    for r in rules:
+    for r in (*rules, *rules.schemas):
         verdict = status(r)
         if verdict.status == "refuted":
-            raise r.error(f"is refuted and does not run: {verdict.counterexample}")
+            raise r.error(f"is refuted and does not run: {verdict.counterexample or verdict.problem}")
     return rules
 
 

@@ -21,12 +21,13 @@ from relax_eg.extract.weights import cheapest
 from relax_eg.frontends.jax_batch import batched
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of, parts
-from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, postorder
+from relax_eg.ir.expr import CALL, FUNCTION, SCAN, WHILE, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
+from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Scope
 
 # What leaves a loop is done once instead of many times; how many, a body cannot know.
 _OUTSIDE_A_LOOP = 1 / 16
@@ -51,6 +52,7 @@ class Units:
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
+    _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
@@ -83,6 +85,7 @@ class Units:
         entry = self.module.main
         self._ahead = _known_ahead(entry, weights)
         loops = _constants_of_loops(self.module)
+        self._scopes = scopes_of(self.module, self.options.scope)
         for f in callees_first(self.module):
             if f.name == entry.name:
                 continue
@@ -101,11 +104,11 @@ class Units:
         """`function` with the cheapest values. Where some parameters are the `same` at every step, also the form that
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
-        for block in function.blocks:
+        for block, scope in zip(function.blocks, self._scopes[function.name], strict=True):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
                 continue
-            forms = self._choices(block, weights, same or set(), once)
+            forms = self._choices(block, scope, weights, same or set(), once)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
@@ -114,12 +117,14 @@ class Units:
                 self._outside[function.name] = replace(function, blocks=(new[1],))
         return replace(function, blocks=tuple(blocks))
 
-    def _choices(self, block: Block, weights: set[str], same: set[str], once: float | None) -> list[list[Expr]]:
+    def _choices(
+        self, block: Block, scope: Scope, weights: set[str], same: set[str], once: float | None
+    ) -> list[list[Expr]]:
         options = self.options
         roots = [b.value for b in block.bindings]
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        with EGraph(roots, options.rules, options.scope, self._alternatives(roots)) as egraph:
+        with EGraph(roots, options.rules, scope, self._alternatives(roots)) as egraph:
             saturation = egraph.saturate(budget, options.progress)
             read = dump(egraph)
         if options.progress is not None:
@@ -162,10 +167,10 @@ class Units:
         work = [main]
         while work:
             for e in work.pop().expressions():
-                for name in functions_of(e):
-                    if name not in needed:
-                        needed[name] = self.functions[name]
-                        work.append(needed[name])
+                name = str(e.attr("name")) if e.op == FUNCTION else ""
+                if name and name not in needed:
+                    needed[name] = self.functions[name]
+                    work.append(needed[name])
         return [f for name, f in self.functions.items() if name in needed]
 
     # What rules about functions may ask.

@@ -33,7 +33,7 @@ from relax_eg.ir.expr import (
     constant_value,
     postorder,
 )
-from relax_eg.ir.module import Function, Module
+from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.shapes import Dim, Scope
@@ -54,6 +54,12 @@ def run_at(
 ) -> Any:
     """As `run_function`, with the size variables given. `scope`: what must hold of those `match_cast`s bring in."""
     return _Run(module).at(function, arrays, sizes, scope)
+
+
+def run_block(module: Module, block: Block, env: Mapping[Expr, Any], sizes: Sizes) -> tuple[Any, ...]:
+    """What the bindings of a block give, where variables have the values in `env`."""
+    run, inner = _Run(module), dict(env)
+    return tuple(run.value(b.value, inner, sizes) for b in block.bindings)
 
 
 class _Run:

@@ -18,6 +18,7 @@ from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.extract.report import CostReport
+from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import Split, split
@@ -86,26 +87,11 @@ class Program:
         """The arrays, of all parameters or of those at `only`, as JAX values of the declared dtypes. ShapeError where a
         dtype is another."""
         places = range(len(self.names)) if only is None else only
-        return [self._as_declared(x, i) for i, x in zip(places, leaves, strict=True)]
-
-    def _as_declared(self, leaf: Any, i: int) -> Any:
-        """An argument as what parameter `i` was traced as, its weak type included."""
-        where, param = f"{self.name}(): argument `{self.names[i]}`", self.params[i]
-        try:
-            aval: Any = jax.typeof(leaf)
-        except TypeError:
-            raise ShapeError(f"{where} is of type {type(leaf).__name__}; an array or number is accepted") from None
-        if str(aval.dtype) != param.dtype:
-            # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
-            is_number = getattr(aval, "weak_type", False) and not param.shape
-            if not is_number or _kind(aval.dtype) > _kind(np_dtype(param.dtype)):
-                raise ShapeError(
-                    f"{where} should be {param.dtype}, got {aval.dtype}; convert it, or optimize for that dtype"
-                )
-        elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == self.weak_in[i]:
-            return leaf
-        array = jax.lax.convert_element_type(leaf, np_dtype(param.dtype))
-        return _weak(array) if self.weak_in[i] else array
+        where = f"{self.name}(): argument"
+        return [
+            as_declared(f"{where} `{self.names[i]}`", self.params[i].tensor, x, self.weak_in[i])
+            for i, x in zip(places, leaves, strict=True)
+        ]
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The size variables' values, checked against signature and bounds."""
@@ -158,6 +144,24 @@ class Program:
 
         primal.defjvp(derivative, symbolic_zeros=True)
         return primal(*leaves)
+
+
+def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
+    """An argument as a JAX value of the declared dtype, weakly typed or not. ShapeError where it cannot be."""
+    try:
+        aval: Any = jax.typeof(leaf)
+    except TypeError:
+        raise ShapeError(f"{where} is of type {type(leaf).__name__}; an array or number is accepted") from None
+    dtype = str(aval.dtype) if declared.dtype is None else declared.dtype
+    if str(aval.dtype) != dtype:
+        # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
+        is_number = getattr(aval, "weak_type", False) and declared.ndim in (0, None) and not aval.shape
+        if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
+            raise ShapeError(f"{where} should be {dtype}, got {aval.dtype}; convert it, or optimize for that dtype")
+    elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == weak:
+        return leaf
+    array = jax.lax.convert_element_type(leaf, np_dtype(dtype))
+    return _weak(array) if weak else array
 
 
 def _without_notes(e: RelaxEgError) -> RelaxEgError:
@@ -215,6 +219,14 @@ class Check:
         sign = "<=" if self.passed else ">"
         verdict = "equal" if self.passed else "NOT equal"
         return f"{verdict}: largest relative error {self.max_error:.3g} {sign} {self.tolerance:.3g} (in {self.worst})"
+
+
+def compared(ours: Any, theirs: Any, tolerance: float) -> Check:
+    """How far results of one structure are apart."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree_util.tree_leaves(theirs), strict=True)
+    errors = [(_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in pairs]
+    worst, where = max(errors, default=(0.0, "no result"))
+    return Check(worst <= tolerance, worst, tolerance, where)
 
 
 class Optimized:
@@ -317,14 +329,8 @@ class Optimized:
         """Compare with the function as written on these arguments."""
         p = self._program
         leaves = p.check(p.leaves(args, kwargs))
-        ours = jax.tree_util.tree_leaves_with_path(self(*args, **kwargs))
-        theirs = jax.tree_util.tree_leaves(jax.jit(lambda *xs: p.original(list(xs)))(*leaves))
-        errors = [
-            (_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}")
-            for (k, x), y in zip(ours, theirs, strict=True)
-        ]
-        worst, where = max(errors, default=(0.0, "no result"))
-        return Check(worst <= self._tolerance, worst, self._tolerance, where)
+        theirs = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
+        return compared(self(*args, **kwargs), theirs, self._tolerance)
 
     def __repr__(self) -> str:
         r = self.report

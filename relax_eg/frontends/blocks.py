@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, node, postorder, tuple_
+from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, VAR, Expr, node, postorder, tuple_
 from relax_eg.ir.expr import var as variable
 from relax_eg.ir.module import Binding, Block, Function
 
@@ -56,7 +56,7 @@ def make_function(
 
 
 def _atomic(e: Expr) -> bool:
-    return e.op in (VAR, CONSTANT)
+    return e.op in (VAR, CONSTANT, FUNCTION, SHAPE)
 
 
 def _exported(roots: Sequence[Sequence[Expr]]) -> list[list[Expr]]:

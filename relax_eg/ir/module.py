@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of
-from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.expr import MATCH_CAST, Expr, postorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,13 @@ class Function:
     def size_variables(self) -> tuple[str, ...]:
         """Names of the size variables the parameters bring in, sorted."""
         return tuple(sorted({v for p in self.params for d in dims_of(p.annotation) for v in d.variables}))
+
+    @property
+    def cast_variables(self) -> tuple[str, ...]:
+        """Names of the size variables that the function's `match_cast`s bring in, sorted."""
+        steps = [b.value for block in self.blocks if not block.dataflow for b in block.bindings]
+        found = {v for e in steps if e.op == MATCH_CAST for d in dims_of(e.annotation) for v in d.variables}
+        return tuple(sorted(found - set(self.size_variables)))
 
     def expressions(self) -> list[Expr]:
         """Every expression of the body once, operands first."""

@@ -24,6 +24,7 @@ from relax_eg.rules.check import CHECKER_VERSION, Verdict, raised, remembered
 from relax_eg.rules.domain import instances
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule import Rule
+from relax_eg.rules.schemas import Schema
 
 FORMAT_VERSION = 1
 # Raise when the formal checker changes what it accepts: proofs on file are then taken for tests.
@@ -33,8 +34,10 @@ BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
 _INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, list, dict)
 
 
-def content_hash(rule: Rule) -> str:
+def content_hash(rule: Rule | Schema) -> str:
     """The key of `rule`: equal keys have equal verdicts."""
+    if isinstance(rule, Schema):
+        return blake2b(_schema_text(rule).encode(), digest_size=16).hexdigest()
     signature = [(n, tuple(map(str, s.dims)), s.dtype) for n, s in rule.signature.items()]
     declared = (
         rule.name, signature,
@@ -42,6 +45,16 @@ def content_hash(rule: Rule) -> str:
     )  # fmt: skip
     text = "\n".join([repr(declared), *_function_text(rule)])
     return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _schema_text(schema: Schema) -> str:
+    """The file that a schema is written in, for one that ships. Any other is tested once in a process: what its
+    function uses may be anything."""
+    text = repr((schema.name, CHECKER_VERSION))
+    module = schema.propose.__module__
+    if not module.startswith("relax_eg.rules.book."):
+        return f"{text} {id(schema.propose)}"
+    return text + Path(BOOK_VERDICTS.parent / f"{module.rpartition('.')[2]}.py").read_text(encoding="utf-8")
 
 
 def _function_text(rule: Rule) -> Iterator[str]:
@@ -146,7 +159,7 @@ def _known() -> dict[str, dict[str, Any]]:
     return verdicts
 
 
-def known_verdict(rule: Rule) -> Verdict | None:
+def known_verdict(rule: Rule | Schema) -> Verdict | None:
     """The shipped verdict on a rule of this content, if there is one."""
     entry = _known().get(content_hash(rule))
     if entry is None:
@@ -155,12 +168,12 @@ def known_verdict(rule: Rule) -> Verdict | None:
     return Verdict(rule, entry["status"], entry["samples"], **more)
 
 
-def status(rule: Rule) -> Verdict:
+def status(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`: shipped, given earlier, or given now."""
     return known_verdict(rule) or remembered(rule)
 
 
-def write_verdicts(rules: Iterable[Rule], path: Path = BOOK_VERDICTS) -> None:
+def write_verdicts(rules: Iterable[Rule | Schema], path: Path = BOOK_VERDICTS) -> None:
     """Test `rules` as far as that is not known, try to prove what is tested, and write their verdicts, in a fixed
     order."""
     entries: dict[str, dict[str, Any]] = {}
@@ -178,7 +191,8 @@ def main() -> None:
     """Write the verdicts on the shipped books; a refuted rule is an error."""
     from relax_eg.rules.book import default
 
-    write_verdicts(default)
-    refuted = [str(v) for v in map(status, default) if v.status == "refuted"]
+    everything = (*default, *default.schemas)
+    write_verdicts(everything)
+    refuted = [str(v) for v in map(status, everything) if v.status == "refuted"]
     if refuted:
         raise SystemExit("\n".join(refuted))

@@ -25,10 +25,12 @@ import numpy as np
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import is_float
 from relax_eg.rules import samples as draws
+from relax_eg.rules.check_schemas import first_difference
 from relax_eg.rules.domain import instances, need_instance
 from relax_eg.rules.judge import Absent, Case, Judge, accurate, exactly, is_rational, over_the_reals, same_bits
 from relax_eg.rules.rule import Instance, Rule, RuleSet
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
+from relax_eg.rules.schemas import Schema
 from relax_eg.rules.witness import Counterexample, witness
 
 # Raise when a change makes the checker stricter: verdicts on disk and in memory are then given anew.
@@ -51,7 +53,7 @@ class Verdict:
     "modular" (integers modulo 2^w) or "real", and `ranks` tells of which ranks of `*b` blocks ("all", "0 to 3", "").
     """
 
-    rule: Rule
+    rule: Rule | Schema
     status: Status
     samples: int
     counterexample: Counterexample | None = None
@@ -183,21 +185,32 @@ def require_tested(rule: Rule) -> None:
         raise RuleError(str(verdict))
 
 
-def remembered(rule: Rule) -> Verdict:
+def remembered(rule: Rule | Schema) -> Verdict:
     """The verdict on `rule`, from memory where one of the same content was given."""
     from relax_eg.rules.certificates import content_hash
 
     key = content_hash(rule)
     found = _verdicts.get(key)
     if found is None:
-        found = _verdicts[key] = check(rule)
+        found = _verdicts[key] = _tested(rule)
         return found
     return Verdict(rule, found.status, found.samples, found.counterexample, 0.0, found.problem)
 
 
+def _tested(rule: Rule | Schema) -> Verdict:
+    if isinstance(rule, Rule):
+        return check(rule)
+    started = time.perf_counter()
+    right, problem = first_difference(rule)
+    if not right and not problem:
+        problem = "  it proposes nothing for any of the loops and calls it is tested on"
+    seconds = time.perf_counter() - started
+    return Verdict(rule, "refuted" if problem else "tested", right, None, seconds, problem)
+
+
 def raised(verdict: Verdict) -> Verdict:
     """`verdict`; where it is "tested" and the formal checker proves the rule, "proved"."""
-    if verdict.status != "tested":
+    if verdict.status != "tested" or isinstance(verdict.rule, Schema):
         return verdict
     from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
 
@@ -242,25 +255,27 @@ class Report:
         return "\n".join(chain(lines, (f"\n{v}" for v in self.refuted)))
 
 
-def verify(rules: Rule | RuleSet | Iterable[Rule] | str | Path) -> Report:
+def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
     """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes; no
     verdict is taken from memory."""
     if isinstance(rules, (str, Path)):
-        chosen: Iterable[Rule] = _rules_of(Path(rules))
+        chosen: Iterable[Rule | Schema] = _rules_of(Path(rules))
+    elif isinstance(rules, RuleSet):
+        chosen = (*rules, *rules.schemas)
     else:
-        chosen = (rules,) if isinstance(rules, Rule) else rules
+        chosen = (rules,) if isinstance(rules, (Rule, Schema)) else rules
     return Report(tuple(_verdict(r) for r in chosen))
 
 
-def _verdict(rule: Rule) -> Verdict:
+def _verdict(rule: Rule | Schema) -> Verdict:
     started = time.perf_counter()
     try:
-        return raised(check(rule))
+        return raised(_tested(rule))
     except RuleError as e:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 
 
-def _rules_of(path: Path) -> list[Rule]:
+def _rules_of(path: Path) -> list[Rule | Schema]:
     if not path.is_file():
         raise RuleError(f"no file of rules at {path}")
     with unchecked():
@@ -269,4 +284,4 @@ def _rules_of(path: Path) -> list[Rule]:
     if not sets:
         raise RuleError(f"{path}: the file makes no RuleSet")
     # One set may be the sum of others: each rule once.
-    return list({id(r): r for s in sets for r in s}.values())
+    return list({id(r): r for s in sets for r in (*s, *s.schemas)}.values())

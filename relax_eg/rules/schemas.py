@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from relax_eg.errors import RuleError
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
@@ -49,6 +50,15 @@ class Schema:
     numerics: Numerics
     tags: frozenset[str]
     propose: Callable[[Expr, Functions], Expr | None]
+
+    @property
+    def where(self) -> str:
+        """File and line of the function that proposes."""
+        code = getattr(self.propose, "__code__", None)
+        return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}" if code is not None else "<rule>"
+
+    def error(self, text: str) -> RuleError:
+        return RuleError(f"{self.where} rule `{self.name}`: {text}")
 
     def __str__(self) -> str:
         return f"{self.name}: {self.doc}"

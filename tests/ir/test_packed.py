@@ -50,7 +50,7 @@ def through(module: ir.Module, held: Held | None = None) -> tuple[ir.Module, byt
     return unpack(json.loads(json.dumps(data)), blob, held), blob
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(modules())
 def test_any_module_comes_back(module: ir.Module) -> None:
     again, _ = through(module)

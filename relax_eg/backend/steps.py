@@ -1,0 +1,248 @@
+"""Programs that XLA cannot take as one: their dataflow blocks are compiled, the steps between them done one by one.
+
+A block becomes one XLA program for each combination of the sizes it meets, a function without steps likewise. Between
+them run, in order, what only the values decide: library calls that do not say their sizes, `match_cast`s, effects, the
+calls of functions that have such steps, and of a `cond` the one branch that is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from relax_eg.backend.checks import Fit, cast_fits, signature_fit
+from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
+from relax_eg.backend.optimized import Check, Optimized, Program, Ready, Variant, as_declared, compared
+from relax_eg.errors import OptionError, ShapeError, TraceError
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.control import parts
+from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, np_dtype, postorder
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.ir.steps import is_data_dependent, stepped_functions
+from relax_eg.shapes import Scope
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Static:
+    """What is known while JAX traces: sizes, shapes, names of functions."""
+
+    value: Any
+
+
+def _packed(value: Any) -> Any:
+    """`value` for `jax.jit`: arrays as they are, everything else static."""
+    if hasattr(value, "dtype"):
+        return value
+    return tuple(map(_packed, value)) if isinstance(value, tuple) else _Static(value)  # type: ignore[reportUnknownArgumentType]
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, _Static):
+        return value.value
+    return tuple(map(_unpacked, value)) if isinstance(value, tuple) else value  # type: ignore[reportUnknownArgumentType]
+
+
+class _Compiled:
+    """`run(values, sizes)` as an XLA program for each combination of shapes, sizes and what else is no array."""
+
+    def __init__(self, run: Callable[[tuple[Any, ...], dict[str, int]], Any]) -> None:
+        def traced(values: tuple[Any, ...], sizes: _Static) -> Any:
+            return _packed(run(_unpacked(values), dict(sizes.value)))
+
+        self._jitted = jax.jit(traced)
+
+    def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+        return _unpacked(self._jitted(_packed(tuple(values)), _Static(tuple(sorted(sizes.items())))))
+
+
+class _Block:
+    """A dataflow block, compiled."""
+
+    def __init__(self, module: Module, block: Block, known: Sequence[str]) -> None:
+        values = [b.value for b in block.bindings]
+        self.reads = [e for e in postorder(values) if e.op == VAR]
+        inside = Function("block", (), (block,), values[0])
+        self.sizes = sorted(missing_sizes(inside, known))
+        self.run = _Compiled(lambda given, sizes: run_block(module, block, dict(zip(self.reads, given)), sizes))  # noqa: B905
+
+
+class _Plan:
+    """A function that has steps: its blocks compiled, its checks settled."""
+
+    def __init__(self, module: Module, function: Function) -> None:
+        self.function = function
+        self.fit = signature_fit(function.name, function.params)
+        self.casts: dict[Expr, Fit] = cast_fits(function)
+        known = (*function.size_variables, *function.cast_variables)
+        self.blocks = [_Block(module, b, known) if b.dataflow and b.bindings else None for b in function.blocks]
+
+
+class Runner:
+    """Runs the entry of a module. `scope`: what must hold of its sizes."""
+
+    def __init__(self, module: Module, scope: Scope) -> None:
+        self.module = module
+        self.scope = scope
+        self.stepped = stepped_functions(module)
+        self._functions = {f.name: f for f in module}
+        self._plans: dict[str, _Plan] = {}
+        self._whole: dict[str, _Compiled] = {}
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """What the entry returns for arrays, shapes and tuples of them. ShapeError or BoundsError before anything runs
+        where they do not fit."""
+        return self._function(self.module.main, args, self.scope)
+
+    def _function(self, f: Function, args: Sequence[Any], scope: Scope | None = None) -> Any:
+        sizes = signature_fit(f.name, f.params).bind(args)
+        if scope is not None:
+            scope.check(sizes, f.name)
+        if f.name in self.stepped:
+            return self._steps(f, args, sizes, scope)
+        if f.name not in self._whole:
+            self._whole[f.name] = _Compiled(lambda given, known: run_at(self.module, f, given, known, scope))
+        return self._whole[f.name](args, sizes)
+
+    def _steps(self, f: Function, args: Sequence[Any], sizes: dict[str, int], scope: Scope | None) -> Any:
+        plan = self._plans.get(f.name)
+        if plan is None:
+            plan = self._plans[f.name] = _Plan(self.module, f)
+        env: dict[Expr, Any] = dict(zip(f.params, args, strict=True))
+        for block, compiled in zip(f.blocks, plan.blocks, strict=True):
+            if compiled is not None:
+                known = {v: sizes[v] for v in compiled.sizes if v in sizes}
+                values = compiled.run([env[e] for e in compiled.reads], known)
+                env.update(zip((b.var for b in block.bindings), values, strict=True))
+                continue
+            for b in block.bindings:
+                env[b.var] = self._step(plan, b, env, sizes, scope)
+        return self._value(f.result, env, sizes)
+
+    def _step(self, plan: _Plan, b: Binding, env: dict[Expr, Any], sizes: dict[str, int], scope: Scope | None) -> Any:
+        e = b.value
+        if e.op == MATCH_CAST:
+            value = self._value(e.args[0], env, sizes)
+            new_sizes(plan.casts[b.var], value, sizes, scope, plan.function.name)
+            return value
+        args = [self._value(a, env, sizes) for a in e.args]
+        if e.op == CALL:
+            return self._function(self._functions[args[0]], args[1:])
+        if e.op in CONTROL:
+            return self._control(e, args, sizes)
+        return library_call(e, args, sizes)
+
+    def _value(self, e: Expr, env: dict[Expr, Any], sizes: dict[str, int]) -> Any:
+        """An operand of a step, or a result: little beside variables."""
+        if e in env:
+            return env[e]
+        (value,) = run_block(self.module, Block((Binding(e, e),)), env, sizes)
+        return value
+
+    def _control(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Any:
+        p = parts(e.op, args, dict(e.attrs))
+        functions = [self._functions[name] for name in p.functions]
+        if e.op == COND:
+            return self._function(functions[min(max(int(p.index), 0), len(functions) - 1)], p.constants)
+        carry: tuple[Any, ...] = p.carry
+        if e.op == WHILE:
+            while self._function(functions[0], (*p.condition_constants, *carry)):
+                carry = self._function(functions[1], (*p.constants, *carry))
+            return carry
+        if e.op != SCAN:
+            raise TraceError(f"{e.op}: a function that has steps cannot run on several devices")
+        steps = range(int(e.attr("length").evaluate(sizes)))
+        ys: list[tuple[Any, ...]] = []
+        for i in reversed(steps) if e.attr("reverse") else steps:
+            result = self._function(functions[0], (*p.constants, *carry, *(x[i] for x in p.xs)))
+            carry = result[: len(carry)]
+            ys.append(result[len(carry) :])
+        ys = ys[::-1] if e.attr("reverse") else ys
+        assert isinstance(e.annotation, Tuple)
+        rest = e.annotation.fields[len(carry) :]
+        return (*carry, *(_stacked([y[i] for y in ys], a, sizes) for i, a in enumerate(rest)))
+
+
+def _stacked(values: Sequence[Any], a: Annotation, sizes: Mapping[str, int]) -> Any:
+    if values:
+        return jnp.stack(values)
+    if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
+        raise ShapeError(f"scan: no step is made, and how large its result {a} would be is not known")
+    return jnp.zeros([int(d.evaluate(sizes)) for d in a.shape], np_dtype(a.dtype))
+
+
+class InSteps(Optimized):
+    """An optimized module whose entry XLA cannot take as one program: called like any optimized function, it runs block
+    by block. `as_written`: the module before."""
+
+    def __init__(self, program: Program, variants: tuple[Variant, ...], tolerance: float, as_written: Module) -> None:
+        self._program = program
+        self.variants = variants
+        self._tolerance = tolerance
+        self._weights = ()
+        self._written = Runner(as_written, program.scope)
+        self._chosen = self._written if program.module is None else Runner(program.module, program.scope)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit, before anything runs, and
+        for sizes that do not, as soon as they are known."""
+        return self._chosen.run(self._values(args, kwargs))
+
+    def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        p = self._program
+        try:
+            given, named = p.bind(args, kwargs)
+        except TypeError as e:
+            raise ShapeError(f"{p.name}(): {e}") from None
+        values = [*given, *named.values()]
+        if len(values) != len(p.params):
+            raise ShapeError(f"{p.name}() takes {len(p.params)} arguments, got {len(values)}")
+        if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(values)):
+            raise TraceError(self._why())
+        named_values = zip(p.params, values, strict=True)
+        return [_as_value(f"{p.name}(): argument `{q.attr('name')}`", q.annotation, x) for q, x in named_values]
+
+    def _why(self) -> str:
+        """Why the program is no JAX function."""
+        runner, name = self._chosen, self._program.name
+        accepted = f"\n  accepted: a call of what optimize returned, {name}(...), outside of jax.jit, grad and vmap"
+        for f in runner.module:
+            for b in (b for block in f.blocks for b in block.bindings):
+                if is_data_dependent(b.value):
+                    what = b.value.attr("name").rpartition(".")[2]
+                    return (
+                        f"{name}() runs in steps and is no JAX function: how large `{b.name}`, the result of `{what}`"
+                        f"{'' if f.name == name else f' in {f.name}()'}, is depends on values{accepted}"
+                    )
+        if name in runner.stepped:
+            return f"{name}() runs in steps and is no JAX function: which branch runs decides about sizes{accepted}"
+        return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
+
+    def to_jax(self) -> Callable[..., Any]:
+        raise TraceError(self._why())
+
+    def prepare(self, *weights: Any, **named: Any) -> Ready:
+        raise OptionError("prepare(): what runs in steps is not prepared; call it with all its arguments")
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        values = self._values(args, kwargs)
+        return compared(self._chosen.run(values), self._written.run(values), self._tolerance)
+
+
+def _as_value(where: str, a: Annotation, value: Any) -> Any:
+    """An argument as what its parameter is declared to be."""
+    if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
+        fields = enumerate(zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
+        return tuple(_as_value(f"{where}[{i}]", f, x) for i, (f, x) in fields)
+    if isinstance(a, Shape) and isinstance(value, (tuple, list)):
+        sizes = list[Any](value)  # type: ignore[reportUnknownArgumentType]
+        if all(isinstance(n, (int, np.integer)) for n in sizes):
+            return tuple(int(n) for n in sizes)
+    return as_declared(where, a, value) if isinstance(a, Tensor) else value

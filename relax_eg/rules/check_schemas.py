@@ -1,0 +1,171 @@
+"""Testing rules about functions: what a schema proposes for random loops and calls is computed, exactly, beside them.
+
+The loops are small and their bodies random: products with a matrix that stays the same, of what is carried, of what is
+gone over, sums of these. Lengths are 0 to 3, values small integers, arithmetic exact, so what differs differs for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.calls import call_function, function_ref
+from relax_eg.ir.control import scan, while_loop
+from relax_eg.ir.expr import Expr, const, tuple_, tuple_get, var
+from relax_eg.ir.module import Function, Module, pure_function
+from relax_eg.ops import api as op
+from relax_eg.ops.interpret import evaluate
+from relax_eg.rules.schemas import Schema
+from relax_eg.shapes import Dim
+
+PROGRAMS = 60
+_VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One program before and after, with inputs."""
+
+    module: Module
+    node: Expr
+    args: tuple[Any, ...]
+
+
+@dataclass
+class Known:
+    """What a schema may ask (`schemas.Functions`), answered for a module as it stands."""
+
+    functions: dict[str, Function]
+    ahead: Sequence[bool] = ()
+    _made: int = field(default=0)
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        found = self.functions.get(name)
+        return found if found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow else None
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        return self.ahead or (False,) * len(self.functions[name].params)
+
+    def add(self, function: Function, suffix: str) -> Function:
+        self._made += 1
+        made = replace(function, name=f"{function.name}_{suffix}{self._made}")
+        self.functions[made.name] = made
+        return made
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        """The function over slices, as a scan that carries nothing."""
+        step = self.add(replace(function, result=_as_tuple(function.result)), "step")
+        params = [
+            var(str(p.attr("name")), _stacked(p.annotation, length) if m else p.annotation)
+            for p, m in zip(function.params, mapped, strict=True)
+        ]
+        # A scan takes first what stays and then what it goes over.
+        if list(mapped) != sorted(mapped):
+            return None
+        same = [p for p, m in zip(params, mapped, strict=True) if not m]
+        value = scan(function_ref(step), same, (), params[len(same) :], length=length)
+        count = len(step.result.args)
+        return pure_function(f"{function.name}_batched", params, [tuple_get(value, i) for i in range(count)])
+
+
+def first_difference(schema: Schema, programs: int = PROGRAMS) -> tuple[int, str]:
+    """How many proposals of `schema` were right, and the first that was not, told with its inputs ("" if none)."""
+    right = 0
+    for seed in range(programs):
+        trial, known = _trial(np.random.default_rng(seed))
+        try:
+            proposed = schema.propose(trial.node, known)
+            if proposed is None:
+                continue
+            before, after = (_value(trial, e, known) for e in (trial.node, proposed))
+        except RelaxEgError as e:
+            return right, f"  {e}\n{trial.module}"
+        if not _equal(before, after):
+            inputs = "\n".join(
+                f"  {p.attr('name')} = {np.asarray(a).tolist()}"
+                for p, a in zip(trial.module.main.params, trial.args, strict=True)
+            )
+            shown = Module((_main(trial.module.main.params, proposed), *known.functions.values()))
+            return right, f"{trial.module}\n  becomes\n{shown}\n  at\n{inputs}\n  {before} became {after}"
+        right += 1
+    return right, ""
+
+
+def _value(trial: Trial, e: Expr, known: Known) -> tuple[Any, ...]:
+    module = Module((_main(trial.module.main.params, e), *known.functions.values()))
+    found = evaluate(module, trial.args, domain="exact")
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _main(params: Sequence[Expr], e: Expr) -> Function:
+    return Function("main", tuple(params), (), e)
+
+
+def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+    pairs = zip(before, after, strict=False)
+    return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
+
+
+def _trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    kind = ("scan", "while", "call")[int(rng.integers(3))]
+    k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
+    matrix, same, carried, xs = (
+        var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR), var("x", Tensor("t k") if kind == "scan" else _VECTOR)
+    )  # fmt: skip
+    count = var("n", _COUNT)
+    body = _body(rng, kind)
+    known = Known({body.name: body}, (True, True, False, False) if kind == "call" else ())
+    params = (matrix, same, carried, xs)
+    if kind == "scan":
+        reverse = bool(rng.integers(2))
+        node = scan(function_ref(body), (matrix, same), (carried,), (xs,), length=Dim.var("t"), reverse=reverse)
+    elif kind == "call":
+        node = call_function(function_ref(body), params)
+    else:
+        params = (matrix, same, carried, count)
+        limit, i, h = var("x0", _COUNT), var("x1", _COUNT), var("x2", _VECTOR)
+        known.functions["condition"] = pure_function("condition", (limit, i, h), [op.less(i, limit)])
+        condition = function_ref(known.functions["condition"])
+        node = while_loop(condition, function_ref(body), (count,), (matrix, same), (const(0), carried))
+    module = Module((_main(params, node), *known.functions.values()))
+
+    def drawn(*shape: int) -> Any:
+        return rng.integers(-2, 3, shape).astype(object)
+
+    last: Any = np.asarray(t, object) if kind == "while" else drawn(t, k) if kind == "scan" else drawn(k)
+    return Trial(module, node, (drawn(k, k), drawn(k), drawn(k), last)), known
+
+
+def _body(rng: np.random.Generator, kind: str) -> Function:
+    """A random body over a matrix and a vector that stay the same, a carried vector, and one gone over or a counter."""
+    w, c, h = var("x0", _MATRIX), var("x1", _VECTOR), var("x3" if kind == "while" else "x2", _VECTOR)
+    i, x = var("x2", _COUNT), var("x3", _VECTOR)
+    matrices: list[Expr] = [w, op.matmul(w, w)]
+    vectors: list[Expr] = [c, h] if kind == "while" else [c, h, x, op.matmul(x, matrices[int(rng.integers(2))])]
+    for _ in range(int(rng.integers(3, 8))):
+        a, b = (vectors[int(rng.integers(len(vectors)))] for _ in range(2))
+        m = matrices[int(rng.integers(len(matrices)))]
+        made = (op.matmul(m, a), op.matmul(a, m), op.add(a, b), op.subtract(a, b), op.multiply(a, b))
+        vectors.append(made[int(rng.integers(len(made)))])
+    outputs = vectors[-1], vectors[-1 - int(rng.integers(3))]
+    if kind == "while":
+        return _returning("body", (w, c, i, h), (op.add(i, const(1)), outputs[0]))
+    return _returning("body", (w, c, h, x), outputs)
+
+
+def _returning(name: str, params: Sequence[Expr], outputs: Sequence[Expr]) -> Function:
+    made = pure_function(name, params, outputs)
+    return replace(made, result=_as_tuple(made.result))
+
+
+def _as_tuple(result: Expr) -> Expr:
+    return result if result.op == "tuple" else tuple_((result,))
+
+
+def _stacked(a: Any, length: Dim) -> Tensor:
+    return Tensor((length, *(a.shape or ())), a.dtype)

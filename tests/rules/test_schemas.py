@@ -1,0 +1,121 @@
+"""Rules about functions are tested like all others, and wrong ones are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import relax_eg as rx
+from relax_eg.ir import CALL, SCAN, Expr, call_function
+from relax_eg.ir.control import parts, scan
+from relax_eg.rules import RuleSet, Schema
+from relax_eg.rules.book.functions import functions
+from relax_eg.rules.certificates import content_hash, known_verdict
+from relax_eg.rules.schemas import Functions
+
+
+@pytest.mark.parametrize("schema", functions.schemas, ids=lambda s: s.name)
+def test_what_ships_is_tested_and_on_file(schema: Schema) -> None:
+    (verdict,) = rx.verify(schema)
+    assert verdict.status == "tested" and verdict.samples >= 10
+    on_file = known_verdict(schema)
+    assert on_file is not None and on_file.samples == verdict.samples
+
+
+def test_the_table_lists_them() -> None:
+    text = str(rx.verify(functions))
+    assert all(s.name in text for s in functions.schemas) and "3 rules, 0 proved, 0 refuted" in text
+
+
+def forwards(e: Expr, known: Functions) -> Expr | None:
+    """Forgets that a scan may go backwards."""
+    if e.op != SCAN:
+        return None
+    p = parts(e.op, e.args, dict(e.attrs))
+    return scan(p.functions[0], p.constants, p.carry, p.xs, length=e.attr("length"))
+
+
+def twice(e: Expr, known: Functions) -> Expr | None:
+    """Calls with what the call gave."""
+    if e.op != CALL:
+        return None
+    return call_function(e.args[0], [*e.args[1:3], e[0], e.args[4]])
+
+
+def cut_short(e: Expr, known: Functions) -> Expr | None:
+    """Keeps only the first of what a body computes."""
+    if e.op != SCAN:
+        return None
+    p = parts(e.op, e.args, dict(e.attrs))
+    body = known.best(str(p.functions[0].attr("name")))
+    if body is None:
+        return None
+    from relax_eg.ir import function_ref, tuple_
+
+    first = body.result.args[0]
+    shorter = known.add(replace(body, result=tuple_((first, first))), "short")
+    return scan(
+        function_ref(shorter), p.constants, p.carry, p.xs, length=e.attr("length"), reverse=bool(e.attr("reverse"))
+    )
+
+
+def silent(e: Expr, known: Functions) -> Expr | None:
+    return None
+
+
+def schema(propose: Callable[[Expr, Functions], Expr | None]) -> Schema:
+    return Schema(propose.__name__, propose.__doc__ or "", "exact", frozenset(), propose)
+
+
+@pytest.mark.parametrize("wrong", [forwards, twice, cut_short])
+def test_a_wrong_one_is_refuted_and_does_not_run(wrong: Callable[..., Expr | None]) -> None:
+    (verdict,) = rx.verify(schema(wrong))
+    assert verdict.status == "refuted"
+    assert "becomes" in verdict.problem and " at\n  w = " in verdict.problem
+    assert str(verdict).startswith(
+        f"test_schemas.py:{wrong.__code__.co_firstlineno} rule `{wrong.__name__}` is refuted"
+    )
+    with pytest.raises(rx.errors.RuleError, match=rf"rule `{wrong.__name__}`: is refuted and does not run"):
+        rx.optimize(jnp.sin, "n", rules=RuleSet("wrong", schemas=[schema(wrong)]))
+
+
+def test_one_that_proposes_nothing_is_not_trusted() -> None:
+    (verdict,) = rx.verify(schema(silent))
+    assert verdict.status == "refuted" and "it proposes nothing" in verdict.problem
+
+
+def test_other_content_is_another_rule() -> None:
+    assert content_hash(schema(forwards)) != content_hash(replace(schema(twice), name="forwards"))
+
+
+def test_sets_of_them() -> None:
+    default = rx.rules.default
+    assert "loop_steps" in default and "loop_steps" not in default - "loops"
+    assert [s.name for s in (default - "loop_steps").schemas] == ["loop_invariants", "calls_ahead"]
+    assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
+    assert (rx.rules.algebra + functions).schemas == functions.schemas
+    assert "loop_steps: a contraction" in str(default)
+
+
+def test_what_may_not_move() -> None:
+    """What depends on the step before, and what has an effect, stays."""
+
+    def waits(x, w):
+        return jax.lax.scan(lambda h, row: (jnp.tanh((h + row) @ w), None), jnp.zeros(128), x)[0]
+
+    best = rx.optimize(waits, "t 128", "128 128", at={"t": 100})
+    assert not {"loop_steps", "loop_invariants"} & set(best.report.rules)
+
+    def tells(x, w):
+        def step(h, row):
+            jax.debug.print("{}", h[0])
+            return jnp.tanh(h + row @ w), None
+
+        return jax.lax.scan(step, jnp.zeros(128), x)[0]
+
+    best = rx.optimize(tells, "t 128", "128 128", at={"t": 100})
+    assert not {"loop_steps", "loop_invariants"} & set(best.report.rules)
