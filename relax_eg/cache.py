@@ -26,8 +26,8 @@ from typing import Any
 from relax_eg.debug import stage, tell
 from relax_eg.errors import OptionError
 from relax_eg.extract.report import CostReport
+from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
-from relax_eg.frontends.jax_trace import Traced
 from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
@@ -90,7 +90,7 @@ class Found:
 class Place:
     """Where in the cache the search for one program with certain options has its entry."""
 
-    def __init__(self, store: Store, key: str, traced: Traced) -> None:
+    def __init__(self, store: Store, key: str, traced: Source) -> None:
         self._store = store
         self.key = key
         self._traced = traced
@@ -148,7 +148,7 @@ class Place:
 
 
 @stage("cache")
-def place_of(traced: Traced, options: Options) -> Place | None:
+def place_of(traced: Source, options: Options) -> Place | None:
     """The place of a program's entry; None where the cache is off, or the program cannot be told from others."""
     if not _is_on():
         return None
@@ -160,12 +160,12 @@ def place_of(traced: Traced, options: Options) -> Place | None:
     return None
 
 
-def _tell_why_not(traced: Traced, error: Exception) -> None:
+def _tell_why_not(traced: Source, error: Exception) -> None:
     why = str(error) if isinstance(error, NoContentError) else f"{type(error).__name__}: {error}"
     tell(1, f"{traced.name} is not cached: {why}")
 
 
-def key_of(traced: Traced, options: Options) -> str:
+def key_of(traced: Source, options: Options) -> str:
     """The hash of all that a search depends on. NoContentError where some of it does not show its content."""
     if TABLE != _OPERATORS:
         names = ", ".join(name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator)

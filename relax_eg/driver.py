@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized, Program, Variant
+from relax_eg.backend.steps import InSteps
 from relax_eg.cache import Found, Place, place_of, version_of
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
@@ -23,7 +23,9 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, price_program
 from relax_eg.extract.weights import prepared_bytes
-from relax_eg.frontends.jax_trace import Traced, trace_function
+from relax_eg.frontends import Source
+from relax_eg.frontends.jax_trace import trace_function
+from relax_eg.frontends.modules import written
 from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
@@ -108,23 +110,13 @@ def _traced(
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
     bounds: Bounds | None,
-) -> Traced:
+) -> Source:
     # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
     decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
         if specs or kwspecs:
             raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
-        module, main = program, program.main
-        check_module(module)
-
-        def run(*arrays: Any) -> Any:
-            return run_function(module, main, arrays)
-
-        # The module's own names: weights, errors and the optimized module speak of them.
-        names = [str(p.attr("name")) for p in main.params]
-        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
-        run.__signature__ = signature  # type: ignore[reportFunctionMemberAccess]
-        return trace_function(run, tuple(p.annotation for p in main.params), name=main.name)
+        return written(program, run_function)
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
     return trace_function(program, specs, kwspecs, bounds={k: (a, b) for k, (a, b) in decided.items() if b is not None})
@@ -134,7 +126,7 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimized(traced: Traced, options: Options, found: Found) -> Optimized:
+def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     program = Program(
         traced.fn,
         traced.identifier,
@@ -156,10 +148,13 @@ def _optimized(traced: Traced, options: Options, found: Found) -> Optimized:
     chosen = found.module
     # What was kept as written is walked only if somebody looks at it.
     variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
-    return Optimized(program, (variant,), options.weights, _TOLERANCES[options.numerics[-1]])
+    tolerance = _TOLERANCES[options.numerics[-1]]
+    if traced.in_steps:
+        return InSteps(program, (variant,), tolerance, traced.module)
+    return Optimized(program, (variant,), options.weights, tolerance)
 
 
-def _search(traced: Traced, options: Options, place: Place | None) -> Found:
+def _search(traced: Source, options: Options, place: Place | None) -> Found:
     """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
     started = time.perf_counter()
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
@@ -214,7 +209,7 @@ def _pays(prices: Sequence[tuple[ProgramCost, ProgramCost]]) -> bool:
 
 
 def _report(
-    traced: Traced,
+    traced: Source,
     module: Module,
     prices: tuple[ProgramCost, ProgramCost],
     kept: bool,
@@ -236,7 +231,7 @@ def _report(
     return CostReport(
         name=traced.name,
         target=options.profile.name,
-        execution="whole",
+        execution="in steps" if traced.in_steps else "whole",
         at=binding,
         before=prices[0],
         after=prices[0] if kept else prices[1],

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
+from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.profile import Profile, profile
-from relax_eg.frontends.jax_trace import Traced
+from relax_eg.frontends import Source
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
@@ -18,8 +19,6 @@ from relax_eg.shapes import Scope
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
 Bounds = Mapping[str, tuple[int | None, int | None] | int]
-
-ASSUMED_SIZE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, budget: Any, pro
 
 
 def read_options(
-    traced: Traced,
+    traced: Source,
     rules: RuleSet | None,
     target: str | Profile,
     at: Sizes | Sequence[Sizes] | None,
@@ -65,7 +64,7 @@ def read_options(
     progress: Progress | None,
     sharing: Any,
 ) -> Options:
-    name, known = traced.name, traced.size_variables
+    name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
     if sharing not in ("on", "off"):
@@ -75,8 +74,10 @@ def read_options(
     for v, bound in (bounds or {}).items():
         scope.bound(v, bound)
         low, _ = scope.bounds(v)
-        if low is not None and low < 1:
+        if low is not None and low < 1 and v in traced.size_variables:
             raise BoundsError(f"{name}(): the lower bound of {v} is {low}; a traced program takes sizes >= 1")
+    for v in traced.cast_variables:  # how much of something there is depends on values, and may be nothing
+        scope.declare(v, 0, said_by="match_cast")
     given: list[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else list(at)
     assumed = False
     bindings: list[dict[str, int]] = []
@@ -122,10 +123,12 @@ def _trusted(rules: RuleSet) -> RuleSet:
     return rules
 
 
-def _weights(traced: Traced, weights: Sequence[str | int]) -> tuple[str, ...]:
+def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
     names = traced.arg_names
     if isinstance(weights, str):
         weights = (weights,)
+    if weights and traced.in_steps:
+        raise OptionError(f"weights: {traced.name}() runs in steps, and nothing is prepared for it; leave them out")
     found: list[str] = []
     for w in weights:
         if isinstance(w, int) and -len(names) <= w < len(names):

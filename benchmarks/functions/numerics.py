@@ -108,7 +108,7 @@ _OF_INTEGERS = ("bernoulli", "binom", "geom", "nbinom", "poisson")
 def _distributions() -> Functions:
     found: Functions = {}
     for name, given in _SHAPES.items():
-        module: Any = getattr(jax.scipy.stats, name)
+        module: Any = getattr(jax.scipy.stats, name, None)
         for function in "logpdf pdf logpmf pmf cdf logcdf sf logsf ppf isf".split():
             if hasattr(module, function):
                 of: Any = getattr(module, function)

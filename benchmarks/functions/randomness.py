@@ -6,18 +6,24 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
-from benchmarks.functions.named import Functions
+from benchmarks.functions.named import Functions, named
 
 _KEY = "@ key"
-_PLAIN = """cauchy double_sided_maxwell exponential gumbel laplace logistic lognormal maxwell normal rademacher truncated_normal
-uniform""".split()
 _GIVEN = {"double_sided_maxwell": (0.0, 1.0), "truncated_normal": (-1.0, 1.0)}
 
-RANDOM: Functions = {
-    name: (lambda k, of=getattr(random, name), given=_GIVEN.get(name, ()): of(k, *given, shape=(3, 4)), (_KEY,))
-    for name in _PLAIN
-    if hasattr(random, name)
-} | {
+
+def _plain() -> Functions:
+    """The distributions of no array parameters."""
+    names = """cauchy double_sided_maxwell exponential gumbel laplace logistic lognormal maxwell normal rademacher
+    truncated_normal uniform"""
+    found: Functions = {}
+    for name, (of, _) in named(random, names).items():
+        given = _GIVEN.get(name, ())
+        found[name] = (lambda k, of=of, given=given: of(k, *given, shape=(3, 4)), (_KEY,))
+    return found
+
+
+RANDOM: Functions = _plain() | {
     "ball": (lambda k: random.ball(k, 3), (_KEY,)),
     "bernoulli": (lambda k, x: random.bernoulli(k, 0.3, x.shape), (_KEY, "b 4")),
     "beta": (lambda k, a: random.beta(k, a, a), (_KEY, "5")),

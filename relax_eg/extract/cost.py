@@ -23,7 +23,6 @@ from relax_eg.ir.expr import (
     COND,
     CONTROL,
     CORE,
-    MATCH_CAST,
     SCAN,
     TUPLE,
     TUPLE_GET,
@@ -41,6 +40,7 @@ _COPIES = frozenset(("concat", "pad", "take"))
 _DENSE = frozenset(("cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"))
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
+ASSUMED_SIZE = 128  # of a size variable of which nothing is said
 ASSUMED_TRIPS = 16  # of a `while_loop`, whose number of steps no type tells
 _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pile up
 
@@ -124,7 +124,7 @@ class WholeCost:
         if site.op in CONTROL or site.op == CALL:
             return self._run(site)
         if site.op in CORE:
-            return self._opaque(site, result) if site.op in (CALL_DPS_LIBRARY, MATCH_CAST) else NodeCost()
+            return self._opaque(site, result) if site.op == CALL_DPS_LIBRARY else NodeCost()
         if any(not _known(a) for a in (*site.operands, result)):
             return self._opaque(site, result)
         count = counts(site)
@@ -201,7 +201,8 @@ class WholeCost:
         return NodeCost(0, moved, 1, self.profile.launch + self.profile.move(moved))
 
     def _at(self, d: Dim) -> int:
-        return int(d.evaluate(self.binding))
+        unknown = d.variables - self.binding.keys()
+        return int(d.evaluate({**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding))
 
 
 def _share(sizes: Sequence[int], halves: Sequence[float]) -> float:

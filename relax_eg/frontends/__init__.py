@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from relax_eg.frontends.jax_trace import Traced, trace_function
+from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
 
-__all__ = ["Traced", "trace", "trace_function"]
+Source = Traced | Written  # what optimize works on
+
+__all__ = ["Source", "Traced", "Written", "trace", "trace_function", "written"]
 
 
 def trace(fn: Callable[..., Any], /, *specs: Any, name: str | None = None, **kwspecs: Any) -> Module:

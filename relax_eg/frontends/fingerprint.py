@@ -62,6 +62,7 @@ class Fingerprint:
         self._things: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}
         self.digest: str = self._jaxpr(closed, True)
+        self._seen.clear()  # it keeps alive what nobody needs any more
 
     # Parts by their content.
 

@@ -67,19 +67,25 @@ def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
 
 
 def ragged_dot(e: Equation) -> Expr | None:
-    """Rows in groups, each group with a matrix of its own; other ragged dimensions have no operator."""
+    """Rows in groups, each with a matrix of its own, or making one: what `jax.lax.ragged_dot` and its derivatives are.
+    Batch axes and other ragged ones have no operator."""
     numbers = e["ragged_dot_dimension_numbers"]
-    x, w, _ = e.args
-    plain = (
-        numbers.dot_dimension_numbers == (((1,), (1,)), ((), ()))
-        and tuple(numbers.lhs_ragged_dimensions) == (0,)
-        and tuple(numbers.rhs_group_dimensions) == (0,)
-    )
-    precision, dtype = precision_of(e["precision"]), common_dtype(x, w, e.dtype)
-    if not plain or precision == "odd" or dtype is None or e.params.get("group_offset") is not None:
+    (contract_x, contract_y), batch = numbers.dot_dimension_numbers
+    x, y, sizes = e.args
+    precision, dtype = precision_of(e["precision"]), common_dtype(x, y, e.dtype)
+    batched = any(map(len, batch))
+    odd = batched or tuple(numbers.lhs_ragged_dimensions) != (0,) or (x.ndim, sizes.ndim) != (2, 1)
+    if odd or precision == "odd" or dtype is None or e.params.get("group_offset") is not None:
         return None
+    x, y = astype(x, dtype), astype(y, dtype)
     attrs = {"precision": precision, "out_dtype": None if e.dtype == dtype else e.dtype}
-    return call("ragged_dot", (astype(x, dtype), astype(w, dtype), e.args[2]), attrs)
+    groups, pair = tuple(numbers.rhs_group_dimensions), (tuple(contract_x), tuple(contract_y))
+    if not groups and pair == ((0,), (0,)):
+        return call("ragged_outer", (x, y, sizes), attrs)
+    if len(groups) != 1 or pair[0] != (1,) or len(pair[1]) != 1:
+        return None
+    rest = [a for a in range(y.ndim) if a not in (groups[0], pair[1][0])]
+    return call("ragged_dot", (x, permuted(y, (groups[0], pair[1][0], *rest)), sizes), attrs)
 
 
 def common_dtype(a: Expr, b: Expr, out: str) -> str | None:

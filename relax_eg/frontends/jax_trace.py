@@ -74,6 +74,16 @@ class Traced:
         """Names of the size variables of the arguments, sorted."""
         return tuple(sorted({v for leaf in self.leaves for d in dims_of(leaf.annotation) for v in d.variables}))
 
+    @property
+    def cast_variables(self) -> tuple[str, ...]:
+        """Names of the size variables that the module's entry brings in later: none, JAX knows all sizes."""
+        return ()
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether XLA cannot take the program as one; JAX traces no such."""
+        return False
+
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """The exact content of the jaxpr. NoContentError where there is something in it that does not show its own."""

@@ -66,8 +66,10 @@ def _window_reduction(kind: str) -> Rule:
 
 
 # What a combining function of two scalars reduces, by dtype: bool, or anything else.
-_BOOLEAN = {"and": "min", "or": "max", "min": "min", "max": "max"}
-_COMBINE = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+_BOOLEAN = {"and": "min", "or": "max", "min": "min", "max": "max", "xor": "xor"}
+_COMBINE = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor"}
+# The operator that combines a window with an initial value.
+_WITH = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
 def _general_window(e: Equation) -> Expr | None:
@@ -83,8 +85,8 @@ def _general_window(e: Equation) -> Expr | None:
     made = call("reduce_window", (x,), {"kind": kind, **_window(e), **dilations})
     if start.op == CONSTANT and np.array_equal(constant_value(start), np.asarray(identity(kind, x.dtype), x.dtype)):
         return made
-    combine = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}[kind]
-    return call(combine, (start, made))
+    bits = f"{'logical' if x.dtype == 'bool' else 'bitwise'}_{kind}"
+    return call(_WITH.get(kind, bits), (start, made))
 
 
 def _select_and_scatter(e: Equation) -> Expr | None:

@@ -7,11 +7,13 @@
 
 The functions are operands, by name with their signature, so that what a node gives follows from signatures alone
 (Relax, 3.2). A branch or body returns a tuple, even of one value; a condition returns a boolean scalar. What they need
-of their surroundings is passed to them: as constants in loops, as operands in `cond`.
+of their surroundings is passed to them: as constants in loops, as operands in `cond`. Branches of a `cond` may give
+values of which not the same is known; what it gives is then what all have in common.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.expr import CALL, COND, CONTROL, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
+from relax_eg.ir.lattice import clash, join
 from relax_eg.shapes import Dim
 
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
@@ -148,11 +151,11 @@ def _of_branches(p: Parts) -> Annotation:
     for i, r in enumerate(results):
         if not isinstance(r, Tuple):
             raise OperatorError(f"cond: branch {i} returns {r}; a branch returns a tuple")
-        if r != results[0]:
-            raise OperatorError(f"cond: branch {i} returns {r}, branch 0 returns {results[0]}; they must agree")
+        if why := clash(r, results[0]):
+            raise OperatorError(f"cond: branch {i} returns {r}, branch 0 returns {results[0]}; they must agree: {why}")
     if not isinstance(p.index, Tensor) or p.index.ndim not in (0, None) or p.index.dtype not in ("int32", "bool", None):
         raise OperatorError(f"cond: the index is {p.index}; an int32 or bool scalar is accepted")
-    return results[0]
+    return functools.reduce(join, results)
 
 
 def _check_condition(p: Parts) -> None:

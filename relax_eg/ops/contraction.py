@@ -7,7 +7,7 @@ from typing import Any
 
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor
 from relax_eg.ops.elementwise import read_aligned
-from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, register
+from relax_eg.ops.record import Attribute, Operator, Site, bytes_of, get, register
 from relax_eg.ops.sizes import Dims, broadcast, need_equal, need_kind, need_same_dtype, product
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
@@ -15,6 +15,7 @@ from relax_eg.tir import (
     Counts,
     Index,
     Scalar,
+    Stage,
     TensorProgram,
     any_,
     cast,
@@ -136,31 +137,79 @@ def _ragged(site: Site) -> Annotation:
     return Tensor((x[0], w[2]), out or dtype)
 
 
-def _ragged_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
-    x, w, sizes = buffers
-    out = site["out_dtype"] or x.dtype
-    g, h, k = loop("g"), loop("h"), loop("k")
-    count = w.shape[0]
+def _ends(sizes: Buffer) -> Stage:
+    """The stage of the first rows after each group."""
+    h = loop("h")
 
     def end(i: Dim) -> Scalar:
         before = cast(sizes[h], "int64")
-        return sum_(select(less_equal(Index(h), Index(i)), before, const(0, "int64")), (h, count))
+        return sum_(select(less_equal(Index(h), Index(i)), before, const(0, "int64")), (h, sizes.shape[0]))
 
-    ends = compute("ends", (count,), end)
+    return compute("ends", sizes.shape, end)
+
+
+def _in_group(ends: Stage, sizes: Buffer, group: Dim, row: Dim) -> Scalar:
+    """Whether a row belongs to a group."""
+    after = ends[group]
+    return less_equal(after - cast(sizes[group], "int64"), Index(row)) & less(Index(row), after)
+
+
+def _ragged_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, w, sizes = buffers
+    out = site["out_dtype"] or x.dtype
+    g, k = loop("g"), loop("k")
+    ends = _ends(sizes)
 
     def element(i: Dim, j: Dim) -> Scalar:
-        after = ends[g]
-        inside = less_equal(after - cast(sizes[g], "int64"), Index(i)) & less(Index(i), after)
         product = cast(x[i, k], out) * cast(w[g, k, j], out)
-        return sum_(select(inside, product, const(0, out)), [(g, count), (k, x.shape[1])])
+        inside = _in_group(ends, sizes, g, i)
+        return sum_(select(inside, product, const(0, out)), [(g, w.shape[0]), (k, x.shape[1])])
 
     return program("ragged_dot", buffers, ends, compute("out", (x.shape[0], w.shape[2]), element))
+
+
+def _ragged_outer(site: Site) -> Annotation:
+    dtype = need_same_dtype(site, (0, 1))
+    need_kind(site, "iufc")
+    need_kind(site, "iu", 2)
+    need_precision(site)
+    x, y, groups = (site.shape(i) for i in range(3))
+    if (len(x), len(y), len(groups)) != (2, 2, 1):
+        raise site.error(f"ranks {len(x)}, {len(y)} and {len(groups)}; 2, 2 and 1 are needed")
+    need_equal(site, x[0], y[0], "axis 0 of operand 0 meets axis 0 of operand 1")
+    out = site["out_dtype"]
+    if out is not None and not accumulates(dtype, out):
+        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
+    return Tensor((groups[0], x[1], y[1]), out or dtype)
+
+
+def _ragged_outer_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
+    x, y, sizes = buffers
+    out = site["out_dtype"] or x.dtype
+    k = loop("k")
+    ends = _ends(sizes)
+
+    def element(g: Dim, i: Dim, j: Dim) -> Scalar:
+        product = cast(x[k, i], out) * cast(y[k, j], out)
+        return sum_(select(_in_group(ends, sizes, g, k), product, const(0, out)), (k, x.shape[0]))
+
+    made = compute("out", (sizes.shape[0], x.shape[1], y.shape[1]), element)
+    return program("ragged_outer", buffers, ends, made)
+
+
+def _ragged_outer_lower(x: Any, y: Any, sizes: Any, *, precision: Any, out_dtype: str | None) -> Any:
+    from jax import lax
+
+    numbers = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
+    )
+    return lax.ragged_dot_general(x, y, sizes, numbers, precision=precision, preferred_element_type=out_dtype)
 
 
 def _ragged_cost(site: Site) -> Counts:
     # The equations look at every group for each row; a row has one.
     read = bytes_of(site.operands[0]) + bytes_of(site.operands[1]) + bytes_of(site.operands[2])
-    return Counts(product((*site.shape(0), site.shape(1)[2])) * 2, read, bytes_of(_ragged(site)))
+    return Counts(product((*site.shape(0), site.shape(1)[-1])) * 2, read, bytes_of(get(site.op).deduce(site)))
 
 
 def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str | None) -> Any:
@@ -169,18 +218,17 @@ def _ragged_lower(x: Any, w: Any, sizes: Any, *, precision: Any, out_dtype: str 
     return lax.ragged_dot(x, w, sizes, precision=precision, preferred_element_type=out_dtype)
 
 
-register(
-    Operator(
-        "ragged_dot",
-        ("x", "weights", "sizes"),
-        _ragged,
-        _ragged_lower,
-        _ragged_equations,
-        (Attribute("precision", default=None), Attribute("out_dtype", default=None)),
-        cost=_ragged_cost,
-        doc="rows of x in groups of the given sizes, each group times its own matrix; 0 for rows of no group",
-    )
-)
+_ASKED = (Attribute("precision", default=None), Attribute("out_dtype", default=None))
+
+for _operator in (
+    Operator("ragged_dot", ("x", "weights", "sizes"), _ragged, _ragged_lower, _ragged_equations, _ASKED,
+             cost=_ragged_cost,
+             doc="rows of x in groups of the given sizes, each group times its own matrix; 0 for rows of no group"),
+    Operator("ragged_outer", ("x", "y", "sizes"), _ragged_outer, _ragged_outer_lower, _ragged_outer_equations, _ASKED,
+             cost=_ragged_cost,
+             doc="x.T @ y for each group of rows of the given sizes"),
+):  # fmt: skip
+    register(_operator)
 
 
 def _linear_result(site: Site) -> tuple[Dims, Dim]:

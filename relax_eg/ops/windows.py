@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from relax_eg.ir.annotations import Annotation, Tensor, is_integer
+from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
 from relax_eg.ops.coarse import is_unknown
 from relax_eg.ops.contraction import accumulates, need_precision
 from relax_eg.ops.record import Attribute, Operator, Site, register
@@ -45,7 +45,7 @@ from relax_eg.tir import (
     select,
     sum_,
 )
-from relax_eg.tir.expr import Axis
+from relax_eg.tir.expr import Axis, ReduceKind
 
 
 def window_count(size: Dim, window: Dim, stride: int) -> Dim:
@@ -157,7 +157,12 @@ def _jax_conv(
 
 # --- reductions of windows ---
 
-_KINDS = {"sum": "iufc", "prod": "iufc", "max": "biuf", "min": "biuf"}
+# What is taken of a window: kinds of dtype, the reduction of the equations, the function of jax.lax.
+_KINDS: dict[str, tuple[str, ReduceKind, str]] = {
+    "sum": ("iufc", "sum", "add"), "prod": ("iufc", "prod", "mul"), "max": ("biuf", "max", "max"),
+    "min": ("biuf", "min", "min"), "or": ("iu", "any", "bitwise_or"), "and": ("iu", "all", "bitwise_and"),
+    "xor": ("biu", "xor", "bitwise_xor"),
+}  # fmt: skip
 
 
 def window_shape(site: Site, i: int = 0) -> Dims:
@@ -179,7 +184,7 @@ def window_shape(site: Site, i: int = 0) -> Dims:
 def _reduce_window(site: Site) -> Annotation:
     if site["kind"] not in _KINDS:
         raise site.error(f"kind {site['kind']!r}; accepted: {', '.join(_KINDS)}")
-    dtype = need_kind(site, _KINDS[site["kind"]])
+    dtype = need_kind(site, _KINDS[site["kind"]][0])
     return Tensor(window_shape(site), dtype)
 
 
@@ -187,6 +192,9 @@ def identity(kind: str, dtype: str) -> Any:
     """What a reduction gives over nothing."""
     if kind in ("sum", "prod"):
         return int(kind == "prod")
+    if kind in ("or", "and", "xor"):
+        every = 2 ** ITEM_BITS[dtype] - 1 if dtype.startswith("uint") else -1
+        return False if dtype == "bool" else every if kind == "and" else 0
     if dtype == "bool":
         return kind == "min"
     if is_integer(dtype):
@@ -210,7 +218,7 @@ def _window_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
             at.append(p)
             guards += more
         read = _read_guarded(x, at, guards, const(identity(site["kind"], x.dtype), x.dtype))
-        return reduce(site["kind"], read, over)
+        return reduce(_KINDS[site["kind"]][1], read, over)
 
     return program("reduce_window", buffers, compute("out", window_shape(site), element))
 
@@ -221,7 +229,7 @@ def _jax_reduce_window(
 ) -> Any:  # fmt: skip
     from jax import lax
 
-    combine = {"sum": lax.add, "prod": lax.mul, "max": lax.max, "min": lax.min}[kind]
+    combine = getattr(lax, _KINDS[kind][2])
     start = np.asarray(identity(kind, x.dtype.name)).astype(x.dtype)
     return lax.reduce_window(
         x, start, combine, window, strides, tuple(zip(low, high, strict=True)), input_dilation, dilation
@@ -242,6 +250,6 @@ for _operator in (
               Attribute("out_dtype", default=None)),
              doc="convolution of (batch, channels, *space) with a kernel (out, channels / groups, *window)"),
     Operator("reduce_window", ("x",), _reduce_window, _jax_reduce_window, _window_equations, (*WINDOW, *_DILATIONS),
-             doc="the sum, product, maximum or minimum of every window; what is padded counts nothing"),
+             doc="the sum, product, extreme or bits of every window; what is padded counts nothing"),
 ):  # fmt: skip
     register(_operator)

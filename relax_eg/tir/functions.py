@@ -191,8 +191,8 @@ _ROWS = (
     Function("trunc", 1, np.trunc, "f", exact=exact.rounding(math.trunc)),
     Function("round", 1, np.rint, "f", exact=exact.rounding(round)),
     Function("round_away", 1, _round_away, "f", exact=exact.rounding(exact.round_away)),
-    Function("maximum", 2, np.maximum, "biuf", exact=max),
-    Function("minimum", 2, np.minimum, "biuf", exact=min),
+    Function("maximum", 2, np.maximum, "biufc", exact=max),
+    Function("minimum", 2, np.minimum, "biufc", exact=min),
     Function("clamp", 3, lambda low, x, high: np.minimum(np.maximum(x, low), high), "biuf", flops=2,
              exact=lambda low, x, high: min(max(x, low), high)),
     # roots, exponentials, logarithms

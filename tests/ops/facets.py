@@ -266,7 +266,7 @@ def _check_analysis(case: Case, what: str) -> None:
     assert program_of(case.site) is not None or found is PatternKind.OPAQUE, what
 
 
-_SEVERAL = ("split", "ragged_dot")  # of several stages over several domains, which Algorithm 1 calls Opaque
+_SEVERAL = ("split", "ragged_dot", "ragged_outer")  # of several stages over several domains, which Algorithm 1 calls Opaque
 # What the operators of a family fuse as, at most; the others may be anything.
 _WEAKEST = {
     "elementwise": PatternKind.INJECTIVE, "special": PatternKind.INJECTIVE, "movement": PatternKind.INJECTIVE,

@@ -274,7 +274,7 @@ def _window(rng: Rng, kinds: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _reduce_window(rng: Rng) -> Use:
-    sizes, attrs = _window(rng, ("sum", "prod", "max", "min"))
+    sizes, attrs = _window(rng, ("sum", "prod", "max", "min", "or", "and", "xor"))
     rank = len(sizes)
     attrs |= {"dilation": _many(rng, rank, 1, 2), "input_dilation": _many(rng, rank, 1, 2)}
     return Use((spec(sizes),), attrs, SIZES, -2, 2)
@@ -296,6 +296,10 @@ def _window_derivative(name: str) -> Draw:
 
 def _ragged_dot(rng: Rng) -> Use:
     return Use(("n k", "m k 2", f"m @{one(rng, _INTEGERS)}"), {}, {"n": (0, 6), "k": (0, 3), "m": (0, 4)}, 0, 2.5)
+
+
+def _ragged_outer(rng: Rng) -> Use:
+    return Use(("n k", "n 2", f"m @{one(rng, _INTEGERS)}"), {}, {"n": (0, 6), "k": (0, 3), "m": (0, 4)}, 0, 2.5)
 
 
 # --- positions ---
@@ -560,7 +564,7 @@ DRAWS: dict[str, Draw] = {
     "broadcast_to": _broadcast_to, "concat": _concat, "split": _split, "strided_slice": _strided_slice, "pad": _pad,
     "take": _take, "flip": _flip, "triu": _triangle, "tril": _triangle,
     "full": _full, "iota": _iota, "one_hot": _one_hot, "dim_value": _dim_value,
-    "matmul": _matmul, "linear": _linear, "conv": _conv, "reduce_window": _reduce_window, "ragged_dot": _ragged_dot,
+    "matmul": _matmul, "linear": _linear, "conv": _conv, "reduce_window": _reduce_window, "ragged_dot": _ragged_dot, "ragged_outer": _ragged_outer,
     **{name: _window_derivative(name) for name in ("window_scatter", "window_gather")},
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
     "scatter": _scatter,

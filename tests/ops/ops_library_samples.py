@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,9 @@ def library_uses() -> dict[str, list[Use]]:
         _window("h 3", ("h", 1), "sum"),
         _window("n 3", (1, 2), "prod", input_dilation=(1, 2)),
         _window("3", (5,), "max"),
+        *(replace(_window("n 4 @int16", (1, 2), kind, low=(0, 1)), low=-99, high=99) for kind in ("or", "and", "xor")),
+        _window("n 4 @bool", (1, 2), "xor"),
+        _window("5 @uint8", (2,), "and", high=(1,)),
     ]
     plain = ("kind", "window", "strides", "low", "high")
     uses["window_scatter"] = [

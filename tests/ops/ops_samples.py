@@ -72,6 +72,10 @@ def _uses() -> dict[str, list[Use]]:
             ("n 2", "3 2 m", "3", "int32", {}),
         ]
     ]  # fmt: skip
+    uses["ragged_outer"] = [
+        Use((x, y, f"{g} @{dtype}"), {}, {"n": (0, 7), "m": (1, 4), "g": (0, 3)}, 0, 2.5)
+        for x, y, g, dtype in [("n 3", "n m", "g", "int32"), ("5 m", "5 4", "2", "uint8"), ("n 2", "n 1", "3", "int64")]
+    ]
     uses["linear"] = [Use((x, "m k"), {}, ANY | {"k": (0, 6), "b": (0, 3)}) for x in ("n k", "k", "b n k")]
     for name in ("sum", "prod", "any", "all"):
         uses[name] = [

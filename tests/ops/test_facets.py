@@ -51,7 +51,7 @@ RING = frozenset(
     greater greater_equal where clip matmul linear sum prod max min any all argmax argmin cumsum cumprod cummax cummin
     conv reduce_window dynamic_slice dynamic_update_slice gather permute_dims reshape expand_dims
     squeeze broadcast_to concat split strided_slice pad take flip triu tril full iota one_hot dim_value
-    relu ragged_dot reduce_or reduce_and reduce_xor""".split()
+    relu ragged_dot ragged_outer reduce_or reduce_and reduce_xor""".split()
 )
 
 _NARROW = ("int4", "uint4", "float8_e4m3fn", "float8_e5m2")
@@ -69,8 +69,8 @@ OTHERWISE: dict[str, str] = {
     **dict.fromkeys("schur svd triangular_solve tridiagonal tridiagonal_solve window_scatter".split(), "biuch"),
     "random_seed": "bfc", "random_gamma": "biufch",
     # Complex numbers have no order here; truth values are not convolved.
-    **dict.fromkeys("argmax argmin atan2 clip cummax cummin max min maximum minimum reduce_window".split(), "c"),
-    "window_gather": "c", "conv": "b", "linear": "b", "ragged_dot": "b",
+    **dict.fromkeys("argmax argmin atan2 clip cummax cummin max min reduce_window".split(), "c"),
+    "window_gather": "c", "conv": "b", "linear": "b", "ragged_dot": "b", "ragged_outer": "b",
 }  # fmt: skip
 
 
