@@ -78,7 +78,7 @@ class _Run:
         sizes, casts = dict(given), cast_fits(function)
         for block in function.blocks:
             for b in block.bindings:
-                if not block.dataflow:
+                if not block.dataflow and b.value.op != VAR:
                     # A step is run each time it is written, even where an equal one ran before.
                     env.pop(b.value, None)
                 if b.var in casts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from relax_eg.frontends.jax_equation import ONE, Equation, Rule, combines_with
 from relax_eg.frontends.jax_indexing import known_gather, known_slice
@@ -61,9 +62,7 @@ def _apply(e: Equation) -> Expr | None:
     renamed = dict(zip(_GATHER, (numbers[name] for name in _SCATTER), strict=True))
     read = call("gather", (x, indices), {"slice_sizes": sizes, "mode": mode, "fill_value": None, **renamed})
 
-    def function(*scalars: Any) -> Any:
-        return jax.core.eval_jaxpr(e["update_jaxpr"], (), *scalars)[0]
-
+    function: Any = jaxpr_as_fun(ClosedJaxpr(e["update_jaxpr"], ()))
     for _ in range(read.ndim):
         function = jax.vmap(function)
     shape = tuple(map(e.sizes.to_jax, read.shape))

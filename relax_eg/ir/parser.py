@@ -1,21 +1,25 @@
 """Relax text as modules: what `printer` writes, and what people write.
 
 Read with Python's own syntax. Beyond the printed form: operators nested and infix, numbers as operands, annotations
-left out, `n = T.int64()` lines, functions without the class around them.
+left out, `if` and `else` (see `branches`), `n = T.int64()` lines, functions without the class around them.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from relax_eg.errors import ModuleTextError
-from relax_eg.ir.annotations import Annotation
+from relax_eg.errors import ModuleTextError, OperatorError
+from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.branches import Branch, conditional, joined
+from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.reader import Reader, Source, near, spelled
@@ -25,7 +29,7 @@ Deduce = Callable[[str, tuple[Annotation, ...], Mapping[str, Any]], tuple[Mappin
 Complete = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 FUNCTIONS = "@R.function functions, alone or in a class under @I.ir_module"
-STATEMENTS = "`name = expression`, `with R.dataflow():`, or `return expression`"
+STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, or `return expression`"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
 
@@ -40,8 +44,8 @@ def parse_module(
     `deduce(operator, operand annotations, attributes)` gives all attributes and the result's annotation; it is asked
     where text leaves out the annotation, which is an error without it. `complete(operator, attributes)` gives all
     attributes of an annotated operator in order, sizes as `Dim`s; without it they are taken as they stand: text
-    leaves out those that are None and does not tell sizes from whole numbers. `R.name(...)` of a name in `routines` is a
-    call of the library routine that it names there.
+    leaves out those that are None and does not tell sizes from whole numbers. `R.name(...)` of a name in `routines` is
+    a call of the library routine that it names there.
     """
     source = Source(text)
     _check_version(source)
@@ -73,6 +77,7 @@ class ModuleScope:
         self.classes = {"Module", "cls"}
         self.names: set[str] = set()
         self.signatures: dict[str, Signature] = {}
+        self.made: list[Function] = []
 
     def module(self, tree: ast.Module) -> Module:
         definitions: list[ast.FunctionDef] = []
@@ -91,7 +96,19 @@ class ModuleScope:
             if d.returns is not None:
                 params = tuple(p.annotation for p in self.params(d))
                 self.signatures[d.name] = Signature(params, self.reader.annotation(d.returns))
-        return Module(tuple(_FunctionReader(self, d).read() for d in definitions))
+        read = [_FunctionReader(self, d).read() for d in definitions]
+        return Module((*read, *self.made))
+
+    def fresh(self, stem: str) -> str:
+        """A function name that is not taken, and is then."""
+        name = next(n for n in (f"{stem}{i or ''}" for i in itertools.count()) if n not in self.names)
+        self.names.add(name)
+        return name
+
+    def add(self, function: Function) -> None:
+        """A function that a statement of another one stands for."""
+        self.made.append(function)
+        self.signatures[function.name] = signature(function)
 
     def _definition(self, statement: ast.stmt) -> ast.FunctionDef | None:
         source = self.reader.source
@@ -152,12 +169,19 @@ class _FunctionReader:
         for p, arg in zip(params, d.args.args, strict=True):
             self._name(arg.arg, arg)
             self.values.names[arg.arg] = p
+        end = self._body(d.body)
+        if end is None:
+            raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
+        return self._function(params, end)
+
+    def _body(self, statements: list[ast.stmt]) -> ast.Return | None:
+        """Read lines up to a `return`, which is handed back."""
         steps: list[Binding] = []
-        for statement in d.body:
+        for statement in statements:
             self.scope.line = statement.lineno
             if isinstance(statement, ast.Return):
                 self._end_steps(steps)
-                return self._function(params, statement)
+                return statement
             region = self._region(statement)
             if region == "dataflow":
                 self._end_steps(steps)
@@ -170,7 +194,8 @@ class _FunctionReader:
                 steps = []
             else:
                 self._step(statement, steps)
-        raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
+        self._end_steps(steps)
+        return None
 
     def _end_steps(self, steps: list[Binding]) -> None:
         if steps:
@@ -185,7 +210,7 @@ class _FunctionReader:
             raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
         result = self.values.expression(end.value)
         declared = self.scope.signatures.get(d.name)
-        if declared is not None and declared.result != result.annotation:
+        if declared is not None and not covers(declared.result, result.annotation):
             problem = f"function `{d.name}` returns {result.annotation} and is declared to return {declared.result}"
             raise self.source.error(end.value, problem, "the declaration to say what is returned")
         self.scope.signatures[d.name] = Signature(tuple(p.annotation for p in params), result.annotation)
@@ -207,6 +232,9 @@ class _FunctionReader:
         """One line of a binding block."""
         if isinstance(statement, ast.Pass) or _is_text(statement) or is_size_declaration(statement):
             return
+        if isinstance(statement, ast.If):
+            self._if(statement, steps)
+            return
         if self._region(statement) == "inline":
             assert isinstance(statement, ast.With)
             for inner in statement.body:
@@ -216,6 +244,42 @@ class _FunctionReader:
         name, value, bound = self._assigned(statement)
         self.values.names[name] = bound
         steps.append(Binding(bound, value))
+
+    def _if(self, statement: ast.If, steps: list[Binding]) -> None:
+        condition = self.values.expression(statement.test)
+        a = condition.annotation
+        if not isinstance(a, Tensor) or a.ndim not in (0, None) or a.dtype not in ("bool", None):
+            raise self.source.error(statement.test, f"the condition is {a}", "a bool scalar")
+        if not statement.orelse:
+            raise self.source.error(statement, "this `if` has no `else`", "an `else` that binds the same names")
+        then, other = self._branch(statement.body), self._branch(statement.orelse)
+        names = self.scope.fresh(f"{self.definition.name}_then"), self.scope.fresh(f"{self.definition.name}_else")
+        try:
+            functions, value, results = conditional(condition, then, other, names)
+        except OperatorError as error:
+            raise self.source.refused(statement, error, "branches that give values of the same kind") from None
+        for f in functions:
+            self.scope.add(f)
+        for name in (then.names.keys() | other.names.keys()) - set(results):
+            self.values.hidden[name] = ("bound in one branch only", f"a value for `{name}` in the other branch too")
+        for name in results:
+            self._name(name, statement)
+        whole = next(n for n in (f"cond{i or ''}" for i in itertools.count()) if n not in self.lines)
+        self.lines[whole] = statement.lineno
+        lines = joined(whole, value, results)
+        self.values.names |= {b.name: b.var for b in lines[1:]}
+        steps += lines
+
+    def _branch(self, statements: list[ast.stmt]) -> Branch:
+        inner = _FunctionReader(self.scope, self.definition)
+        inner.values.names = dict(self.values.names)
+        inner.values.hidden = dict(self.values.hidden)
+        inner.lines = dict(self.lines)
+        end = inner._body(statements)
+        if end is not None:
+            raise self.source.error(end, "a branch returns", "`return` as the last line of the function")
+        names = {n: e for n, e in inner.values.names.items() if n not in self.values.names}
+        return Branch(tuple(inner.blocks), names, MappingProxyType(inner.sources))
 
     def _dataflow(self, region: ast.stmt) -> None:
         assert isinstance(region, ast.With)
@@ -240,7 +304,8 @@ class _FunctionReader:
                 self.values.names[name] = binding.var
             else:
                 del self.values.names[name]
-                self.values.hidden.add(name)
+                listed = f"`{name}` to be listed in the R.output of that block"
+                self.values.hidden[name] = ("local to its dataflow block", listed)
         self.blocks.append(Block(tuple(bindings[name] for name in outputs)))
 
     def _outputs(self, call: ast.Call, bindings: Mapping[str, Binding]) -> list[str]:
@@ -275,7 +340,7 @@ class _FunctionReader:
             self.sources[value] = origin
         return target.id, value, var(target.id, declared or value.annotation)
 
-    def _name(self, name: str, at: ast.expr | ast.arg) -> None:
+    def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> None:
         if name in self.lines:
             problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
             raise self.source.error(at, problem, "a name of its own for each value")

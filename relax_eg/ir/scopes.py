@@ -68,7 +68,7 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
 
 
 def _runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
-    """The functions among the operands of `e`, and what each gets. One that is only passed on gets what is not known."""
+    """The functions among the operands of `e`, and what each gets; nothing is known where one is only passed on."""
     operands = [a.annotation for a in e.args]
     given: list[Sequence[Annotation]] = []
     if e.op == CALL:

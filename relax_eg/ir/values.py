@@ -49,8 +49,8 @@ def _dtype(annotation: Annotation) -> str | None:
 class Values:
     """Reads the expressions of one function over the `names` that are bound so far.
 
-    `hidden` are names of dataflow blocks that have ended. The annotation that text declares for an expression, where
-    there is one, is its annotation.
+    `hidden` are names of blocks that have ended, with why they are not known and what would be accepted. The annotation
+    that text declares for an expression, where there is one, is its annotation.
     """
 
     def __init__(self, scope: ModuleScope) -> None:
@@ -58,7 +58,7 @@ class Values:
         self.reader = scope.reader
         self.source = scope.reader.source
         self.names: dict[str, Expr] = {}
-        self.hidden: set[str] = set()
+        self.hidden: dict[str, tuple[str, str]] = {}
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
@@ -89,8 +89,8 @@ class Values:
         if at.id in self.scope.names:
             return self._function(at, at.id, None)
         if at.id in self.hidden:
-            problem = f"`{at.id}` is local to its dataflow block"
-            raise self.source.error(at, problem, f"`{at.id}` to be listed in the R.output of that block")
+            why, wanted = self.hidden[at.id]
+            raise self.source.error(at, f"`{at.id}` is {why}", wanted)
         problem = f"`{at.id}` is not defined{near(at.id, [*self.names, *self.scope.names])}"
         raise self.source.error(at, problem, "a parameter, an earlier binding or a function of the module")
 

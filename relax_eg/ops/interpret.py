@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     VAR,
     WHILE,
+    Attrs,
     Expr,
     constant_value,
     np_dtype,
@@ -35,7 +37,7 @@ from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
-from relax_eg.ops.record import get, program_of, site_of
+from relax_eg.ops.record import Site, deduce, get, program_of, site_of
 from relax_eg.shapes import Binder, Dim
 from relax_eg.tir import evaluate as evaluate_program
 
@@ -97,7 +99,7 @@ class _Interpreter:
         self.bind(function.name, fit, sizes)
         for block in function.blocks:
             for binding in block.bindings:
-                if not block.dataflow:
+                if not block.dataflow and binding.value.op != VAR:
                     env.pop(binding.value, None)  # a step is run each time it is written
                 env[binding.var] = self.value(binding.value, env, sizes)
         return self.value(function.result, env, sizes)
@@ -201,6 +203,8 @@ class _Interpreter:
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         site = site_of(e)
+        if not _is_shown(site.op, site.operands, e.attrs):
+            site = self.at_sizes(e, args, sizes)
         program = program_of(site)
         if program is not None:
             results = evaluate_program(program, args, sizes, domain=self.domain, ordered=self.ordered)
@@ -211,6 +215,28 @@ class _Interpreter:
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
         return _arrays(reference(*args, **attrs))
+
+    def at_sizes(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Site:
+        """The use of an operator on these very arrays. OperatorError where it does not apply to them."""
+        known = zip(args, (a.tensor.dtype for a in e.args), strict=True)
+        operands = tuple(Tensor(x.shape, dtype or dtype_name(x)) for x, dtype in known)
+        env = {v: Dim.of(n) for v, n in sizes.items()}
+        dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
+        attrs = {k: tuple(d.substitute(env) for d in v) if k in dims else v for k, v in e.attrs}
+        deduce(e.op, operands, attrs, strict=True)
+        return Site(e.op, operands, attrs)
+
+
+@lru_cache(1 << 12)
+def _is_shown(op: str, operands: tuple[Annotation, ...], attrs: Attrs) -> bool:
+    """Whether the operands are fully known and the operator is shown to apply to them."""
+    if not all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in operands):
+        return False
+    try:
+        deduce(op, operands, dict(attrs), strict=True)
+    except OperatorError:
+        return False
+    return True
 
 
 def _arrays(value: Any) -> Any:

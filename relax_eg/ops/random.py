@@ -64,7 +64,7 @@ def generated(key: Array, count: int, bits: int) -> tuple[Array, Array]:
     steps = math.ceil(needed / 4)
     at = np.arange(steps, dtype=np.uint64) + np.uint64(start)
     upper = np.uint64(int(key[0]) | int(key[1]) << 32) + (at < np.uint64(start)).astype(np.uint64)
-    k0, k1 = (np.uint64(k) for k in key[:2])
+    k0, k1 = key[:2].astype(np.uint64)
     hashed = philox(k0, k1, (at & _LOW, at >> _THIRTY_TWO, upper & _LOW, upper >> _THIRTY_TWO))
     flat = np.stack(hashed, -1).reshape(-1)[:needed]
     if bits == 64:
@@ -79,12 +79,13 @@ def generated(key: Array, count: int, bits: int) -> tuple[Array, Array]:
 def _partitionable() -> bool:
     import jax
 
-    return bool(jax.config.jax_threefry_partitionable)
+    return bool(jax.config.values["jax_threefry_partitionable"])
 
 
 def _counted(data: Array, count: int) -> Array:
-    """What a key makes of the numbers 0 to `count`, which it takes in two halves, along a new last axis."""
-    numbers = np.arange(count + count % 2, dtype=np.uint32)
+    """What a key makes of the numbers 0 to `count`, which it takes in two halves, along a new last axis; a 0 fills the
+    second half."""
+    numbers = np.concatenate([np.arange(count), np.zeros(count % 2)]).astype(np.uint32)
     first, second = np.split(numbers, 2)
     made = threefry(data[..., 0:1], data[..., 1:2], first, second)
     return np.concatenate([np.broadcast_to(m, (*data.shape[:-1], len(first))) for m in made], -1)[..., :count]
@@ -365,7 +366,8 @@ def _jax_generate(key: Any, *, shape: tuple[int, ...], dtype: str, algorithm: st
     from jax import lax
 
     which = lax.RandomAlgorithm.RNG_DEFAULT if algorithm == "default" else lax.RandomAlgorithm.RNG_PHILOX
-    return tuple(lax.rng_bit_generator(key, shape, np.dtype(dtype), which))
+    made: Any = np.dtype(dtype)
+    return tuple(lax.rng_bit_generator(key, shape, made, which))
 
 
 _SHAPE = Attribute("shape", "dims")

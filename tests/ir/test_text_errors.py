@@ -11,7 +11,7 @@ from relax_eg.errors import ModuleTextError, OperatorError
 
 HEAD = 'def main(x: R.Tensor(("n", 4)), y: R.Tensor(("n", 4), "int32")):\n'
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
-STATEMENTS = "`name = expression`, `with R.dataflow():`, or `return expression`"
+STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, or `return expression`"
 
 CASES = [
     (
@@ -71,12 +71,52 @@ CASES = [
           expected: R.output(names) as the last line of the dataflow block""",
     ),
     (
-        HEAD + "    if x:\n        pass\n    return x\n",
+        HEAD + "    while x:\n        pass\n    return x\n",
         f"""\
         line 2: this line binds no name
-          if x:
+          while x:
           ^
           expected: {STATEMENTS}""",
+    ),
+    (
+        HEAD + "    if x:\n        pass\n    return x\n",
+        """\
+        line 2: the condition is R.Tensor(("n", 4))
+          if x:
+             ^
+          expected: a bool scalar""",
+    ),
+    (
+        HEAD + "    if R.const(True):\n        a = (x, x)\n    return x\n",
+        """\
+        line 2: this `if` has no `else`
+          if R.const(True):
+          ^
+          expected: an `else` that binds the same names""",
+    ),
+    (
+        HEAD + "    if R.const(True):\n        return x\n    else:\n        a = (x, x)\n    return x\n",
+        """\
+        line 3: a branch returns
+          return x
+          ^
+          expected: `return` as the last line of the function""",
+    ),
+    (
+        HEAD + "    if R.const(True):\n        a = (x, x)\n    else:\n        b = (x, x)\n    return b\n",
+        """\
+        line 6: `b` is bound in one branch only
+          return b
+                 ^
+          expected: a value for `b` in the other branch too""",
+    ),
+    (
+        HEAD + "    if R.const(True):\n        a = (x, x)\n    else:\n        a = (x, x, x)\n    return a\n",
+        """\
+        line 2: `a` is R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4))) in one branch and R.Tuple(R.Tensor(("n", 4)), R.Tensor(("n", 4)), R.Tensor(("n", 4))) in the other: tuples of 2 and 3
+          if R.const(True):
+          ^
+          expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (
         HEAD + "    x = y\n    return x\n",

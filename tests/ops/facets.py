@@ -266,7 +266,8 @@ def _check_analysis(case: Case, what: str) -> None:
     assert program_of(case.site) is not None or found is PatternKind.OPAQUE, what
 
 
-_SEVERAL = ("split", "ragged_dot", "ragged_outer")  # of several stages over several domains, which Algorithm 1 calls Opaque
+# Of several stages over several domains, which Algorithm 1 calls Opaque.
+_SEVERAL = ("split", "ragged_dot", "ragged_outer")
 # What the operators of a family fuse as, at most; the others may be anything.
 _WEAKEST = {
     "elementwise": PatternKind.INJECTIVE, "special": PatternKind.INJECTIVE, "movement": PatternKind.INJECTIVE,
@@ -276,9 +277,9 @@ _WEAKEST = {
 
 
 def weakest_kind(site: Site) -> PatternKind:
-    name, operator = site.op, get(site.op)
-    family = operator.deduce.__module__.rpartition(".")[2]
-    return PatternKind.OPAQUE if name in _SEVERAL or program_of(site) is None else _WEAKEST.get(family, PatternKind.OPAQUE)
+    if site.op in _SEVERAL or program_of(site) is None:
+        return PatternKind.OPAQUE
+    return _WEAKEST.get(get(site.op).deduce.__module__.rpartition(".")[2], PatternKind.OPAQUE)
 
 
 def accepted(name: str, use: Use) -> tuple[list[str], dict[str, str]]:

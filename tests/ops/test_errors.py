@@ -83,6 +83,30 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: op.layer_norm(t("2 3"), t("2"), t("2"), axes=0), "axes must be the last axes of rank 2"),
     (lambda: op.pad(t("3"), [(-2, -2)]), "the padded size of axis 0: 0 is more than -1"),
     (lambda: op.iota(3, dtype="bool"), "dtype 'bool'; accepted: int4"),
+    (
+        lambda: call("random_seed", [t("@ int32")], {"impl": "mine"}),
+        "impl 'mine'; accepted: threefry2x32, rbg, unsafe_rbg",
+    ),
+    (lambda: call("random_seed", [t("")]), "operand 0 is float32; int or uint is needed"),
+    (
+        lambda: call("random_bits", [t("4 @ uint32")], {"shape": (2,), "bit_width": 32}),
+        "operand 0 is uint32; one of key<fry>, key<rbg>, key<urbg> is needed",
+    ),
+    (lambda: call("random_wrap", [t("n 4 @ uint32")]), "the last axis, and the words of a key: sizes 4 and 2 differ"),
+    (lambda: call("add", [t("@ key<fry>")] * 2), "operand 0 is key<fry>; int, uint, float or complex is needed"),
+    (lambda: call("exp", [t("n @ float8_e5m2")]), "which is moved, converted, compared, added and multiplied only"),
+    (
+        lambda: op.matmul(t("2 2"), t("2 2"), precision=("high",)),
+        "a pair of these, or an algorithm such as BF16_BF16_F32",
+    ),
+    (lambda: call("eig", [t("2 3")]), "operand 0 must be square: sizes 2 and 3 differ"),
+    (lambda: call("cholesky_update", [t("3 3 @ complex64"), t("3 @ complex64")]), "float32 or float64 is needed"),
+    (lambda: call("approx_top_k", [t("9")], {"k": (0,), "axis": 0}), "one, and k: 1 is more than 0"),
+    (lambda: call("ragged_dot", [t("n 4"), t("3 4 5"), t("2 @ int32")]), "the matrices, and the sizes of groups"),
+    (
+        lambda: call("reduce_precision", [t("n")], {"exponent_bits": 0, "mantissa_bits": 3}),
+        "accepted: integers, at least 1 bit of exponent and 0 of mantissa",
+    ),
     (lambda: get("matmull"), "no operator `matmull`; did you mean matmul"),
 ]
 

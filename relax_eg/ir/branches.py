@@ -1,0 +1,72 @@
+"""`if` in module text: each branch becomes a function of the module, and the statement a `cond` over both.
+
+A branch takes what either reads of its surroundings, first of all the sizes that nothing else tells them (Relax,
+Fig. 8). It returns the names that both bind; names that only one binds are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Shape
+from relax_eg.ir.calls import function_ref
+from relax_eg.ir.control import cond
+from relax_eg.ir.expr import VAR, Expr, postorder, shape_value, tuple_, tuple_get, var
+from relax_eg.ir.lattice import clash
+from relax_eg.ir.module import Binding, Block, Function
+from relax_eg.ir.partition import missing_sizes
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch as it was read: its blocks, and what each name that it binds stands for after it."""
+
+    blocks: tuple[Block, ...]
+    names: Mapping[str, Expr]
+    sources: Mapping[Expr, str]
+
+    @property
+    def bound(self) -> list[Expr]:
+        return [b.var for block in self.blocks for b in block.bindings]
+
+
+def conditional(
+    condition: Expr, then: Branch, other: Branch, names: tuple[str, str]
+) -> tuple[tuple[Function, Function], Expr, list[str]]:
+    """The functions of both branches under these names, the `cond` over them, and the names it joins: fields of its
+    value. OperatorError where what the branches give can never be of one annotation."""
+    results = [name for name in then.names if name in other.names]
+    for name in results:
+        one, two = then.names[name].annotation, other.names[name].annotation
+        if why := clash(one, two):
+            raise OperatorError(f"`{name}` is {one} in one branch and {two} in the other: {why}")
+    bodies = [(b, tuple_(b.names[n] for n in results)) for b in (then, other)]
+    reads: dict[Expr, None] = {}
+    for branch, result in bodies:
+        values = [b.value for block in branch.blocks for b in block.bindings]
+        bound = set(branch.bound)
+        reads.update((e, None) for e in postorder([*values, result]) if e.op == VAR and e not in bound)
+    functions = [
+        Function(name, tuple(reads), branch.blocks, result, branch.sources)
+        for name, (branch, result) in zip(names, bodies, strict=True)
+    ]
+    sizes = sorted({v for f in functions for v in missing_sizes(f) - set(f.cast_variables)})
+    operands = list(reads)
+    if sizes:
+        taken = {str(e.attr("name")) for e in (*reads, *then.bound, *other.bound)}
+        name = next(n for n in ("sizes" + "_" * k for k in range(len(taken) + 1)) if n not in taken)
+        params = (var(name, Shape(sizes)), *reads)
+        functions = [Function(f.name, params, f.blocks, f.result, f.sources) for f in functions]
+        operands.insert(0, shape_value(sizes))
+    chosen, otherwise = functions
+    value = cond(condition, [function_ref(otherwise), function_ref(chosen)], operands)
+    return (chosen, otherwise), value, results
+
+
+def joined(name: str, value: Expr, results: Sequence[str]) -> list[Binding]:
+    """The lines after a `cond`: its value under `name`, and the names it joins."""
+    whole = var(name, value.annotation)
+    fields = [tuple_get(whole, i) for i in range(len(results))]
+    return [Binding(whole, value), *(Binding(var(n, f.annotation), f) for n, f in zip(results, fields, strict=True))]
