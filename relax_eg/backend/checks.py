@@ -7,12 +7,12 @@ and nothing is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from relax_eg.errors import ShapeError
-from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple, dims_of
+from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple, dims_of, named_sizes
 from relax_eg.ir.expr import MATCH_CAST, Expr
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Binder, Dim
@@ -33,7 +33,7 @@ class Fit:
     ) -> None:
         self._where = said(where)
         self._named = tuple(named)
-        found = [p for name, a in named for p in _patterns(name, a)]
+        found = [p for name, a in named for p in named_sizes(name, a)]
         used = {v for _, dims in found for d in dims if d is not None for v in d.variables}
         self._known = tuple(v for v in known or {} if v in used)
         names = [(known or {})[v] for v in self._known] + [name for name, _ in found]
@@ -74,17 +74,6 @@ class Fit:
         got = str(value.dtype) if hasattr(value, "dtype") else f"{type(value).__name__} {value!r}"
         called = name if "`" in name else f"argument `{name}`"
         return ShapeError(f"{self._where}: {called} should be {wanted}, got {got}")
-
-
-def _patterns(name: str, a: Annotation) -> Iterator[tuple[str, Pattern]]:
-    """Names and sizes of the tensors and shapes in a value whose rank is known; None is any size."""
-    if isinstance(a, Tuple):
-        for i, field in enumerate(a.fields):
-            yield from _patterns(f"{name}[{i}]", field)
-    elif isinstance(a, (Tensor, Shape)):
-        dims = a.shape if isinstance(a, Tensor) else a.dims
-        if a.ndim is not None:
-            yield name, (None,) * a.ndim if dims is None else dims
 
 
 def bind_sizes(where: str, params: Sequence[Expr], shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:

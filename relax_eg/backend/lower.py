@@ -36,6 +36,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.ops.record import is_shown
 from relax_eg.shapes import Dim, Scope
 
 Sizes = Mapping[str, Any]
@@ -114,12 +115,10 @@ class _Run:
             raise RelaxEgError(f"call_tir of `{e.attr('program').value.name}`: tensor programs are not lowered to XLA")
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
+        if not is_shown(e.op, tuple(a.annotation for a in e.args), e.attrs):
+            _need_to_apply(e, args, sizes)
         attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
-        try:
-            return get(e.op).jax_function()(*args, **attrs)
-        except (TypeError, ValueError):
-            _refuse(e, args, sizes)
-            raise
+        return get(e.op).jax_function()(*args, **attrs)
 
     def call(self, name: str, args: Sequence[Any]) -> Any:
         """A call of a function, which is a call in XLA's program too until XLA inlines it."""
@@ -209,9 +208,9 @@ def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, 
     sizes.update(fresh)
 
 
-def _refuse(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:
-    """Raise OperatorError where an operator does not apply to these very arrays: its operands were known in part, or
-    the sizes decided."""
+def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:
+    """Raise OperatorError where an operator, whose operands were known in part or whose sizes decide, does not apply to
+    these very arrays."""
     env = {v: n for v, n in sizes.items() if isinstance(n, int)}
     if not all(isinstance(n, int) for a in args for n in getattr(a, "shape", (None,))):
         return

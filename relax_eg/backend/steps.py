@@ -191,8 +191,8 @@ class InSteps(Optimized):
         self._chosen = self._written if program.module is None else Runner(program.module, program.scope)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit, before anything runs, and
-        for sizes that do not, as soon as they are known."""
+        """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit before anything runs, for
+        sizes that do not as soon as they are known."""
         return self._chosen.run(self._values(args, kwargs))
 
     def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

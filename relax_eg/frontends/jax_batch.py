@@ -20,7 +20,8 @@ def batched(
     """The function that `run`, which computes `function` on JAX arrays, is over `length` slices of the `mapped`
     parameters. None where JAX cannot batch it, or where the outcome is not one pure block.
     """
-    specs = [_stacked(p.annotation, length) if m else p.annotation for p, m in zip(function.params, mapped, strict=True)]
+    of = [p.annotation for p in function.params]
+    specs = [_stacked(a, length) if m else a for a, m in zip(of, mapped, strict=True)]
     over = jax.vmap(run, in_axes=tuple(0 if m else None for m in mapped))
     try:
         traced = trace_function(lambda *xs: over(*xs), tuple(specs), name=f"{function.name}_batched")

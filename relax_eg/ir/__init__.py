@@ -65,6 +65,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
 from relax_eg.ir.parser import parse_module
 from relax_eg.ir.printer import print_function, print_module
 from relax_eg.ir.steps import impure_functions, stepped_functions
+from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ir.wellformed import check
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "call_annotation",
     "call_dps_library",
     "call_function",
+    "call_tir",
     "check",
     "cond",
     "const",

@@ -6,7 +6,7 @@ or unknown; `Tuple` and `Callable` are built from others. Annotations are immuta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -180,6 +180,17 @@ def with_sizes(annotation: Annotation, env: Mapping[Dim, Dim]) -> Annotation:
     if isinstance(annotation, Tuple):
         return Tuple(tuple(with_sizes(f, env) for f in annotation.fields))
     return annotation
+
+
+def named_sizes(name: str, a: Annotation) -> Iterator[tuple[str, tuple[Dim | None, ...]]]:
+    """The tensors and shapes in a value called `name`, those of known rank: what each is called, and its sizes, None
+    for any."""
+    if isinstance(a, Tuple):
+        for i, field in enumerate(a.fields):
+            yield from named_sizes(f"{name}[{i}]", field)
+    elif isinstance(a, (Tensor, Shape)) and a.ndim is not None:
+        dims = a.shape if isinstance(a, Tensor) else a.dims
+        yield name, (None,) * a.ndim if dims is None else dims
 
 
 def substitute(annotation: Annotation, env: dict[str, Dim]) -> Annotation:

@@ -168,7 +168,7 @@ def _check_carry(op: str, result: Annotation, carry: Sequence[Annotation], exact
     """The fields a body returns, of which the first are the next carry."""
     n = len(result.fields) if isinstance(result, Tuple) else -1
     if not isinstance(result, Tuple) or n < len(carry) or (exactly and n > len(carry)):
-        raise OperatorError(f"{op}: the body returns {result}; a tuple that starts with the {len(carry)} carried values")
+        raise OperatorError(f"{op}: the body returns {result}; a tuple, first the {len(carry)} carried values")
     for i, (before, after) in enumerate(zip(carry, result.fields, strict=False)):
         if before != after:
             raise OperatorError(f"{op}: carried value {i} is {before} before a step and {after} after it")

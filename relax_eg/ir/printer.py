@@ -17,6 +17,7 @@ from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_TIR,
     CONSTANT,
     FUNCTION,
     MATCH_CAST,
@@ -37,8 +38,8 @@ HEADER = "# relax_eg module text, version "
 
 # Names that mean something else after `R.`, so no operator may have them.
 RESERVED = frozenset(
-    "Callable Object Shape Tensor Tuple bindings call_dps_library const const_data dataflow dim foreign function inline"
-    " match_cast output scalar shape tuple".split()
+    "Callable Object Shape Tensor Tuple bindings call_dps_library call_tir const const_data dataflow dim foreign"
+    " function inline match_cast output scalar shape tuple".split()
 )
 
 INDENT = "    "
@@ -208,6 +209,8 @@ class _FunctionText:
             return f"{self._operand(e.args[0], names)}({self._operands(e.args[1:], names)})"
         if e.op == CALL_DPS_LIBRARY:
             return self._library_text(e, names)
+        if e.op == CALL_TIR:
+            return self._tir_text(e, names)
         if e.op in RESERVED or not e.op.isidentifier():
             raise WellFormedError(f"`{e.op}` cannot name an operator: R.{e.op} is not a name or means something else")
         return f"R.{e.op}({', '.join([*(self._operand(a, names) for a in e.args), *map(_keyword, _written(e))])})"
@@ -217,6 +220,13 @@ class _FunctionText:
         attrs = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("attrs"))
         more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")
         return f"R.call_dps_library({quoted(e.attr('name'))}, {args}, out={self._annotation(e.annotation)}{more})"
+
+
+    def _tir_text(self, e: Expr, names: dict[Expr, str]) -> str:
+        args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
+        sizes = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("sizes"))
+        more = f", sizes={{{sizes}}}" if sizes else ""
+        return f"R.call_tir({attribute_text(e.attr('program'))}, {args}, out={self._annotation(e.annotation)}{more})"
 
 
 def _written(e: Expr) -> list[tuple[str, object]]:

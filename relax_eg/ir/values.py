@@ -25,10 +25,14 @@ from relax_eg.ir.expr import (
     node,
     tuple_get,
 )
+from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.reader import near, spelled
+from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.shapes import Dim
+from relax_eg.tir import TensorProgram
 
 if TYPE_CHECKING:
     from relax_eg.ir.parser import ModuleScope
@@ -39,6 +43,7 @@ INFIX: dict[type[ast.operator], str] = {
 }  # fmt: skip
 
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
+TENSOR_PROGRAM = "R.call_tir(R.foreign(...), (arguments,), out=annotation, sizes={...})"
 LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
 
 
@@ -203,6 +208,8 @@ class Values:
             return node(MATCH_CAST, (self.expression(args[0]),), (), asserted)
         if name == "call_dps_library":
             return self._library(at, args, keywords, declared)
+        if name == "call_tir":
+            return self._tensor_program(at, args, keywords, declared)
         raise self.source.error(at, f"R.{name} is not a value with these arguments", VALUES)
 
     def _library(
@@ -227,6 +234,25 @@ class Values:
         pairs = self._library_attrs(attrs)
         values = (("name", name.value), ("attrs", pairs), ("pure", is_pure))
         return node(CALL_DPS_LIBRARY, map(self.expression, operands.elts), values, annotation)
+
+    def _tensor_program(
+        self, at: ast.Call, args: list[ast.expr], keywords: dict[str, ast.expr], declared: Annotation | None
+    ) -> Expr:
+        given = dict(zip(("program", "args", "out", "sizes"), args, strict=False)) | keywords
+        program, operands = given.pop("program", None), given.pop("args", None)
+        out, sizes = given.pop("out", None), given.pop("sizes", None)
+        found = None if program is None else self.reader.attribute(program)
+        program = found.value if isinstance(found, Foreign) else None
+        if given or not isinstance(program, TensorProgram) or not isinstance(operands, (ast.Tuple, ast.List)):
+            raise self.source.error(at, "this call of a tensor program cannot be read", TENSOR_PROGRAM)
+        told = {name: Dim.of(size) for name, size in self._library_attrs(sizes)}
+        annotation = declared if out is None else self.reader.annotation(out)
+        if out is not None and annotation is not None:
+            self._agrees(out, annotation, declared)
+        try:
+            return call_tir(program, map(self.expression, operands.elts), annotation, told)
+        except OperatorError as error:
+            raise self.source.refused(at, error, f"what {program.name} takes and fills") from None
 
     def _library_attrs(self, at: ast.expr | None) -> tuple[tuple[str, Any], ...]:
         if at is None:

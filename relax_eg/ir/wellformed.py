@@ -10,13 +10,13 @@ from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 from relax_eg.debug import stage
-from relax_eg.errors import OperatorError, WellFormedError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of
+from relax_eg.errors import OperatorError, ShapeError, WellFormedError
+from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, named_sizes
 from relax_eg.ir.control import deduce_control, functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Binder, Dim
 
 
 @stage("check")
@@ -28,7 +28,8 @@ def check(module: Module) -> None:
       it their values are.
     - Impure calls, `match_cast` and library calls that do not say their sizes stand as whole values of bindings outside
       dataflow blocks, and so do calls of functions that have such.
-    - A size variable is brought in by a parameter or by a `match_cast` before it is used.
+    - A size variable is brought in by a parameter or by a `match_cast` before it is used. The parameters' sizes tell
+      all their variables.
     - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
     """
     impure = impure_functions(module)
@@ -58,10 +59,19 @@ class _FunctionCheck:
                 self._fail(p, "a parameter must be a variable")
             self._bind(p)
             self.sizes |= self._sizes_of(p.annotation)
+        self._solvable()
         for block in f.blocks:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
+
+    def _solvable(self) -> None:
+        named = [x for p in self.function.params for x in named_sizes(str(p.attr("name")), p.annotation)]
+        try:
+            Binder([sizes for _, sizes in named], [name for name, _ in named], self.function.name)
+        except ShapeError as error:
+            problem = str(error).partition(": ")[2]
+            self._fail(None, f"{problem}; or add a parameter that is a shape of them, as s: R.Shape((...))")
 
     def _block(self, block: Block) -> None:
         self.outputs = frozenset(b.var for b in block.bindings) if block.dataflow else frozenset()

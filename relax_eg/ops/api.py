@@ -228,7 +228,7 @@ def split(x: Operand, parts: int | Sequence[Size], axis: int = 0) -> Expr:
     (value,) = operands("split", x)
     attrs = {"sections": parts, "axis": normal_axis("split", axis, value.ndim)}
     if not isinstance(parts, int):
-        cuts = [ZERO, *map(Dim.of, parts), value.shape[attrs["axis"]]]
+        cuts = [ZERO, *map(Dim.of, parts), value.shape[normal_axis("split", axis, value.ndim)]]
         attrs["sections"] = tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
     return call("split", (value,), written_out("split", (value.annotation,), attrs))
 

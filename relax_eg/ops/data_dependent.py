@@ -24,8 +24,8 @@ PREFIX = "relax_eg."
 
 @dataclass(frozen=True)
 class Routine:
-    """A routine. `deduce`: the result's annotation from operands that are known fully or in part. `compute`: called with
-    numpy or jax.numpy, arrays of that kind, and the attributes as keywords."""
+    """A routine. `deduce`: the result's annotation from operands that are known fully or in part. `compute`: called
+    with numpy or jax.numpy, arrays of that kind, and the attributes as keywords."""
 
     name: str
     parameters: tuple[str, ...]

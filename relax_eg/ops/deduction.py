@@ -18,6 +18,7 @@ from relax_eg.ir.control import deduce_control
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_TIR,
     CONSTANT,
     CONTROL,
     FUNCTION,
@@ -34,6 +35,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.tensor_calls import tir_annotation
 from relax_eg.ops.data_dependent import BY_LIBRARY, deduce_routine
 from relax_eg.ops.keys import dtype_name
 from relax_eg.ops.record import TABLE, deduce
@@ -123,6 +125,11 @@ class _Deduction:
 
     def _foreign(self, e: Expr, operands: tuple[Annotation, ...]) -> Annotation:
         """What a foreign call says it fills, or a match_cast asserts; it must be possible."""
+        if e.op == CALL_TIR:
+            found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
+            if why := clash(found, e.annotation):
+                raise OperatorError(f"call_tir: {found} is filled, and annotated {e.annotation}: {why}")
+            return e.annotation
         routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
         if routine is not None:
             return deduce_routine(routine.name, operands, dict(e.attr("attrs")))[1]

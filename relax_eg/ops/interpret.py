@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_TIR,
     COND,
     CONSTANT,
     CONTROL,
@@ -26,7 +26,6 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     VAR,
     WHILE,
-    Attrs,
     Expr,
     constant_value,
     np_dtype,
@@ -37,8 +36,9 @@ from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
-from relax_eg.ops.record import Site, deduce, get, program_of, site_of
+from relax_eg.ops.record import Site, deduce, get, is_shown, program_of, site_of
 from relax_eg.shapes import Binder, Dim
+from relax_eg.tir import TensorProgram
 from relax_eg.tir import evaluate as evaluate_program
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -165,6 +165,8 @@ class _Interpreter:
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
             return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
+        if e.op == CALL_TIR:
+            return self.tensor_program(e, args, sizes)
         if e.op == VAR:
             raise WellFormedError(f"variable `{e.attr('name')}` is used before it is defined")
         return self.operator(e, args, sizes)
@@ -203,7 +205,7 @@ class _Interpreter:
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         site = site_of(e)
-        if not _is_shown(site.op, site.operands, e.attrs):
+        if not is_shown(site.op, site.operands, e.attrs):
             site = self.at_sizes(e, args, sizes)
         program = program_of(site)
         if program is not None:
@@ -216,6 +218,16 @@ class _Interpreter:
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
         return _arrays(reference(*args, **attrs))
 
+    def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        called: TensorProgram = e.attr("program").value
+        told = [(v, d.evaluate(sizes)) for v, d in e.attr("sizes")]
+        patterns = [*((Dim.var(v),) for v, _ in told), *(b.shape for b in called.inputs)]
+        names = [*(v for v, _ in told), *(b.name for b in called.inputs)]
+        shapes = [*((n,) for _, n in told), *(x.shape for x in args)]
+        bound = Binder(patterns, names, called.name).bind(shapes)
+        results = evaluate_program(called, args, bound, domain=self.domain, ordered=self.ordered)
+        return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
+
     def at_sizes(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Site:
         """The use of an operator on these very arrays. OperatorError where it does not apply to them."""
         known = zip(args, (a.tensor.dtype for a in e.args), strict=True)
@@ -225,18 +237,6 @@ class _Interpreter:
         attrs = {k: tuple(d.substitute(env) for d in v) if k in dims else v for k, v in e.attrs}
         deduce(e.op, operands, attrs, strict=True)
         return Site(e.op, operands, attrs)
-
-
-@lru_cache(1 << 12)
-def _is_shown(op: str, operands: tuple[Annotation, ...], attrs: Attrs) -> bool:
-    """Whether the operands are fully known and the operator is shown to apply to them."""
-    if not all(isinstance(a, Tensor) and a.shape is not None and a.dtype is not None for a in operands):
-        return False
-    try:
-        deduce(op, operands, dict(attrs), strict=True)
-    except OperatorError:
-        return False
-    return True
 
 
 def _arrays(value: Any) -> Any:

@@ -27,7 +27,7 @@ def operands(op: str, *values: Any) -> list[Expr]:
     dtype = next((d for d in known if d is not None), None)
     for e, v in zip(made, values, strict=True):
         if e is None and known and dtype is None:
-            raise OperatorError(f'{op}: {v!r} stands beside operands of unknown dtype; const({v!r}, "dtype") has its own')
+            raise OperatorError(f'{op}: {v!r} stands beside operands of unknown dtype; const({v!r}, "dtype") has one')
     return [e if e is not None else number(op, v, dtype) for e, v in zip(made, values, strict=True)]
 
 

@@ -239,6 +239,18 @@ def need_shown(e: Expr) -> None:
         deduce(e.op, tuple(a.annotation for a in e.args), dict(e.attrs), strict=True)
 
 
+@lru_cache(1 << 14)
+def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether operands are fully known and the operator is shown to apply to them; else running it may be refused."""
+    if any(map(is_coarse, operands)):
+        return False
+    try:
+        deduce(op, operands, dict(attrs), strict=True)
+    except OperatorError:
+        return False
+    return True
+
+
 def site_of(e: Expr) -> Site:
     """How expression `e` looks to its operator's record, or, where it is a core one, to who prices it: what runs
     functions of the module says which, as attribute `functions`."""

@@ -21,7 +21,19 @@ from draw_support import (
     some_dims,
     spec,
 )
-from ops_library_samples import SERIES, definite, diagonals, dominant, factored, separated, whole_orders
+from ops_library_samples import (
+    SERIES,
+    definite,
+    diagonals,
+    dominant,
+    eigenvectors_first,
+    eigenvectors_last,
+    factored,
+    magnitudes,
+    separated,
+    singular_vectors,
+    whole_orders,
+)
 from ops_use import Use
 
 # --- windows ---
@@ -187,9 +199,9 @@ def _approx_top_k(rng: Rng) -> Use:
 # --- linear algebra; batches of matrices that are not too close to singular ---
 
 
-def _matrix(kind: str, choices: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> Draw:
+def _matrix(kind: str, choices: Mapping[str, Sequence[Any]] = MappingProxyType({}), settle: Any = None) -> Draw:
     """A draw for a factorisation. `kind`: "definite", "separated" eigenvalues, of "any" form, or "some", not empty;
-    `choices`: the values of attributes."""
+    `choices`: the values of attributes; `settle`: as in a use."""
     prepare = definite if "definite" in kind else separated if kind == "separated" else None
 
     def draw(rng: Rng) -> Use:
@@ -197,7 +209,7 @@ def _matrix(kind: str, choices: Mapping[str, Sequence[Any]] = MappingProxyType({
         form = ["n", "n"] if kind != "any" else [one(rng, ("n", "3")), one(rng, ("m", "2", "4"))]
         sizes = {**SIZES, "n": (1, 4)} if "some" in kind else SIZES
         attrs = {name: one(rng, values) for name, values in choices.items()}
-        return Use((spec([*batch, *form]),), attrs, sizes, prepare=prepare, looser=50)
+        return Use((spec([*batch, *form]),), attrs, sizes, prepare=prepare, settle=settle, looser=50)
 
     return draw
 
@@ -316,14 +328,14 @@ LIBRARY_DRAWS: dict[str, Draw] = {
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice, "gather": _gather,
     "scatter": _scatter,
     "sort": _sort, "top_k": _top_k, "approx_top_k": _approx_top_k,
-    "cholesky": _matrix("definite"), "eigh": _matrix("definite"), "lu": _matrix("any"),
+    "cholesky": _matrix("definite"), "eigh": _matrix("definite", settle=eigenvectors_first), "lu": _matrix("any"),
     "qr": _matrix("any", {"pivoting": (False, True), "full_matrices": (False, True)}), "geqrf": _matrix("any"),
-    "eig": _matrix("separated", {"left": (False, True), "right": (False, True)}),
-    "schur": _matrix("separated", {"vectors": (False, True)}), "hessenberg": _matrix("some"),
+    "eig": _matrix("separated", {"left": (False, True), "right": (False, True)}, eigenvectors_last),
+    "schur": _matrix("separated", {"vectors": (False, True)}, magnitudes), "hessenberg": _matrix("some"),
     "tridiagonal": _matrix("some definite", {"lower": (False, True)}), "householder_product": _householder_product,
     "tridiagonal_solve": _tridiagonal_solve, "cholesky_update": _cholesky_update,
     "lu_pivots_to_permutation": _permutation,
-    "svd": _matrix("any"), "triangular_solve": _triangular_solve, "fft": _fft,
+    "svd": _matrix("any", settle=singular_vectors), "triangular_solve": _triangular_solve, "fft": _fft,
     **dict.fromkeys(("lgamma", "digamma", "bessel_i0e", "bessel_i1e"), pointwise(1, 0.3, 4)),
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a"), pointwise(2, 0.3, 4, looser=SERIES)),
     "zeta": pointwise(2, 1.5, 4, looser=SERIES), "betainc": pointwise(3, 0.2, 0.8, looser=SERIES),

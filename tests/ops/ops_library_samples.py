@@ -59,6 +59,41 @@ def factored(arrays: list[Any]) -> list[Any]:
     return [np.linalg.cholesky(a).T.astype(a.dtype) if a.size else a, w]
 
 
+def _phases(vectors: Any) -> Any:
+    """The phase of the largest component of each column."""
+    at = np.abs(vectors).argmax(-2)[..., None, :] if vectors.size else np.zeros((*vectors.shape[:-2], 1, 0), int)
+    largest = np.take_along_axis(vectors, at, -2) if vectors.size else np.ones((*vectors.shape[:-2], 1, 0))
+    return largest / np.abs(largest)
+
+
+def _turned(vectors: Any) -> Any:
+    """Eigenvectors, which are right in any phase, with the largest component of each real and positive."""
+    return np.asarray(vectors) / _phases(np.asarray(vectors))
+
+
+def eigenvectors_first(results: list[Any]) -> list[Any]:
+    return [_turned(results[0]), *results[1:]]
+
+
+def eigenvectors_last(results: list[Any]) -> list[Any]:
+    return [results[0], *map(_turned, results[1:])]
+
+
+def singular_vectors(results: list[Any]) -> list[Any]:
+    """Those that belong to a singular value, turned together; those of no value are any that complete them."""
+    if len(results) == 1:
+        return results
+    s, u, vt = map(np.asarray, results)
+    k = s.shape[-1]
+    phases = _phases(u[..., :k])
+    return [s, u[..., :k] / phases, vt[..., :k, :] * phases.swapaxes(-1, -2)]
+
+
+def magnitudes(results: list[Any]) -> list[Any]:
+    """Schur vectors are right in any phase."""
+    return [np.abs(np.asarray(r)) for r in results]
+
+
 def whole_orders(arrays: list[Any]) -> list[Any]:
     """The first operand, the order of a derivative, as integers."""
     return [np.round(arrays[0].astype(np.float32)).astype(arrays[0].dtype), *arrays[1:]]
@@ -182,20 +217,23 @@ def library_uses() -> dict[str, list[Use]]:
         ]
     ]  # fmt: skip
     uses["eigh"] = [
-        Use((a,), {"lower": lower}, square, prepare=definite)
+        Use((a,), {"lower": lower}, square, prepare=definite, settle=eigenvectors_first)
         for a, lower in [("n n", True), ("b 3 3", True), ("n n", False)]
     ]
     uses["svd"] = [
-        Use((a,), {"full_matrices": full, "compute_uv": uv}, square)
+        Use((a,), {"full_matrices": full, "compute_uv": uv}, square, settle=singular_vectors)
         for a, full, uv in [("n n", False, True), ("b 4 2", False, True), ("n n", True, False), ("2 4", True, True)]
-    ] + [Use(("3 2",), {"algorithm": "qr"}, square)]
+    ] + [Use(("3 2",), {"algorithm": "qr"}, square, settle=singular_vectors)]
     some = {"n": (1, 4), "b": (0, 3)}
     uses["eig"] = [
-        Use((a,), {"left": left, "right": right}, square, prepare=separated, looser=20)
+        Use((a,), {"left": left, "right": right}, square, prepare=separated, settle=eigenvectors_last, looser=20)
         for a, left, right in [("n n", False, True), ("b 3 3", True, True), ("n n", False, False), ("3 3", True, False)]
-    ] + [Use(("4 4 @complex64",), {}, prepare=separated, looser=20), Use(("2 2",), {}, prepare=_rotation)]
+    ] + [
+        Use(("4 4 @complex64",), {}, prepare=separated, settle=eigenvectors_last, looser=20),
+        Use(("2 2",), {}, prepare=_rotation, settle=eigenvectors_last),
+    ]
     uses["schur"] = [
-        Use((a,), {"vectors": vectors}, square, prepare=separated, looser=20)
+        Use((a,), {"vectors": vectors}, square, prepare=separated, settle=magnitudes, looser=20)
         for a, vectors in [("n n", True), ("b 3 3", False), ("3 3 @complex64", True)]
     ]
     uses["hessenberg"] = [Use((a,), {}, some, looser=20) for a in ("n n", "b 3 3", "3 3 @complex64")]

@@ -11,8 +11,8 @@ from typing import Any
 class Use:
     """One use. `operands`: specs, with `@dtype` where the dtype does not vary; `sizes`: the range of each size
     variable; `low`, `high`: range of the values, or with `special` zeros, infinities, NaN and the ends of integers in
-    their place; `prepare` makes of random operands what the operator is for; `looser`: how many times the usual
-    tolerance a result may be off."""
+    their place; `prepare` makes of random operands what the operator is for; `settle` makes of results, where several
+    are right, one; `looser`: how many times the usual tolerance a result may be off."""
 
     operands: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -20,6 +20,7 @@ class Use:
     low: float = -3.0
     high: float = 3.0
     prepare: Callable[[list[Any]], list[Any]] | None = None
+    settle: Callable[[list[Any]], list[Any]] | None = None
     special: bool = False
     looser: float = 1.0
 

@@ -87,7 +87,10 @@ CASES: list[tuple[Any, Annotation]] = [
     (lambda: op.argmax(coarse(2, None)), Tensor(ndim=1, dtype="int32")),
     (lambda: op.concat([coarse(2), t("n 3")], 0), Tensor(ndim=2, dtype="float32")),
     (lambda: call("concat", [coarse(None, None), t("n 3")], {"axis": 0}), Tensor(ndim=2, dtype="float32")),
-    (lambda: call("split", [coarse(2)], {"sections": (1, 3), "axis": 1}), Tuple((Tensor(ndim=2, dtype="float32"),) * 2)),
+    (
+        lambda: call("split", [coarse(2)], {"sections": (1, 3), "axis": 1}),
+        Tuple((Tensor(ndim=2, dtype="float32"),) * 2),
+    ),
     (lambda: call("split", [coarse(1)], {"sections": ("n", 3), "axis": 0}), Tuple((Tensor("n"), Tensor("3")))),
     (lambda: op.reshape(coarse(), ("n", 4)), Tensor("n 4")),
     (lambda: op.reshape(coarse(2, None), ("n", 4)), Tensor(("n", 4))),

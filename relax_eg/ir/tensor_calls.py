@@ -1,0 +1,61 @@
+"""`call_tir`: the call of a tensor program in destination-passing style (Relax, 3.3).
+
+The caller says what is filled, and passes the sizes that no axis of an argument tells (`sizes`, Relax's symbolic
+arguments). What the program fills follows from its buffers at the sizes of the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Annotation, DimLike, Tensor, Tuple
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.calls import call_annotation, call_sizes
+from relax_eg.ir.expr import CALL_TIR, Expr, node
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.lattice import clash
+from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, TensorProgram
+
+
+def call_tir(
+    program: TensorProgram,
+    args: Iterable[Expr],
+    out: Annotation | None = None,
+    sizes: Mapping[str, DimLike] | None = None,
+) -> Expr:
+    """`program` on `args`. `out` annotates what it fills, a tuple where it has several outputs; left out, it is what
+    follows. OperatorError where arguments, sizes or `out` do not fit the program's buffers."""
+    operands = tuple(args)
+    told = tuple((name, Dim.of(size)) for name, size in (sizes or {}).items())
+    found = tir_annotation(program, [a.annotation for a in operands], told)
+    if out is not None and (why := clash(out, found)):
+        raise OperatorError(f"call_tir: `{program.name}` fills {found}, to be filled is {out}: {why}")
+    return node(CALL_TIR, operands, (("program", Foreign(program)), ("sizes", told)), found if out is None else out)
+
+
+def tir_annotation(
+    program: TensorProgram, args: Sequence[Annotation], told: Sequence[tuple[str, Dim]]
+) -> Annotation:
+    """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes."""
+    name = f"call_tir: `{program.name}`"
+    if len(args) != len(program.inputs):
+        buffers = ", ".join(map(str, program.inputs))
+        raise OperatorError(f"{name} takes {len(program.inputs)} arguments ({buffers}), got {len(args)}")
+    inputs = [_annotation(b) for b in program.inputs]
+    outputs = [_annotation(program.buffers[o]) for o in program.outputs]
+    # The sizes passed are a further parameter, as in Relax's Figure 8.
+    sizes = Tuple(tuple(Tensor((v,)) for v, _ in told)), Tuple(tuple(Tensor((d,)) for _, d in told))
+    bare = {str(d) for b in program.inputs for d in b.shape} | {v for v, _ in told}
+    solved = call_sizes([sizes[0], *inputs], [sizes[1], *args])
+    known = all(isinstance(a, Tensor) and a.shape is not None for a in args)
+    for v in sorted(program.sizes - bare):
+        if known and v not in solved:
+            raise OperatorError(f"{name}: no argument tells its size `{v}`; sizes={{'{v}': ...}} passes it")
+    result = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
+    return call_annotation(Signature((sizes[0], *inputs), result), [sizes[1], *args], name)
+
+
+def _annotation(b: Buffer) -> Tensor:
+    return Tensor(b.shape, b.dtype)
