@@ -64,7 +64,7 @@ class Fit:
                 shapes.append(value.shape)
         elif isinstance(a, Shape):
             if not isinstance(value, tuple) or any(hasattr(n, "dtype") for n in value):  # type: ignore[reportUnknownArgumentType]
-                raise self._wrong(name, "a shape, a tuple of integers,", value)
+                raise self._wrong(name, "a shape (a tuple of integers)", value)
             if a.ndim is not None:
                 shapes.append(value)  # type: ignore[reportUnknownArgumentType]
         elif isinstance(a, Callable) and not isinstance(value, str):

@@ -227,7 +227,8 @@ def _at(value: Any, env: Mapping[str, int]) -> Any:
 
 def _refuse_branches(names: Sequence[str], branches: Sequence[Any]) -> None:
     """Raise ShapeError where the branches of a `cond` give values of different sizes."""
-    first, *others = ([str(x) for x in jax.tree_util.tree_leaves(jax.eval_shape(b))] for b in branches)
+    found = (jax.tree_util.tree_leaves(jax.eval_shape(b)) for b in branches)
+    first, *others = ([f"{x.shape} {x.dtype}" for x in values] for values in found)
     for name, values in zip(names[1:], others, strict=True):
         if values != first:
             raise ShapeError(

@@ -164,7 +164,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
     return _weak(array) if weak else array
 
 
-def _without_notes(e: RelaxEgError) -> RelaxEgError:
+def without_notes(e: RelaxEgError) -> RelaxEgError:
     """`e` without the remarks on tracebacks that JAX adds to what is raised while it traces."""
     return type(e)(*e.args)
 
@@ -281,7 +281,7 @@ class Optimized:
         try:
             return self._whole(*args, **kwargs)
         except RelaxEgError as e:
-            raise _without_notes(e) from None
+            raise without_notes(e) from None
         except TypeError:
             # `jax.jit` refuses what is no array before we see it; ours says which argument.
             self._program.check(self._program.leaves(args, kwargs))
@@ -403,7 +403,7 @@ class Ready:
         try:
             return self._flat(self.prepared, others)
         except RelaxEgError as e:
-            raise _without_notes(e) from None
+            raise without_notes(e) from None
 
     def _others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         slots_args, slots_kwargs = self._placeholder

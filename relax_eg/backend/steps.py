@@ -18,8 +18,8 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
-from relax_eg.backend.optimized import Check, Optimized, Program, Ready, Variant, as_declared, compared
-from relax_eg.errors import OptionError, ShapeError, TraceError
+from relax_eg.backend.optimized import Check, Optimized, Program, Ready, Variant, as_declared, compared, without_notes
+from relax_eg.errors import OptionError, RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, np_dtype, postorder
@@ -193,7 +193,11 @@ class InSteps(Optimized):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit before anything runs, for
         sizes that do not as soon as they are known."""
-        return self._chosen.run(self._values(args, kwargs))
+        values = self._values(args, kwargs)
+        try:
+            return self._chosen.run(values)
+        except RelaxEgError as e:
+            raise without_notes(e) from None
 
     def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         p = self._program

@@ -27,6 +27,10 @@ _SIZE = (
     "or code that holds for every size"
 )
 _NUMPY = "jax.numpy instead of numpy; functools.partial for values that are known before the call"
+_RELAX = (
+    "the program in Relax text, where R.unique, R.nonzero and R.masked_select give as many elements as there are, and "
+    "R.match_cast names their number"
+)
 _ARRAYS = "arrays, numbers and pytrees of them as arguments and results of the functions called"
 _SHAPES = "specs whose sizes and dtypes fit together; equal sizes need equal names"
 
@@ -81,7 +85,9 @@ def _accepted(error: Exception) -> str:
     if isinstance(error, (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)):
         return _NUMPY
     if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
-        return "jnp.where with three arguments: the size of the result must not depend on values"
+        return f"jnp.where with three arguments, whose result is as large as the operands; or {_RELAX}"
+    if re.search(r"size argument of|jnp\.\w+ must be statically specified|unique\(\)|nonzero", str(error)):
+        return f"`size=...`, the number of elements of the result; or {_RELAX}"
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return _BRANCH
     if type(error).__name__ == "InconclusiveDimensionOperation" or "shape polymorphism" in str(error):

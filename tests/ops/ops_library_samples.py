@@ -61,8 +61,10 @@ def factored(arrays: list[Any]) -> list[Any]:
 
 def _phases(vectors: Any) -> Any:
     """The phase of the largest component of each column."""
-    at = np.abs(vectors).argmax(-2)[..., None, :] if vectors.size else np.zeros((*vectors.shape[:-2], 1, 0), int)
-    largest = np.take_along_axis(vectors, at, -2) if vectors.size else np.ones((*vectors.shape[:-2], 1, 0))
+    if not vectors.size:
+        return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]))
+    at = np.abs(vectors).argmax(-2)[..., None, :]
+    largest = np.take_along_axis(vectors, at, -2)
     return largest / np.abs(largest)
 
 
