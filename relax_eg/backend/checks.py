@@ -37,7 +37,7 @@ class Fit:
         used = {v for _, dims in found for d in dims if d is not None for v in d.variables}
         self._known = tuple(v for v in known or {} if v in used)
         names = [(known or {})[v] for v in self._known] + [name for name, _ in found]
-        self._patterns: list[Pattern] = [[Dim.var(v)] for v in self._known] + [dims for _, dims in found]
+        self._patterns: list[Pattern] = [*((Dim.var(v),) for v in self._known), *(dims for _, dims in found)]
         self._binder = Binder(self._patterns, names, where)
 
     def bind(self, values: Sequence[Any], sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -81,6 +81,11 @@ def _element(x: Any) -> bool | int | float | complex:
 def array_of(values: Any, dtype: str) -> Array:
     """The constant with these (nested lists of) numbers. Raises ValueError where the dtype does not hold them."""
     wide = np.asarray(values)
+    if dtype == "uint64" and wide.dtype.kind == "f":
+        # numpy takes integers on both sides of 2**63 for floats.
+        whole = np.asarray(values, object)
+        if all(type(x) is int and 0 <= x < 2**64 for x in whole.reshape(-1)):
+            wide = whole.astype(np.uint64)
     kinds = "b" if dtype == "bool" else "iu" if is_integer(dtype) else "iuf" if is_float(dtype) else "iufc"
     if wide.size and wide.dtype.kind not in kinds:
         raise ValueError(f"{dtype} does not hold such values")

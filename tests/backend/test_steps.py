@@ -109,7 +109,8 @@ def main(x: R.Tensor(("n", "d"), "float32"), w: R.Tensor(("d", "d"), "float32"),
 
 
 def test_blocks_are_optimized() -> None:
-    text = SELECTED.replace("    k = R.match_cast(R.masked_select(x, mask),", "    s = R.masked_select(x, mask)\n    k = R.match_cast(s,")
+    apart = "    s = R.masked_select(x, mask)\n    k = R.match_cast(s,"
+    text = SELECTED.replace("    k = R.match_cast(R.masked_select(x, mask),", apart)
     best = rx.optimize(rx.parse(text), at={"n": 1000, "m": 500, "d": 256})
     assert not best.report.kept_as_written and best.report.execution == "in steps"
     assert best.report.at == {"d": 256, "m": 500, "n": 1000}
@@ -236,7 +237,7 @@ def test_figure_7() -> None:
     module = rx.parse(FIGURE_7)
     found = {b.name: b.var.annotation for block in module.main.blocks for b in block.bindings}
     assert found["f0"] == rx.Callable((rx.Shape("n m"),), rx.Tensor(("n*m",), "float32"))
-    wanted = (rx.Tensor("4*n"), rx.Tensor("12"), rx.Tensor("4*n + 4".replace(" ", "")), rx.Tensor(dtype="float32", ndim=1))
+    wanted = (rx.Tensor("4*n"), rx.Tensor("12"), rx.Tensor("4*n+4"), rx.Tensor(dtype="float32", ndim=1))
     assert tuple(found[f"lv{i}"] for i in range(4)) == wanted
     assert rx.parse(str(module)) == module
     best = rx.optimize(module)
@@ -244,7 +245,7 @@ def test_figure_7() -> None:
     agree(best(normal(2), [7, 0]), tuple(np.ones(k, np.float32) for k in (8, 12, 12, 0)))
     with pytest.raises(ShapeError, match=r"main\(\): argument `y` should have 2 axes \(_, _\), got 3: \(1, 2, 3\)"):
         best(normal(5), (1, 2, 3))
-    with pytest.raises(ShapeError, match=r"main\(\): argument `y` should be a shape \(a tuple of integers\), got float32"):
+    with pytest.raises(ShapeError, match=r"argument `y` should be a shape \(a tuple of integers\), got float32"):
         best(normal(5), normal(2))
     with pytest.raises(TraceError, match="it takes or returns shapes"):
         best.to_jax()
@@ -252,7 +253,7 @@ def test_figure_7() -> None:
 
 def test_functions_as_arguments() -> None:
     module = rx.parse("""
-def twice(f: R.Callable((R.Tensor(("k",), "float32"),), R.Tensor(("2*k",), "float32")), x: R.Tensor(("k",), "float32")):
+def twice(f: R.Callable((R.Tensor("k"),), R.Tensor("2*k")), x: R.Tensor("k")):
     return f(f(x))
 def double(x: R.Tensor(("n",), "float32")) -> R.Tensor(("2*n",), "float32"):
     return R.concat(x, x, axis=0)
@@ -295,7 +296,9 @@ def test_a_function_cannot_know_its_sizes_without_help() -> None:
     assert "or add a parameter that is a shape of them, as s: R.Shape((...))" in str(error.value)
     best = rx.optimize(rx.parse(text.format(', s: R.Shape(("n", "m"))')))
     agree(best(normal(6), (2, 3)), normal(6).reshape(2, 3))
-    with pytest.raises(ShapeError, match=r"main\(\): argument `x`, axis 0 should be m\*n = 8 \(m = 4 from argument `s`"):
+    with pytest.raises(
+        ShapeError, match=r"main\(\): argument `x`, axis 0 should be m\*n = 8 \(m = 4 from argument `s`"
+    ):
         best(normal(6), (2, 4))
 
 
@@ -333,7 +336,7 @@ def main(x: R.Tensor(ndim=2), y: R.Tensor(ndim=1)):
     agree(best(np.ones((3, 2), np.float32), normal(6)), np.full(3, 2, np.float32))
     for args, text in [
         ((normal(3, 3), normal(6)), r"^f\(\): argument `x`, axis 1 should be 2, got 3$"),
-        ((normal(3, 2), normal(5)), r"^f\(\): argument `y`, axis 0 should be 2\*n = 6 \(n = 3 from argument `x`\), got 5$"),
+        ((normal(3, 2), normal(5)), r"`y`, axis 0 should be 2\*n = 6 \(n = 3 from argument `x`\), got 5$"),
         ((np.ones((3, 2), np.int32), normal(6)), r"^f\(\): argument `x` should be float32, got int32$"),
     ]:
         with pytest.raises(ShapeError, match=text):
@@ -393,14 +396,15 @@ def main(x: R.Tensor(("n",), "float32"), c: R.Tensor((), "bool")):
     return y
 """)
     functions = (*inside.functions[2:], *inside.functions[:2])
-    with pytest.raises(ShapeError, match=r"^cond: branch `a` gives \(2,\) float32, branch `b` gives \(4,\) float32\n  accepted: branches that"):
+    text = r"^cond: branch `a` gives \(2,\) float32, branch `b` gives \(4,\) float32\n  accepted: branches that agree"
+    with pytest.raises(ShapeError, match=text):
         rx.optimize(rx.Module(functions))(normal(2), True)
 
 
 LOOPS = """
 def more(x: R.Tensor(("n",), "float32"), i: R.Tensor((), "int32")) -> R.Tensor((), "bool"):
     return R.less(i, 3)
-def step(x: R.Tensor(("n",), "float32"), i: R.Tensor((), "int32")) -> R.Tuple(R.Tensor(("n",), "float32"), R.Tensor((), "int32")):
+def step(x: R.Tensor("n"), i: R.Tensor("@int32")) -> R.Tuple(R.Tensor("n"), R.Tensor("@int32")):
     u = R.unique(x)
     m = R.match_cast(u, R.Tensor(("m",), "float32"))
     with R.dataflow():
@@ -409,7 +413,7 @@ def step(x: R.Tensor(("n",), "float32"), i: R.Tensor((), "int32")) -> R.Tuple(R.
         j = R.add(i, 1)
         R.output(y, j)
     return (y, j)
-def row(c: R.Tensor((), "float32"), x: R.Tensor(("n",), "float32")) -> R.Tuple(R.Tensor((), "float32"), R.Tensor((), "float32")):
+def row(c: R.Tensor(""), x: R.Tensor("n")) -> R.Tuple(R.Tensor(""), R.Tensor("")):
     u = R.unique(x)
     m = R.match_cast(u, R.Tensor(("m",), "float32"))
     with R.dataflow():

@@ -75,6 +75,7 @@ def test_text_reads_back_to_the_equal_module(module: ir.Module) -> None:
 @given(arrays())
 @example(np.array(np.frombuffer(b"\x01\x00\xc0\x7f", np.float32)[0]))  # a NaN with a payload
 @example(np.array(-0.0, np.float32))
+@example(np.array([0, 2**63, 2**64 - 1], np.uint64))
 def test_constants_keep_their_bits(array: np.ndarray) -> None:
     c = ir.const(array)
     f = ir.pure_function("main", (), [c])
