@@ -1,8 +1,9 @@
-"""The command line: `relax-eg optimize | rules | verify | prove | cache`."""
+"""The command line: `relax-eg optimize | rules | verify | prove | extract | cache`."""
 
 from __future__ import annotations
 
 import importlib.util
+import json as json_format
 import sys
 import time
 from collections.abc import Callable
@@ -12,10 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.spinner import Spinner
+from rich.table import Table
 
 import relax_eg as rx
-from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.errors import ExtractionError, OptionError, RelaxEgError
+from relax_eg.extract.check_choice import check_choice
+from relax_eg.extract.foreign import METHODS, Extracted, egraph_of, extract, read_json
 from relax_eg.rules import RuleSet
 
 app = typer.Typer(
@@ -235,6 +240,73 @@ def prove(
             raise typer.Exit(1)
 
     run(action)
+
+
+@app.command(name="extract")
+def extract_command(
+    graph: Annotated[Path, typer.Argument(help="An e-graph in the egraph-serialize format.")],
+    method: Annotated[str, typer.Option("--method", help="tree, dag, ilp or all.")] = "all",
+    time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the search at most.")] = 60.0,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the best choice here.")] = None,
+    check: Annotated[Path | None, typer.Option("--check", help="Recompute this saved choice instead.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+) -> None:
+    """Choose the cheapest node of each class of a foreign e-graph; say how near the best the choice is."""
+
+    def action() -> None:
+        if method not in METHODS:
+            raise OptionError(f"--method {method!r}: {', '.join(METHODS)} are accepted")
+        if not time_limit >= 0:
+            raise OptionError(f"--time-limit {time_limit}: a number of seconds >= 0 is accepted")
+        data = read_json(graph)
+        read = egraph_of(data, str(graph))
+        if check is not None:
+            _print_check(data, graph, check)
+            return
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn()
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task(graph.name, total=max(time_limit, 1e-3), state="reading")
+            started = time.perf_counter()
+
+            def told(what: str, cost: float, bound: float) -> None:
+                bar.update(task, completed=time.perf_counter() - started, state=f"{what}: {cost:.6g}")
+
+            results = extract(read, method, time_limit, told)  # type: ignore[arg-type]
+        best = min(results, key=lambda r: r.cost)
+        if json:
+            rows = [{k: v for k, v in r.as_data().items() if k not in ("schema", "choice")} for r in results]
+            shown = {"nodes": read.node_count, "classes": len(read.classes), "results": rows}
+            out.print_json(json_format.dumps(shown))
+        else:
+            out.print(_extraction_table(graph.name, read.node_count, len(read.classes), results))
+        if save is not None:
+            save.write_text(json_format.dumps(best.as_data(), indent=1) + "\n")
+            err.print(f"choice of {best.method} written to {save}")
+
+    run(action)
+
+
+def _extraction_table(name: str, nodes: int, classes: int, results: list[Extracted]) -> Table:
+    table = Table(title=f"{name}: {nodes} nodes, {classes} classes", box=None, title_justify="left")
+    table.add_column("method")
+    for column in ("cost", "classes used", "lower bound", "gap", "seconds"):
+        table.add_column(column, justify="right")
+    table.add_column("how")
+    for r in results:
+        known = ["", ""] if r.bound is None or r.gap is None else [f"{r.bound:.8g}", f"{100 * r.gap:.3f}%"]
+        table.add_row(r.method, f"{r.cost:.8g}", str(len(r.choice)), *known, f"{r.seconds:.2f}", r.how)
+    return table
+
+
+def _print_check(data: Any, graph: Path, path: Path) -> None:
+    saved = read_json(path)
+    if not isinstance(saved, dict):
+        raise ExtractionError(f"{path} is not a choice; an object with `choice` and `cost` is accepted")
+    checked = check_choice(data, saved)
+    if not checked.ok:
+        raise ExtractionError(f"{path} is not a choice for {graph}: " + "; ".join(checked.faults[:5]))
+    text = f"{path}: complete, acyclic, {checked.classes} classes, cost {checked.cost:.8g}"
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @cache_app.command()

@@ -21,7 +21,7 @@ from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, price_program
+from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import trace_function
@@ -259,7 +259,25 @@ def _report(
         versions={p: version_of(p) for p in ("relax-eg", "jax", "egglog", "numpy")},
         searched=searched,
         peak=peak,
+        selected=tuple(o.selected for o in outcomes),
+        runner_up=_runner_up(traced.name, prices, kept, outcomes),
     )
+
+
+def _runner_up(
+    name: str, prices: tuple[ProgramCost, ProgramCost], kept: bool, outcomes: Sequence[Outcome]
+) -> RunnerUp | None:
+    """What came second: of the functions' runners-up the nearest; or, where the search found another program and the
+    one as written was kept, that program."""
+    before, after = prices
+    rules = sorted({rule for o in outcomes for rule in o.made})
+    if not kept or not rules:
+        return min((o.runner_up for o in outcomes if o.runner_up), key=lambda r: r.extra, default=None)
+    old, new = ({r.op: r.seconds for r in p.rows} for p in (before, after))
+    differing = [(op, old.get(op, 0.0), new.get(op, 0.0)) for op in sorted(old.keys() | new.keys())]
+    why = sorted((d for d in differing if d[1] != d[2]), key=lambda d: -abs(d[1] - d[2]))[:3]
+    extra = after.seconds / before.seconds - 1 if before.seconds > 0 else 0.0
+    return RunnerUp(name, "", ", ".join(rules), extra, tuple(why))
 
 
 def _searched(saturations: Sequence[Saturation]) -> tuple[tuple[RuleRow, ...], int]:

@@ -17,6 +17,8 @@ from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
 from relax_eg.egraph import EGraph, Given, Saturation, dump, facts_of_functions
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.report import RunnerUp, SelectedRow
+from relax_eg.extract.select import second_best
 from relax_eg.extract.weights import cheapest
 from relax_eg.frontends.jax_batch import batched
 from relax_eg.ir.calls import callees_first
@@ -35,10 +37,13 @@ _OUTSIDE_A_LOOP = 1 / 16
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one e-graph: its saturation, and how many nodes of the choice each rule made."""
+    """What became of one e-graph: its saturation, how many nodes of the choice each rule made, how near the best the
+    choice is, and what came second."""
 
     saturation: Saturation
     made: Mapping[str, int]
+    selected: SelectedRow
+    runner_up: RunnerUp | None
 
 
 @dataclass
@@ -115,7 +120,7 @@ class Units:
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms = self._choices(block, scope, weights, same or set(), once, known)
+            forms = self._choices(function.name, block, scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
@@ -125,7 +130,14 @@ class Units:
         return replace(function, blocks=tuple(blocks))
 
     def _choices(
-        self, block: Block, scope: Scope, weights: set[str], same: set[str], once: float | None, known: Given
+        self,
+        name: str,
+        block: Block,
+        scope: Scope,
+        weights: set[str],
+        same: set[str],
+        once: float | None,
+        known: Given,
     ) -> list[list[Expr]]:
         options = self.options
         roots = [b.value for b in block.bindings]
@@ -137,17 +149,23 @@ class Units:
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         models = [WholeCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
-        selection = cheapest(read.graph, read.decode, weights, models)
+        chosen = cheapest(read.graph, read.decode, weights, models)
+        selection = chosen.selection
         made: dict[str, int] = {}
         for c, k in enumerate(selection.choice):
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
             if rule:
                 made[rule] = made.get(rule, 0) + 1
-        self.outcomes.append(Outcome(saturation, made))
+        row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count)
+        second = second_best(read.graph, chosen.costs, selection)
+        runner_up = None
+        if second is not None:
+            runner_up = RunnerUp(name, second.without, second.with_rule, second.extra, second.why)
+        self.outcomes.append(Outcome(saturation, made, row, runner_up))
         values = [read.decode(selection.choice)]
         if same:
             apart = cheapest(read.graph, read.decode, same, models, once)
-            values.append(read.decode(apart.choice))
+            values.append(read.decode(apart.selection.choice))
         return values
 
     def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:

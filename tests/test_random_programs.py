@@ -15,7 +15,8 @@ from programs import arguments, programs, size_bindings
 
 import relax_eg as rx
 from relax_eg.egraph import Budget, Dump, EGraph, dump
-from relax_eg.extract.select import tree_choice
+from relax_eg.extract.problem import tree_choice
+from relax_eg.extract.select import problem_of
 from relax_eg.ir import Expr, Module, pure_function, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 from relax_eg.rules.format import expression_text
@@ -112,7 +113,7 @@ def test_any_selection_decodes_to_an_equal_program(module: Module, seed: int) ->
     for _ in range(2):
         # Costs over eight decades: about any acyclic choice is the cheapest for some of them.
         costs = [[float(10 ** rng.uniform(-4, 4)) for _ in row] for row in graph.candidates]
-        choices.append(tree_choice(graph, costs))
+        choices.append(tree_choice(problem_of(graph, costs)))
     for values in map(read.decode, choices):
         function = pure_function("main", module.main.params, values)
         assert_same(module, Module((function,)), seed)

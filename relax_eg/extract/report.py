@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,48 @@ class RuleRow:
     left_out: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SelectedRow:
+    """How a function's program was chosen: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped
+    early) or "proved optimal". `cost`, and `bound` below which no choice of the `candidates` kept can cost: seconds,
+    or, where several bindings are weighed, the sum over them in units of the program as written."""
+
+    function: str
+    how: str
+    cost: float
+    bound: float
+    candidates: int
+
+    @property
+    def gap(self) -> float:
+        """How much cheaper a choice could be at best, as a share of the cost."""
+        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The program that came second, in one function, and why it lost: it does `without` a rule that the chosen one
+    needs, or computes one value more by `with_rule` (both "": one value more as written); or, where the program was
+    kept as written, what the search found, `with_rule` all its rules. `extra`: what it costs more, a share of the
+    chosen one's cost. `why`: the operators whose cost differs most, each with its cost in the chosen
+    program and in this one, in the units of `SelectedRow`."""
+
+    function: str
+    without: str
+    with_rule: str
+    extra: float
+    why: tuple[tuple[str, float, float], ...] = ()
+
+    def __str__(self) -> str:
+        how = f"without {self.without}" if self.without else f"with {self.with_rule or 'one value more as written'}"
+        if self.extra < 0:
+            costs = f"{-100 * self.extra:.3g}% cheaper as predicted, which is less than is asked for"
+        else:
+            costs = f"{100 * self.extra:.3g}% dearer"
+        reasons = ", ".join(f"{op} {_time(y)} in place of {_time(x)}" for op, x, y in self.why)
+        return f"runner-up in {self.function}: {how}, {costs}" + (f": {reasons}" if reasons else "")
+
+
 @dataclass(frozen=True)
 class CostReport:
     """What `optimize` did to a program. `print` it, or `to_json` it.
@@ -98,7 +140,8 @@ class CostReport:
     `before` and `after` are priced by the same model at `at`; `rules` counts, for each rule that made a node of the
     chosen program, how many; `matches` all matches during saturation, and `searched` what each rule did there. `nodes`:
     of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
-    and only `seconds` is of this run.
+    and only `seconds` is of this run. `selected`: how each function's program was chosen, and how near the best of its
+    candidates it is; `runner_up`: the program that came closest to it (None: there is no other).
     """
 
     name: str
@@ -121,6 +164,8 @@ class CostReport:
     searched: tuple[RuleRow, ...] = ()
     peak: int = 0
     cached: bool = False
+    selected: tuple[SelectedRow, ...] = ()
+    runner_up: RunnerUp | None = None
 
     @property
     def predicted_gain(self) -> float:
@@ -146,6 +191,11 @@ class CostReport:
         more["opaque"] = tuple(Opaque(**row) for row in data["opaque"])
         more["numerics"] = tuple(data["numerics"])
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
+        more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
+        if data.get("runner_up") is not None:
+            second: dict[str, Any] = dict(data["runner_up"])
+            second["why"] = tuple((op, x, y) for op, x, y in second["why"])
+            more["runner_up"] = RunnerUp(**second)
         return CostReport(**{k: v for k, v in data.items() if k in known} | more)
 
     @staticmethod
@@ -190,6 +240,10 @@ class CostReport:
         lines = [f"rules used: {fired}"]
         if self.kept_as_written:
             lines.append("kept as written: no program was predicted to be more than 5% faster")
+        if self.selected:
+            lines.append(_selection(self.selected))
+        if self.runner_up is not None:
+            lines.append(str(self.runner_up))
         if self.after.prepared_values:
             lines.append(
                 f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
@@ -215,6 +269,16 @@ class CostReport:
         with console.capture() as capture:
             console.print(self)
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _selection(rows: Sequence[SelectedRow]) -> str:
+    """One line on all functions; those that are not proved optimal by name, the widest gap first."""
+    candidates = sum(r.candidates for r in rows)
+    open_ = sorted((r for r in rows if r.how != "proved optimal"), key=lambda r: (-r.gap, r.function))
+    proved = f"selection among the {candidates} candidates kept: {len(rows) - len(open_)} of {len(rows)} proved optimal"
+    shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
+    rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
+    return "; ".join((proved, *shown, *rest))
 
 
 def _figures(r: RuleRow) -> str:

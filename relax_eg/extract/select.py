@@ -1,35 +1,57 @@
 """Selection: the cheapest program in an extraction graph, shared values paid once.
 
-Greedy with swap search. Every seed (the program as written, and the choice that is best when sharing is ignored) is
-improved by switching one class at a time to another of its candidates, and all readers of an unused value together
-(three matmuls become parts of one only if all three do), as long as the cost of the whole program falls; the best
-result wins. So the outcome never costs more than the program as written, and more rules never lose to it.
+Every seed (the program as written, and the greedy choices with sharing ignored and with sharing) is improved by swap
+search, and the best is where the exact search starts (`solve`). So the outcome never costs more than the program as
+written. What a rule adds to a graph only adds candidates: a search that ends proves that more rules never lose.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from relax_eg.debug import stage
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice, used_classes
+from relax_eg.extract.search import cheapest_switch, swap_search
+from relax_eg.extract.solve import Effort, solve
 
-SWAP_PASSES = 8
-_GAIN = 1e-12  # seconds: smaller differences are rounding
+# Inside `optimize`: nodes decide before the clock does, and a gap of a thousandth is below what prices can tell.
+EFFORT = Effort(seconds=1.0, nodes=50, gap=1e-3, candidates=3000, neighbourhoods=0)
+_RULES = 8  # rules left out, one at a time, for the runner-up
+_REASONS = 3  # operators named in it
+_SWAP_WORK = 3_000_000  # classes looked at by one swap search
 
 
 @dataclass(slots=True)
 class Selection:
-    """A choice of candidate per class (-1 where the class is not used), its cost, and the program as written's."""
+    """A choice of candidate per class (-1 where the class is not used), its cost, and the program as written's.
+
+    `seed`: where the search for it started. `bound`: no choice of these candidates costs less. `how`: "greedy" (greedy
+    choices and swap search), "ilp" (the exact search stopped early) or "proved optimal"."""
 
     choice: list[int]
     cost: float
     written_choice: list[int]
     written_cost: float
     seed: str
+    bound: float = 0.0
+    how: str = "greedy"
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """The second best program: `without` a rule that the best one needs, or `with_rule` ("": what was written) in one
+    place more. `extra`: what it costs more, a share of the best's cost. `why`: operators whose cost differs most, each
+    with its cost in the best program and in this one."""
+
+    without: str
+    with_rule: str
+    extra: float
+    why: tuple[tuple[str, float, float], ...]
 
 
 def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> None:
@@ -42,271 +64,119 @@ def check_costs(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Non
                 )
 
 
+def problem_of(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Problem:
+    """The graph in numbers. A value used twice by one node is needed once."""
+    reads = [[tuple(dict.fromkeys(k.children)) for k in row] for row in graph.candidates]
+    return Problem(reads, costs, tuple(dict.fromkeys(graph.roots)))
+
+
 @stage("select")
 def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selection:
-    """The cheapest choice found. `costs[c][k]`: seconds of candidate k of class c."""
+    """The cheapest choice that swap search finds. `costs[c][k]`: seconds of candidate k of class c."""
     check_costs(graph, costs)
-    tree = tree_choice(graph, costs)
-    unreached = [r for r in graph.roots if tree[r] < 0]
-    if unreached:
-        ops = sorted({c.op for r in unreached for c in graph.candidates[r]})
-        raise ExtractionError(f"no executable program: a result has only candidates {', '.join(ops)} without one")
+    problem = problem_of(graph, costs)
+    tree = tree_choice(problem)
+    _check_executable(graph, problem, tree)
     written = [w if w >= 0 else t for w, t in zip(graph.as_written, tree, strict=True)]
-    written_cost = program_cost(graph, costs, written)
+    written_cost = choice_cost(problem, written)
     best: tuple[float, list[int], str] | None = None
-    for name, seed in (("as written", written), ("tree-greedy", tree)):
-        choice, cost = _swap_search(graph, costs, seed, tree)
-        if best is None or cost < best[0] - _GAIN:
+    seeds = {"as written": repaired(problem, written) if written_cost < math.inf else tree, "tree-greedy": tree}
+    for name, seed in (*seeds.items(), ("DAG-greedy", dag_greedy(problem))):
+        choice, cost = swap_search(problem, seed, tree, _SWAP_WORK)
+        if best is None or cost < best[0] * (1 - 1e-9):
             best = (cost, choice, name)
     assert best is not None
-    used = used_classes(graph, best[1])
-    choice = [k if c in used else -1 for c, k in enumerate(best[1])]
-    return Selection(choice, best[0], written, written_cost, best[2])
+    return Selection(_used(problem, best[1]), best[0], written, written_cost, best[2])
 
 
-def tree_choice(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> list[int]:
-    """For every class its cheapest candidate when every use is paid in full; -1 where there is none. Acyclic.
-
-    Knuth's generalisation of Dijkstra's algorithm. O(candidates log candidates).
-    """
-    users: list[list[tuple[int, int]]] = [[] for _ in graph.candidates]
-    waiting: dict[tuple[int, int], int] = {}
-    heap: list[tuple[float, int, int]] = []
-    for c, row in enumerate(graph.candidates):
-        for k, candidate in enumerate(row):
-            if not math.isfinite(costs[c][k]):
-                continue
-            children = set(candidate.children)
-            waiting[c, k] = len(children)
-            for child in children:
-                users[child].append((c, k))
-            if not children:
-                heap.append((costs[c][k], c, k))
-    heapq.heapify(heap)
-    total = [math.inf] * len(graph.candidates)
-    choice = [-1] * len(graph.candidates)
-    while heap:
-        cost, c, k = heapq.heappop(heap)
-        if choice[c] >= 0:
-            continue
-        choice[c], total[c] = k, cost
-        for user in users[c]:
-            waiting[user] -= 1
-            if waiting[user] == 0 and choice[user[0]] < 0:
-                row = graph.candidates[user[0]][user[1]]
-                heapq.heappush(heap, (costs[user[0]][user[1]] + sum(total[x] for x in row.children), *user))
-    return choice
+@stage("select exactly")
+def select_exactly(
+    graph: ExtractionGraph, costs: Sequence[Sequence[float]], found: Selection, effort: Effort = EFFORT
+) -> Selection:
+    """`found`, or what the exact search finds from there, with a lower bound on any choice of these candidates."""
+    problem = problem_of(graph, costs)
+    solved = solve(problem, [found.choice], effort)
+    return replace(found, choice=_used(problem, solved.choice), cost=solved.cost, bound=solved.bound, how=solved.how)
 
 
-def used_classes(graph: ExtractionGraph, choice: Sequence[int]) -> set[int]:
-    """Classes the roots need under `choice`."""
-    seen: set[int] = set()
-    stack = list(graph.roots)
+def _used(problem: Problem, choice: Sequence[int]) -> list[int]:
+    used = used_classes(problem, choice)
+    return [k if c in used else -1 for c, k in enumerate(choice)]
+
+
+def _check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[int]) -> None:
+    """ExtractionError where a result cannot be computed: by what operators, and which rules propose others."""
+    stuck = [r for r in problem.roots if tree[r] < 0]
+    if not stuck:
+        return
+    reached: set[int] = set()
+    stack = stuck[:]
     while stack:
         c = stack.pop()
-        if c not in seen:
-            seen.add(c)
-            stack.extend(graph.candidates[c][choice[c]].children)
-    return seen
-
-
-def program_cost(graph: ExtractionGraph, costs: Sequence[Sequence[float]], choice: Sequence[int]) -> float:
-    """Sum over the distinct nodes the roots need."""
-    return math.fsum(costs[c][choice[c]] for c in used_classes(graph, choice))
-
-
-class _Program:
-    """A choice with reference counts, so that a switch is priced by what it frees and what it needs, and with an order
-    of all classes, operands first, so that a switch is known to stay acyclic without looking at the whole program.
-
-    `label[c]` is the place of class `c`: every class stands after the classes its chosen candidate reads.
-    """
-
-    def __init__(self, graph: ExtractionGraph, costs: Sequence[Sequence[float]], choice: Sequence[int]) -> None:
-        self.graph = graph
-        self.costs = costs
-        self.choice = list(choice)
-        # A value used twice by one node is needed once.
-        self.reads = [[tuple(dict.fromkeys(k.children)) for k in row] for row in graph.candidates]
-        self.uses = [0] * len(self.choice)
-        self.label = [0.0] * len(self.choice)
-        self._relabel()
-        for r in graph.roots:
-            self.add(r)
-
-    def children(self, c: int) -> tuple[int, ...]:
-        return self.reads[c][self.choice[c]] if self.choice[c] >= 0 else ()
-
-    def add(self, c: int) -> float:
-        """One more use of `c`; the cost of what that newly needs."""
-        gained = 0.0
-        stack = [c]
-        while stack:
-            x = stack.pop()
-            self.uses[x] += 1
-            if self.uses[x] == 1:
-                gained += self.costs[x][self.choice[x]]
-                stack.extend(self.children(x))
-        return gained
-
-    def drop(self, c: int) -> float:
-        """One use of `c` less; the cost of what is no longer needed."""
-        freed = 0.0
-        stack = [c]
-        while stack:
-            x = stack.pop()
-            self.uses[x] -= 1
-            if self.uses[x] == 0:
-                freed += self.costs[x][self.choice[x]]
-                stack.extend(self.children(x))
-        return freed
-
-    def above(self, starts: Sequence[int], c: int) -> list[int] | None:
-        """The classes under `starts` that do not stand before `c`, operands first; None where `c` is one of them.
-
-        Only these can be in the way of `c` reading `starts`: what stands before `c` does not reach it.
-        """
-        limit = self.label[c]
-        found: dict[int, None] = {}
-        for start in starts:
-            stack = [(start, 0)]
-            while stack:
-                x, i = stack.pop()
-                if x == c:
-                    return None
-                if x in found or self.label[x] < limit:
-                    continue
-                children = self.children(x)
-                while i < len(children) and (children[i] in found or self.label[children[i]] < limit):
-                    i += 1
-                if i < len(children):
-                    stack += [(x, i + 1), (children[i], 0)]
-                else:
-                    found[x] = None
-        return list(found)
-
-    def switch(self, c: int, k: int, moved: Sequence[int]) -> float:
-        """Let class `c`, which is used, be computed by candidate `k`; the change of the program's cost. `moved`: what
-        `above` found under the candidate, which now has to stand before `c`."""
-        old = self.children(c)
-        change = self.costs[c][k] - self.costs[c][self.choice[c]]
-        self.choice[c] = k
-        self._move_before(c, moved)
-        # New operands first: what both need is never dropped in between.
-        change += sum(self.add(x) for x in self.children(c))
-        return change - sum(self.drop(x) for x in old)
-
-    def _move_before(self, c: int, moved: Sequence[int]) -> None:
-        if not moved:
-            return
-        inside = set(moved)
-        low = max(
-            (self.label[y] for x in moved for y in self.children(x) if y not in inside), default=self.label[c] - 1.0
+        if c not in reached and tree[c] < 0:
+            reached.add(c)
+            stack += [x for row in problem.reads[c] for x in row]
+    dear = [c for c in sorted(reached) if all(x == math.inf for x in problem.costs[c])]
+    if not dear:
+        ops = sorted({k.op for c in reached for k in graph.candidates[c]})
+        raise ExtractionError(
+            f"no executable program: {len(reached)} values ({', '.join(ops)}) can only be computed from themselves"
         )
-        step = (self.label[c] - low) / (len(moved) + 1)
-        if step < 1e-9:
-            self._relabel()
-            return
-        for i, x in enumerate(moved):
-            self.label[x] = low + step * (i + 1)
-
-    def _relabel(self) -> None:
-        """Places 0, 1, 2, ... for all classes."""
-        for place, c in enumerate(self.order(range(len(self.choice)))):
-            self.label[c] = float(place)
-
-    def order(self, starts: Iterable[int]) -> list[int]:
-        """The classes under `starts`, operands first."""
-        position: dict[int, None] = {}
-        for start in starts:
-            stack = [(start, 0)]
-            while stack:
-                c, i = stack.pop()
-                if c in position:
-                    continue
-                children = self.children(c)
-                while i < len(children) and children[i] in position:
-                    i += 1
-                if i < len(children):
-                    stack += [(c, i + 1), (children[i], 0)]
-                else:
-                    position[c] = None
-        return list(position)
+    ops = sorted({k.op for c in dear for k in graph.candidates[c]})
+    rules = sorted({k.made_by for c in dear for k in graph.candidates[c] if k.made_by})
+    tried = f"; {', '.join(rules)} proposed candidates, none of them executable" if rules else ""
+    raise ExtractionError(
+        f"no executable program: a result has only candidates {', '.join(ops)} without one{tried}; "
+        "a rule set that rewrites them to operators with a lowering, such as rules.default, would supply one"
+    )
 
 
-def _swap_search(
-    graph: ExtractionGraph, costs: Sequence[Sequence[float]], seed: Sequence[int], fallback: Sequence[int]
-) -> tuple[list[int], float]:
-    program = _Program(graph, costs, seed)
-    for _ in range(SWAP_PASSES):
-        improved = False
-        for c in reversed(program.order(graph.roots)):
-            if program.uses[c] > 0 and _improve(program, c, fallback):
-                improved = True
-        improved |= _switch_groups(program, fallback)
-        if not improved:
-            break
-    return program.choice, program_cost(graph, costs, program.choice)
+def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:
+    """The cheapest program found that differs from `best` by a rule and costs more; None where there is no other.
+
+    The rules that `best` needs are left out one by one (the dearest few), and each of its values is once computed in
+    each other way."""
+    problem = problem_of(graph, costs)
+    choice = repaired(problem, best.choice)
+    found: list[tuple[float, int, str, str, list[int]]] = []
+    paid: dict[str, float] = {}
+    for c, k in enumerate(best.choice):
+        rule = graph.candidates[c][k].made_by if k >= 0 else ""
+        if rule:
+            paid[rule] = paid.get(rule, 0.0) + costs[c][k]
+    for rule in sorted(paid, key=lambda r: (-paid[r], r))[:_RULES]:
+        less = [
+            [math.inf if candidate.made_by == rule else x for candidate, x in zip(row, costs[c], strict=True)]
+            for c, row in enumerate(graph.candidates)
+        ]
+        rest = Problem(problem.reads, less, problem.roots)
+        start = repaired(rest, choice)
+        if all(start[r] >= 0 for r in problem.roots):
+            other, cost = swap_search(rest, start, start, _SWAP_WORK)
+            if cost > best.cost * (1 + 1e-9):
+                found.append((cost, 0, rule, "", other))
+    switch = cheapest_switch(problem, choice)
+    if switch is not None:
+        cost, c, k, other = switch
+        found.append((cost, 1, "", graph.candidates[c][k].made_by, other))
+    if not found:
+        return None
+    cost, _, without, with_rule, other = min(found, key=lambda f: f[:4])
+    extra = (cost - best.cost) / best.cost if best.cost > 0 else 0.0
+    return Second(without, with_rule, extra, _reasons(graph, costs, problem, choice, other))
 
 
-def _improve(program: _Program, c: int, fallback: Sequence[int]) -> bool:
-    """Switch class `c` to its candidate that lowers the program's cost most, if one does."""
-    costs, current = program.costs[c], program.choice[c]
-    if len(costs) == 1:
-        return False
-    old = program.children(c)
-    best, best_change, best_moved = current, -_GAIN, list[int]()
-    for k, new in enumerate(program.reads[c]):
-        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in new):
-            continue
-        moved = program.above(new, c)
-        if moved is None:
-            continue
-        # New operands first, there and back: only what the two candidates do not share is walked.
-        change = costs[k] - costs[current] + sum(map(program.add, new)) - sum(map(program.drop, old))
-        for x in old:
-            program.add(x)
-        for x in new:
-            program.drop(x)
-        if change < best_change:
-            best, best_change, best_moved = k, change, moved
-    if best != current:
-        program.switch(c, best, best_moved)
-    return best != current
-
-
-def _switch_groups(program: _Program, fallback: Sequence[int]) -> bool:
-    """For each value that several used classes could read and none does, switch all of them to it if that pays."""
-    readers: dict[int, dict[int, int]] = {}
-    for c, row in enumerate(program.reads):
-        if program.uses[c] == 0:
-            continue
-        for k, children in enumerate(row):
-            for x in children:
-                if program.uses[x] == 0 and fallback[x] >= 0 and math.isfinite(program.costs[c][k]):
-                    readers.setdefault(x, {}).setdefault(c, k)
-    improved = False
-    for value, group in readers.items():
-        if len(group) > 1 and program.uses[value] == 0:
-            improved |= _switch_group(program, group, fallback)
-    return improved
-
-
-def _switch_group(program: _Program, group: dict[int, int], fallback: Sequence[int]) -> bool:
-    """Switch every class of `group` to its candidate; undo it unless the program got cheaper and stays acyclic."""
-    before: dict[int, int] = {}
-    change = 0.0
-    for c, k in group.items():
-        children = program.reads[c][k]
-        if program.uses[c] == 0 or any(fallback[x] < 0 for x in children):
-            continue
-        moved = program.above(children, c)
-        if moved is not None:
-            before[c] = program.choice[c]
-            change += program.switch(c, k, moved)
-    if change < -_GAIN:
-        return True
-    for c in reversed(before):
-        # Moving operands forward never breaks what held before: the old candidate needs nothing moved.
-        program.switch(c, before[c], ())
-    return False
+def _reasons(
+    graph: ExtractionGraph,
+    costs: Sequence[Sequence[float]],
+    problem: Problem,
+    best: Sequence[int],
+    other: Sequence[int],
+) -> tuple[tuple[str, float, float], ...]:
+    totals: dict[str, list[float]] = {}
+    for side, choice in enumerate((best, other)):
+        for c in sorted(used_classes(problem, choice)):
+            row = totals.setdefault(graph.candidates[c][choice[c]].op, [0.0, 0.0])
+            row[side] += costs[c][choice[c]]
+    differing = [(op, x, y) for op, (x, y) in totals.items() if abs(x - y) > 1e-9 * max(x, y)]
+    return tuple(sorted(differing, key=lambda d: (-abs(d[1] - d[2]), d[0]))[:_REASONS])

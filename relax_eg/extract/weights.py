@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.select import Selection, select
+from relax_eg.extract.select import Selection, select, select_exactly
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function
@@ -19,13 +20,21 @@ PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' 
 _ONCE = 1e-4
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A selection, and the costs that it was made under."""
+
+    selection: Selection
+    costs: list[list[float]]
+
+
 def cheapest(
     graph: ExtractionGraph,
     decode: Callable[[Sequence[int]], list[Expr]],
     weights: set[str],
     models: Sequence[WholeCost],
     once: float | None = None,
-) -> Selection:
+) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
     Bytes of prepared values get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'.
@@ -33,21 +42,31 @@ def cheapest(
     and takes no bytes to speak of.
     """
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    selection = select(graph, _costs(graph, static, models, once=_ONCE if once is None else once))
+    costs = _costs(graph, static, models, once=_ONCE if once is None else once)
+    selection = select(graph, costs)
     if not weights or once is not None:
-        return selection
+        return Chosen(select_exactly(graph, costs, selection), costs)
     binding = models[0].binding
     limit = PREPARED_SHARE * _weight_bytes(graph, weights, binding)
     price = selection.written_cost / max(limit, 1.0) / 16
-    for _ in range(12):
+
+    def fits(selection: Selection) -> bool:
         values = decode(selection.choice)
         params = tuple(e for e in postorder(values) if e.op == VAR)
         cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
-        if prepared_bytes(cut, binding) <= limit:
-            return selection
-        selection = select(graph, _costs(graph, static, models, price))
+        return prepared_bytes(cut, binding) <= limit
+
+    for _ in range(12):
+        if fits(selection):
+            break
+        costs = _costs(graph, static, models, price)
+        selection = select(graph, costs)
         price *= 4
-    return selection
+    exact = select_exactly(graph, costs, selection)
+    # What the exact search found may prepare more again; the bound holds all the same.
+    if exact.choice != selection.choice and not fits(exact):
+        exact = replace(selection, bound=exact.bound, how="ilp")
+    return Chosen(exact, costs)
 
 
 def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
-from relax_eg.extract.select import program_cost, select, tree_choice, used_classes
+from relax_eg.extract.problem import choice_cost, tree_choice, used_classes
+from relax_eg.extract.select import problem_of, select
 from relax_eg.ir import Tensor
 from relax_eg.ops import Site
 
@@ -59,7 +60,7 @@ def optimum(graph: ExtractionGraph, costs: list[list[float]]) -> float:
     found = math.inf
     for choice in itertools.product(*(range(len(row)) for row in graph.candidates)):
         if acyclic(graph, list(choice)):
-            found = min(found, program_cost(graph, costs, choice))
+            found = min(found, choice_cost(problem_of(graph, costs), choice))
     return found
 
 
@@ -69,10 +70,10 @@ def test_choice_is_sound_and_not_worse_than_written(problem: tuple[ExtractionGra
     graph, costs = problem
     found = select(graph, costs)
     assert acyclic(graph, found.choice)
-    assert found.cost == pytest.approx(program_cost(graph, costs, found.choice))
+    assert found.cost == pytest.approx(choice_cost(problem_of(graph, costs), found.choice))
     assert found.cost <= found.written_cost
     assert found.cost >= optimum(graph, costs) - 1e-9
-    assert {c for c, k in enumerate(found.choice) if k >= 0} == used_classes(graph, found.choice)
+    assert {c for c, k in enumerate(found.choice) if k >= 0} == used_classes(problem_of(graph, costs), found.choice)
 
 
 def test_near_optimum_on_most_small_graphs() -> None:
@@ -98,7 +99,7 @@ def test_shared_work_is_paid_once() -> None:
     graph = graph_of([[()], [(0,)], [(0,)], [(1, 2), ()]], (3,), [0, 0, 0, 0])
     costs = [[10.0], [1.0], [1.0], [1.0, 12.5]]
     assert select(graph, costs).cost == 12.5
-    assert tree_choice(graph, costs)[3] == 1
+    assert tree_choice(problem_of(graph, costs))[3] == 1
     costs[3][1] = 13.5
     assert select(graph, costs).cost == 13.0  # the tree view (23) would have switched
 

@@ -1,0 +1,72 @@
+"""A checker for choices that others made: from the JSON of the e-graph and of the choice alone, nothing shared with
+what chooses or reads.
+
+A choice is right if each root has a node, each node's children's classes have one, no class depends on itself, each
+node is one of its class, and the sum of the costs of the nodes that the roots need is the cost that was claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_EXACT = 1e-9  # share of the cost by which a claimed sum may be off
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is wrong with a choice (empty: nothing), its cost and how many classes it needs, as far as it is whole."""
+
+    faults: tuple[str, ...]
+    cost: float
+    classes: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> Checked:
+    """Recompute a saved choice: `egraph` and `saved` are parsed JSON, of an e-graph and of what `--save` wrote."""
+    nodes: dict[str, Any] = egraph["nodes"]
+    choice = saved.get("choice")
+    if not isinstance(choice, dict):
+        return Checked(("there is no `choice`, an object of classes and their nodes",), math.nan, 0)
+    faults: list[str] = []
+    spent: list[float] = []
+    # 1: under way, its children are being looked at; 2: done.
+    state: dict[str, int] = {}
+    agenda = [(str(r), False) for r in egraph["root_eclasses"]]
+    while agenda:
+        eclass, leaving = agenda.pop()
+        if leaving:
+            state[eclass] = 2
+            continue
+        if state.get(eclass) == 1:
+            faults.append(f"class {eclass!r} depends on itself")
+            continue
+        if eclass in state:
+            continue
+        state[eclass] = 1
+        agenda.append((eclass, True))
+        name = choice.get(eclass)
+        node = nodes.get(name) if isinstance(name, str) else None
+        if node is None:
+            said = "has no node" if name is None else f"has {name!r}, which is no node"
+            faults.append(f"class {eclass!r} is needed and {said}")
+            continue
+        if str(node["eclass"]) != eclass:
+            faults.append(f"class {eclass!r} has the node {name!r}, which belongs to class {str(node['eclass'])!r}")
+            continue
+        if node.get("subsumed"):
+            faults.append(f"class {eclass!r} has the node {name!r}, which is subsumed")
+        spent.append(float(node.get("cost", 1.0)))
+        below = dict.fromkeys(str(nodes[child]["eclass"]) for child in node.get("children", ()))
+        agenda += [(x, False) for x in below]
+    cost = math.fsum(spent)
+    claimed = saved.get("cost")
+    if not isinstance(claimed, int | float) or not abs(cost - claimed) <= _EXACT * max(abs(cost), abs(claimed)):
+        faults.append(f"the choice costs {cost!r}, not {claimed!r} as it says")
+    return Checked(tuple(faults), cost, len(spent))

@@ -1,0 +1,208 @@
+"""E-graphs of other tools, in the egraph-serialize format: read, extracted from, and the choice written down.
+
+The format is JSON: `nodes`, each with `op`, `children` (nodes, each standing for its class), `eclass`, `cost` and
+perhaps `subsumed` (such a node is there for matching only, and never chosen); `root_eclasses`; `class_data`, which is
+not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from relax_eg.errors import ExtractionError
+from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.problem import Problem, choice_cost, tree_choice, used_classes
+from relax_eg.extract.solve import Effort, Progress, Solved, solve
+
+CHOICE_SCHEMA = "relax_eg.choice/1"
+Method = Literal["all", "tree", "dag", "ilp"]
+METHODS = ("all", "tree", "dag", "ilp")
+_NAMED = 5  # classes or nodes named in one message
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignGraph:
+    """An e-graph read: the problem, the names of its classes, and of the nodes in the places of their candidates."""
+
+    problem: Problem
+    classes: list[str]
+    nodes: list[list[str]]
+
+    @property
+    def node_count(self) -> int:
+        return self.problem.node_count
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What one method chose: the node of each class that the roots need, what they cost, a lower bound on any choice's
+    cost (None where the method gives none), how it was found, and the seconds it took."""
+
+    method: str
+    choice: Mapping[str, str]
+    cost: float
+    bound: float | None
+    how: str
+    seconds: float
+
+    @property
+    def gap(self) -> float | None:
+        """How much cheaper a choice could be at best, as a share of the cost."""
+        if self.bound is None:
+            return None
+        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for JSON, with a schema version."""
+        return {
+            "schema": CHOICE_SCHEMA,
+            "method": self.method,
+            "cost": self.cost,
+            "bound": self.bound,
+            "gap": self.gap,
+            "how": self.how,
+            "seconds": self.seconds,
+            "choice": dict(self.choice),
+        }
+
+
+def read_egraph(path: str | Path) -> ForeignGraph:
+    """The e-graph in a file. ExtractionError where it cannot be read or does not fit together."""
+    return egraph_of(read_json(path), str(path))
+
+
+def read_json(path: str | Path) -> Any:
+    """The JSON in a file. ExtractionError where there is none."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as e:
+        raise ExtractionError(f"{path} cannot be read: {e.strerror or e}") from None
+    except (ValueError, RecursionError) as e:
+        raise ExtractionError(f"{path} is not JSON: {e}") from None
+
+
+def egraph_of(data: Any, name: str = "the e-graph") -> ForeignGraph:
+    """The e-graph that `data` (parsed JSON) describes; `name` is what messages call it."""
+    nodes = data.get("nodes") if isinstance(data, dict) else None
+    if not isinstance(nodes, dict) or not nodes:
+        raise ExtractionError(
+            f"{name} has no nodes; the egraph-serialize format is accepted: "
+            '{"nodes": {id: {"op": ..., "children": [ids], "eclass": ..., "cost": ...}}, "root_eclasses": [...]}'
+        )
+    class_of: dict[str, int] = {}
+    where: dict[str, int] = {}
+    classes: list[str] = []
+    for node, n in nodes.items():
+        eclass = n.get("eclass") if isinstance(n, dict) else None
+        if not isinstance(eclass, str | int):
+            raise ExtractionError(f'{name}: node {node!r} names no class; an "eclass" is needed')
+        if str(eclass) not in class_of:
+            class_of[str(eclass)] = len(classes)
+            classes.append(str(eclass))
+        where[node] = class_of[str(eclass)]
+    reads: list[list[tuple[int, ...]]] = [[] for _ in classes]
+    costs: list[list[float]] = [[] for _ in classes]
+    names: list[list[str]] = [[] for _ in classes]
+    for node, n in nodes.items():
+        c = where[node]
+        children = n.get("children", [])
+        if not isinstance(children, list):
+            raise ExtractionError(
+                f"{name}: the children of node {node!r} are {children!r}; a list of nodes is accepted"
+            )
+        try:
+            below = tuple(dict.fromkeys([where[str(x)] for x in children]))
+        except KeyError as e:
+            raise ExtractionError(f"{name}: node {node!r} has the child {e.args[0]!r}, which is not a node") from None
+        reads[c].append(below)
+        cost = _cost(n.get("cost", 1.0), node, name)
+        costs[c].append(math.inf if n.get("subsumed") else cost)
+        names[c].append(node)
+    roots = data.get("root_eclasses")
+    if not isinstance(roots, list) or not roots:
+        raise ExtractionError(f"{name} has no root_eclasses; a list of at least one class is accepted")
+    unknown = [r for r in roots if str(r) not in class_of]
+    if unknown:
+        raise ExtractionError(f"{name}: the root {unknown[0]!r} is no class of any node")
+    graph = ForeignGraph(Problem(reads, costs, tuple(dict.fromkeys(class_of[str(r)] for r in roots))), classes, names)
+    _check_computable(graph, name)
+    return graph
+
+
+def _cost(cost: Any, node: str, name: str) -> float:
+    """A cost as a number; "inf" and null (what some writers make of it) stand for a node that cannot be had."""
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and not math.isnan(cost) and cost >= 0:
+        return float(cost)
+    if cost is None or (isinstance(cost, str) and cost.lower() in ("inf", "infinity")):
+        return math.inf
+    raise ExtractionError(f"{name}: node {node!r} costs {cost!r}; a number >= 0 is accepted, or inf for never")
+
+
+def _check_computable(graph: ForeignGraph, name: str) -> None:
+    problem = graph.problem
+    tree = tree_choice(problem)
+    stuck = [r for r in problem.roots if tree[r] < 0]
+    if not stuck:
+        return
+    reached: dict[int, None] = {}
+    stack = stuck
+    while stack:
+        c = stack.pop()
+        if c not in reached and tree[c] < 0:
+            reached[c] = None
+            stack = stack + [x for row in problem.reads[c] for x in row]
+    dear = [c for c in reached if all(x == math.inf for x in problem.costs[c])]
+    root = graph.classes[next(r for r in problem.roots if tree[r] < 0)]
+    if dear:
+        raise ExtractionError(
+            f"{name}: the root {root!r} cannot be computed: every node of class {_list(graph, dear)} costs "
+            "infinity or is subsumed"
+        )
+    raise ExtractionError(
+        f"{name}: the root {root!r} cannot be computed: classes {_list(graph, list(reached))} can only be computed "
+        "from themselves; each circle needs a node that leads out of it"
+    )
+
+
+def _list(graph: ForeignGraph, classes: Sequence[int]) -> str:
+    shown = ", ".join(repr(graph.classes[c]) for c in classes[:_NAMED])
+    return shown + (f" and {len(classes) - _NAMED} more" if len(classes) > _NAMED else "")
+
+
+def extract(
+    graph: ForeignGraph, method: Method = "ilp", seconds: float = 60.0, progress: Progress | None = None
+) -> list[Extracted]:
+    """The choices of a method, or of all three: "tree" pays every use in full, "dag" pays shared classes once and is
+    greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out."""
+    if method not in METHODS:
+        raise ExtractionError(f"method {method!r}; {', '.join(METHODS)} are accepted")
+    problem = graph.problem
+    results: list[Extracted] = []
+
+    def add(name: str, choice: Sequence[int], bound: float | None, how: str, started: float) -> None:
+        used = sorted(used_classes(problem, choice))
+        named = {graph.classes[c]: graph.nodes[c][choice[c]] for c in used}
+        cost = choice_cost(problem, choice)
+        results.append(Extracted(name, named, cost, bound, how, time.perf_counter() - started))
+
+    started = time.perf_counter()
+    tree = tree_choice(problem)
+    add("tree", tree, None, "greedy", started)
+    if method == "tree":
+        return results
+    if progress is not None:
+        progress("greedy", results[0].cost, 0.0)
+    again = time.perf_counter()
+    dag = dag_greedy(problem)
+    add("dag", dag, None, "greedy", again)
+    if method != "dag":
+        left = max(0.0, seconds - (time.perf_counter() - started))
+        solved: Solved = solve(problem, [tree, dag], Effort(seconds=left), progress)
+        add("ilp", solved.choice, solved.bound, solved.how, started)
+    return results if method == "all" else results[-1:]

@@ -1,0 +1,56 @@
+"""Greedy selection that pays shared classes once: bottom-up, each class with the set of classes it needs."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from relax_eg.extract.problem import Problem, repaired
+
+WORK = 40_000_000  # classes copied from set to set before the search is called off
+
+
+def dag_greedy(problem: Problem) -> list[int]:
+    """For every class the candidate whose set of needed classes costs least, each class of the set once; -1 where
+    there is none. Acyclic.
+
+    A candidate's set is its class and the sets of what it reads, as they stand. The candidate that looks cheapest is
+    looked at first; a class whose set got cheaper has its users looked at again. O(candidates x used classes) for a
+    few looks at each.
+    """
+    users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
+    queue: list[tuple[float, int, int]] = []
+    for c, row in enumerate(problem.reads):
+        for k, children in enumerate(row):
+            if problem.costs[c][k] == math.inf or c in children:
+                continue
+            for x in children:
+                users[x].append((c, k))
+            if not children:
+                queue.append((problem.costs[c][k], c, k))
+    heapq.heapify(queue)
+    choice = [-1] * len(problem.reads)
+    total = [math.inf] * len(problem.reads)
+    needed: list[dict[int, float] | None] = [None] * len(problem.reads)
+    left = WORK
+    while queue and left > 0:
+        least, c, k = heapq.heappop(queue)
+        if least >= total[c]:
+            continue
+        sets = [s for x in problem.reads[c][k] if (s := needed[x]) is not None]
+        if any(c in s for s in sets):
+            continue
+        sets.sort(key=len)
+        merged = dict(sets[-1]) if sets else {}
+        for s in sets[:-1]:
+            merged |= s
+        merged[c] = problem.costs[c][k]
+        left -= len(merged)
+        cost = math.fsum(merged.values())
+        if cost < total[c]:
+            choice[c], total[c], needed[c] = k, cost, merged
+            for u, j in users[c]:
+                below = max(total[x] for x in problem.reads[u][j])
+                if problem.costs[u][j] + below < total[u]:
+                    heapq.heappush(queue, (problem.costs[u][j] + below, u, j))
+    return repaired(problem, choice)

@@ -1,0 +1,84 @@
+"""Large neighbourhood search: most of a choice stays as it is, what lies around one class is chosen anew, exactly."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from relax_eg.extract.problem import Problem, choice_cost, repaired, used_classes
+from relax_eg.extract.prune import Pruned, prune
+
+_SMALLEST, _LARGEST = 150, 3000  # candidates of a neighbourhood
+_GROWTH = 1.5
+_MISSES = 12  # neighbourhoods of one size without a gain before they grow
+
+# Solves what was pruned, from a choice, until a time: a choice for the whole problem.
+Solver = Callable[[Pruned, Sequence[int], float], list[int]]
+
+
+def improve_around(
+    problem: Problem,
+    choice: list[int],
+    solver: Solver,
+    deadline: float,
+    rounds: int,
+    enough: float,
+    tell: Callable[[float], None],
+) -> list[int]:
+    """`choice` (acyclic over all classes) improved until the time or the `rounds` are out, the cost is down to `enough`, or the largest
+    neighbourhoods no longer help. The same for the same problem as long as the clock does not decide."""
+    rng = random.Random(0)
+    near = _near(problem)
+    cost = choice_cost(problem, choice)
+    size, misses = float(_SMALLEST), 0
+    for _ in range(rounds):
+        now = time.monotonic()
+        if now >= deadline or cost <= enough:
+            break
+        open_ = _around(problem, near, sorted(used_classes(problem, choice)), int(size), rng)
+        keep = [
+            range(len(row)) if c in open_ else [choice[c]] * (choice[c] >= 0) for c, row in enumerate(problem.reads)
+        ]
+        found = solver(prune(problem, keep), choice, deadline)
+        new = choice_cost(problem, found)
+        if new < cost * (1 - 1e-9):
+            choice, cost, misses = repaired(problem, found), new, 0
+            tell(cost)
+            continue
+        misses += 1
+        if misses >= _MISSES:
+            if size >= min(_LARGEST, problem.node_count):
+                break
+            size, misses = min(size * _GROWTH, _LARGEST), 0
+    return choice
+
+
+def _near(problem: Problem) -> list[list[int]]:
+    """For each class those that read it or that it may read."""
+    near: list[dict[int, None]] = [{} for _ in problem.reads]
+    for c, row in enumerate(problem.reads):
+        for reads in row:
+            for x in reads:
+                near[c][x] = None
+                near[x][c] = None
+    return [list(n) for n in near]
+
+
+def _around(problem: Problem, near: list[list[int]], used: Sequence[int], size: int, rng: random.Random) -> set[int]:
+    """Classes around a used one, in random order outwards, with about `size` candidates together."""
+    start = rng.choice(used)
+    found = {start}
+    border = [start]
+    left = size - len(problem.reads[start])
+    while border and left > 0:
+        i = rng.randrange(len(border)) if rng.random() < 0.3 else 0
+        c = border.pop(i)
+        below = near[c][:]
+        rng.shuffle(below)
+        for x in below[:24]:
+            if x not in found and left > 0:
+                found.add(x)
+                border.append(x)
+                left -= len(problem.reads[x])
+    return found

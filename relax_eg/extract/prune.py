@@ -1,0 +1,281 @@
+"""Making a selection problem smaller without losing its optimum.
+
+Every step keeps at least one optimal choice, and what it settles is remembered class by class, so that a choice for
+the rest is completed to one for the whole (`Pruned.complete`). The steps, until none finds anything:
+
+- candidates go that cannot be had: infinite cost, a class that has no candidate left, their own class;
+- classes that can be computed for nothing are computed so;
+- classes that the roots cannot reach go;
+- a class is *required* where every choice uses it: roots, and what all candidates of a required class read. Nobody
+  needs to ask for it, so reading it is forgotten, unless it could close a circle;
+- a class with one candidate is that candidate: what it costs is paid (where it is required), and where it costs
+  nothing its readers read what it reads;
+- a candidate goes that costs no less than another of its class that reads no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+from relax_eg.extract.problem import Problem, tree_greedy
+
+_ROUNDS = 20
+_WIDE = 64  # candidates of a class up to which each is compared with each
+
+Candidates = list[tuple[int, float, frozenset[int]]]  # place in the class, cost, classes read
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What is left of `problem`: `rows[c]` the candidates of class `c`, more than one or part of a circle; `required`
+    those of its classes that every choice uses; `offset` what is paid in any case; `fixed` the candidates of the
+    classes that are settled."""
+
+    problem: Problem
+    rows: dict[int, Candidates]
+    required: set[int]
+    offset: float = 0.0
+    fixed: dict[int, int] = field(default_factory=dict[int, int])
+
+    @property
+    def node_count(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def complete(self, choice: dict[int, int]) -> list[int]:
+        """The choice for the whole problem of a choice of places for the classes that are left (those it uses)."""
+        whole = [-1] * len(self.problem.reads)
+        for c, k in self.fixed.items():
+            whole[c] = k
+        for c, k in choice.items():
+            whole[c] = k
+        return whole
+
+
+def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Pruned:
+    """`problem` without what an optimal choice can do without. `keep[c]`: the candidates of class `c` that may be
+    used; all if left out. The roots must be computable. A few passes, each about linear in the problem."""
+    rows: dict[int, Candidates] = {}
+    for c, row in enumerate(problem.reads):
+        costs = problem.costs[c]
+        places = range(len(row)) if keep is None else keep[c]
+        rows[c] = [(k, costs[k], frozenset(row[k])) for k in places if costs[k] < math.inf and c not in row[k]]
+    p = Pruned(problem, rows, set())
+    _drop_impossible(p)
+    _settle_free(p, problem)
+    roots = set(problem.roots) - p.fixed.keys()
+    for _ in range(_ROUNDS):
+        before = (p.node_count, sum(len(r) for row in p.rows.values() for _, _, r in row))
+        _drop_unreachable(p, roots)
+        _find_required(p, roots)
+        roots = set(p.required)
+        _forget_required(p)
+        roots = _contract(p, roots)
+        _drop_dominated(p)
+        if (p.node_count, sum(len(r) for row in p.rows.values() for _, _, r in row)) == before:
+            break
+        _drop_impossible(p)
+    return p
+
+
+def strong_components(below: Mapping[int, set[int]]) -> dict[int, int]:
+    """For each class the number of its strongly connected component. `below`: what a class may read."""
+    place = {c: i for i, c in enumerate(below)}
+    sources = [place[c] for c, reads in below.items() for _ in reads]
+    targets = [place[x] for reads in below.values() for x in reads]
+    ones = np.ones(len(sources), dtype=np.int8)
+    graph = csr_matrix((ones, (sources, targets)), shape=(len(place), len(place)))
+    labels = connected_components(graph, directed=True, connection="strong")[1]
+    return {c: int(labels[i]) for c, i in place.items()}
+
+
+def _drop_impossible(p: Pruned) -> None:
+    """Leave out candidates that no acyclic choice can use."""
+    waiting: dict[tuple[int, int], int] = {}
+    users: dict[int, list[tuple[int, int]]] = {}
+    work: list[int] = []
+    possible: set[int] = set()
+    for c, row in p.rows.items():
+        for i, (_, _, reads) in enumerate(row):
+            waiting[c, i] = len(reads)
+            for x in reads:
+                users.setdefault(x, []).append((c, i))
+            if not reads:
+                work.append(c)
+    while work:
+        c = work.pop()
+        if c in possible:
+            continue
+        possible.add(c)
+        for user in users.get(c, ()):
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                work.append(user[0])
+    for c, row in p.rows.items():
+        p.rows[c] = [entry for i, entry in enumerate(row) if waiting[c, i] == 0]
+
+
+def _settle_free(p: Pruned, problem: Problem) -> None:
+    """Settle the classes whose cheapest tree costs nothing: they read one another only, and in no circle."""
+    allowed = {(c, k) for c, row in p.rows.items() for k, _, _ in row}
+    costs = [[x if (c, k) in allowed else math.inf for k, x in enumerate(row)] for c, row in enumerate(problem.costs)]
+    choice, total = tree_greedy(problem, costs)
+    free = {c for c in p.rows if total[c] == 0.0}
+    for c in free:
+        p.fixed[c] = choice[c]
+    p.rows = {c: _without(row, free) for c, row in p.rows.items() if c not in free}
+
+
+def _without(row: Candidates, gone: set[int]) -> Candidates:
+    return [(k, x, reads if reads.isdisjoint(gone) else reads - gone) for k, x, reads in row]
+
+
+def _drop_unreachable(p: Pruned, roots: set[int]) -> None:
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        c = stack.pop()
+        if c not in seen:
+            seen.add(c)
+            for _, _, reads in p.rows[c]:
+                stack.extend(reads)
+    p.rows = {c: row for c, row in p.rows.items() if c in seen}
+
+
+def _find_required(p: Pruned, roots: set[int]) -> None:
+    p.required = set()
+    stack = list(roots)
+    while stack:
+        c = stack.pop()
+        if c in p.required:
+            continue
+        p.required.add(c)
+        row = p.rows[c]
+        if row:
+            common = row[0][2]
+            for _, _, reads in row[1:]:
+                if not common:
+                    break
+                common &= reads
+            stack.extend(common)
+
+
+def _forget_required(p: Pruned) -> None:
+    """A required class is there in any case: to read it matters only where that could close a circle."""
+    component = strong_components({c: set[int]().union(*(r for _, _, r in row)) for c, row in p.rows.items()})
+    for c, row in p.rows.items():
+        here = component[c]
+        p.rows[c] = [
+            (k, x, frozenset(r for r in reads if r not in p.required or component[r] == here)) for k, x, reads in row
+        ]
+
+
+def _contract(p: Pruned, roots: set[int]) -> set[int]:
+    """Settle classes with one candidate, where their readers can read what they read instead; the roots then."""
+    readers: dict[int, int] = {}
+    for row in p.rows.values():
+        for _, _, reads in row:
+            for x in reads:
+                readers[x] = readers.get(x, 0) + 1
+    instead: dict[int, frozenset[int]] = {}
+    carried: dict[int, float] = {}
+    for c, row in p.rows.items():
+        if len(row) != 1:
+            continue
+        k, cost, reads = row[0]
+        if c in p.required and cost:
+            p.offset += cost
+            row[0] = (k, 0.0, reads)
+            cost = 0.0
+        n = readers.get(c, 0)
+        # Not where that made more to read than there was: the readers times the read.
+        if not cost and (len(reads) <= 2 or n <= 1 or n * len(reads) <= n + len(reads) + 4):
+            instead[c] = reads
+    if not instead:
+        # One reader can take over the cost, too. Not in the same round: that reader must be there to stay.
+        lonely = (c for c, row in p.rows.items() if len(row) == 1 and readers.get(c, 0) == 1 and c not in p.required)
+        for c in lonely:
+            _, carried[c], instead[c] = p.rows[c][0]
+    if not instead:
+        return roots
+    for c in instead:
+        p.fixed[c] = p.rows[c][0][0]
+    final: dict[int, frozenset[int] | None] = {}
+    for c in instead:
+        _resolve(c, instead, final)
+    new: dict[int, Candidates] = {}
+    for c, row in p.rows.items():
+        if c in instead:
+            continue
+        changed: Candidates = []
+        for k, x, reads in row:
+            if reads.isdisjoint(instead):
+                changed.append((k, x, reads))
+                continue
+            more = [final[r] for r in reads if r in instead]
+            if any(m is None for m in more):
+                continue  # reads a class that only runs in a circle
+            kept = {r for r in reads if r not in instead}.union(*(m for m in more if m is not None))
+            if c not in kept:
+                paid = math.fsum(carried.get(r, 0.0) for r in _through(reads, instead))
+                changed.append((k, x + paid, frozenset(kept)))
+        new[c] = changed
+    p.rows = new
+    below = [final[r] or frozenset[int]() for r in roots if r in instead]
+    return {r for r in roots if r not in instead}.union(*below)
+
+
+def _through(reads: Iterable[int], instead: dict[int, frozenset[int]]) -> set[int]:
+    """The contracted classes under `reads`."""
+    seen: set[int] = set()
+    stack = [r for r in reads if r in instead]
+    while stack:
+        c = stack.pop()
+        if c not in seen:
+            seen.add(c)
+            stack.extend(r for r in instead[c] if r in instead)
+    return seen
+
+
+def _resolve(start: int, instead: dict[int, frozenset[int]], final: dict[int, frozenset[int] | None]) -> None:
+    """Into `final`: what is read in place of `start`, contracted classes looked through; None in a circle."""
+    if start in final:
+        return
+    open_: set[int] = set()
+    stack = [start]
+    while stack:
+        c = stack[-1]
+        if c in final:
+            stack.pop()
+            continue
+        open_.add(c)
+        missing = [r for r in instead[c] if r in instead and r not in final]
+        if any(r in open_ for r in missing):
+            final[c] = None
+            stack.pop()
+        elif missing:
+            stack.extend(missing)
+        else:
+            parts = [final[r] if r in instead else frozenset((r,)) for r in instead[c]]
+            final[c] = (
+                None if any(x is None for x in parts) else frozenset[int]().union(*(x for x in parts if x is not None))
+            )
+            stack.pop()
+
+
+def _drop_dominated(p: Pruned) -> None:
+    for c, row in p.rows.items():
+        if len(row) < 2:
+            continue
+        row.sort(key=lambda e: (e[1], len(e[2]), e[0]))
+        kept: Candidates = []
+        for entry in row:
+            others = kept if len(kept) <= _WIDE else kept[:_WIDE]
+            if not any(other[2] <= entry[2] for other in others):
+                kept.append(entry)
+        p.rows[c] = kept

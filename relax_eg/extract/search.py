@@ -1,0 +1,230 @@
+"""Swap search: a choice is improved by switching classes, one or several at a time, as long as its cost falls.
+
+One class goes to another of its candidates; or all readers of a value that is not used go to it together (three
+matmuls become parts of one only if all three do). Reference counts tell what a switch frees and what it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from relax_eg.extract.problem import Problem, choice_cost, operands_first
+
+SWAP_PASSES = 8
+GAIN = 1e-9  # of the program's cost: smaller differences are rounding
+
+
+class Program:
+    """A choice with reference counts, so that a switch is priced by what it frees and what it needs, and with an order
+    of all classes, operands first, so that a switch is known to stay acyclic without looking at the whole program.
+
+    `label[c]` is the place of class `c`: every class stands after the classes its chosen candidate reads.
+    """
+
+    def __init__(self, problem: Problem, choice: Sequence[int]) -> None:
+        self.costs = problem.costs
+        self.choice = list(choice)
+        self.reads = problem.reads
+        self.work = 0  # classes looked at so far
+        self.uses = [0] * len(self.choice)
+        self.label = [0.0] * len(self.choice)
+        self._relabel()
+        self.least = GAIN * sum(map(self.add, problem.roots))
+
+    def children(self, c: int) -> tuple[int, ...]:
+        return self.reads[c][self.choice[c]] if self.choice[c] >= 0 else ()
+
+    def add(self, c: int) -> float:
+        """One more use of `c`; the cost of what that newly needs."""
+        gained = 0.0
+        stack = [c]
+        while stack:
+            x = stack.pop()
+            self.work += 1
+            self.uses[x] += 1
+            if self.uses[x] == 1:
+                gained += self.costs[x][self.choice[x]]
+                stack.extend(self.children(x))
+        return gained
+
+    def drop(self, c: int) -> float:
+        """One use of `c` less; the cost of what is no longer needed."""
+        freed = 0.0
+        stack = [c]
+        while stack:
+            x = stack.pop()
+            self.uses[x] -= 1
+            if self.uses[x] == 0:
+                freed += self.costs[x][self.choice[x]]
+                stack.extend(self.children(x))
+        return freed
+
+    def above(self, starts: Sequence[int], c: int) -> list[int] | None:
+        """The classes under `starts` that do not stand before `c`, operands first; None where `c` is one of them.
+
+        Only these can be in the way of `c` reading `starts`: what stands before `c` does not reach it.
+        """
+        limit = self.label[c]
+        found: dict[int, None] = {}
+        for start in starts:
+            stack = [(start, 0)]
+            while stack:
+                x, i = stack.pop()
+                self.work += 1
+                if x == c:
+                    return None
+                if x in found or self.label[x] < limit:
+                    continue
+                children = self.children(x)
+                while i < len(children) and (children[i] in found or self.label[children[i]] < limit):
+                    i += 1
+                if i < len(children):
+                    stack += [(x, i + 1), (children[i], 0)]
+                else:
+                    found[x] = None
+        return list(found)
+
+    def change(self, c: int, k: int) -> float:
+        """What switching class `c`, which is used, to candidate `k` would change; nothing is switched."""
+        old, new = self.children(c), self.reads[c][k]
+        # New operands first, there and back: only what the two candidates do not share is walked.
+        change = self.costs[c][k] - self.costs[c][self.choice[c]] + sum(map(self.add, new)) - sum(map(self.drop, old))
+        for x in old:
+            self.add(x)
+        for x in new:
+            self.drop(x)
+        return change
+
+    def switch(self, c: int, k: int, moved: Sequence[int]) -> float:
+        """Let class `c`, which is used, be computed by candidate `k`; the change of the program's cost. `moved`: what
+        `above` found under the candidate, which now has to stand before `c`."""
+        old = self.children(c)
+        change = self.costs[c][k] - self.costs[c][self.choice[c]]
+        self.choice[c] = k
+        self._move_before(c, moved)
+        # New operands first: what both need is never dropped in between.
+        change += sum(self.add(x) for x in self.children(c))
+        return change - sum(self.drop(x) for x in old)
+
+    def _move_before(self, c: int, moved: Sequence[int]) -> None:
+        if not moved:
+            return
+        inside = set(moved)
+        low = max(
+            (self.label[y] for x in moved for y in self.children(x) if y not in inside), default=self.label[c] - 1.0
+        )
+        step = (self.label[c] - low) / (len(moved) + 1)
+        if step < 1e-9:
+            self._relabel()
+            return
+        for i, x in enumerate(moved):
+            self.label[x] = low + step * (i + 1)
+
+    def _relabel(self) -> None:
+        """Places 0, 1, 2, ... for all classes."""
+        for place, c in enumerate(operands_first(range(len(self.choice)), self.children)):
+            self.label[c] = float(place)
+
+
+def swap_search(
+    problem: Problem, seed: Sequence[int], fallback: Sequence[int], most_work: float = math.inf
+) -> tuple[list[int], float]:
+    """`seed` improved until no switch pays, or `most_work` classes were looked at; and its cost.
+
+    `seed` has to be acyclic over all classes. `fallback`: -1 where a class cannot be computed at all."""
+    program = Program(problem, seed)
+    for _ in range(SWAP_PASSES):
+        improved = False
+        for c in reversed(operands_first(problem.roots, program.children)):
+            if program.work > most_work:
+                break
+            if program.uses[c] > 0 and _improve(program, c, fallback):
+                improved = True
+        if program.work <= most_work:
+            improved |= _switch_groups(program, fallback, most_work)
+        if not improved:
+            break
+    return program.choice, choice_cost(problem, program.choice)
+
+
+def cheapest_switch(problem: Problem, choice: Sequence[int]) -> tuple[float, int, int, list[int]] | None:
+    """Of all programs that compute one value of `choice` (acyclic over all classes) by another of its candidates, the
+    cheapest that costs more: its cost, the class and the candidate, and the choice. None where there is none."""
+    program = Program(problem, choice)
+    cost = choice_cost(problem, choice)
+    best: tuple[float, int, int] | None = None
+    for c in operands_first(problem.roots, program.children):
+        for k, new in enumerate(program.reads[c]):
+            x = program.costs[c][k]
+            if k == choice[c] or x == math.inf or any(choice[r] < 0 for r in new) or program.above(new, c) is None:
+                continue
+            change = program.change(c, k)
+            if change > program.least and (best is None or (change, c, k) < best):
+                best = (change, c, k)
+    if best is None:
+        return None
+    change, c, k = best
+    other = list(choice)
+    other[c] = k
+    return cost + change, c, k, other
+
+
+def _improve(program: Program, c: int, fallback: Sequence[int]) -> bool:
+    """Switch class `c` to its candidate that lowers the program's cost most, if one does."""
+    costs, current = program.costs[c], program.choice[c]
+    if len(costs) == 1:
+        return False
+    best, best_change, best_moved = current, -program.least, list[int]()
+    for k, new in enumerate(program.reads[c]):
+        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in new):
+            continue
+        change = program.change(c, k)
+        if change < best_change:
+            moved = program.above(new, c)
+            if moved is not None:
+                best, best_change, best_moved = k, change, moved
+    if best != current:
+        program.switch(c, best, best_moved)
+    return best != current
+
+
+def _switch_groups(program: Program, fallback: Sequence[int], most_work: float) -> bool:
+    """For each value that several used classes could read and none does, switch all of them to it if that pays."""
+    readers: dict[int, dict[int, int]] = {}
+    for c, row in enumerate(program.reads):
+        if program.uses[c] == 0:
+            continue
+        for k, children in enumerate(row):
+            for x in children:
+                if program.uses[x] == 0 and fallback[x] >= 0 and math.isfinite(program.costs[c][k]):
+                    readers.setdefault(x, {}).setdefault(c, k)
+    improved = False
+    for value, group in readers.items():
+        if program.work > most_work:
+            break
+        if len(group) > 1 and program.uses[value] == 0:
+            improved |= _switch_group(program, group, fallback)
+    return improved
+
+
+def _switch_group(program: Program, group: dict[int, int], fallback: Sequence[int]) -> bool:
+    """Switch every class of `group` to its candidate; undo it unless the program got cheaper and stays acyclic."""
+    before: dict[int, int] = {}
+    change = 0.0
+    for c, k in group.items():
+        children = program.reads[c][k]
+        if program.uses[c] == 0 or any(fallback[x] < 0 for x in children):
+            continue
+        moved = program.above(children, c)
+        if moved is not None:
+            before[c] = program.choice[c]
+            change += program.switch(c, k, moved)
+    if change < -program.least:
+        return True
+    for c in reversed(before):
+        # A class may have been moved before what it used to read.
+        moved = program.above(program.reads[c][before[c]], c)
+        assert moved is not None, "what was acyclic is again"
+        program.switch(c, before[c], moved)
+    return False

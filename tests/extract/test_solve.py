@@ -1,0 +1,177 @@
+"""The exact search against brute force, and every step of it on its own."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+
+from benchmarks.egraphs import KINDS
+from relax_eg.extract.foreign import egraph_of
+from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.ilp import SCALE, Model, relax
+from relax_eg.extract.problem import (
+    Problem,
+    choice_cost,
+    is_acyclic,
+    repaired,
+    tree_choice,
+    tree_greedy,
+    used_classes,
+)
+from relax_eg.extract.prune import prune
+from relax_eg.extract.search import cheapest_switch, swap_search
+from relax_eg.extract.solve import Effort, parts_of, shared_bound, solve
+from tests.extract.problems import needed, optimum, problems
+
+EXACT = Effort(seconds=60.0, gap=0.0)
+
+
+def computable(problem: Problem) -> bool:
+    tree = tree_choice(problem)
+    return all(tree[r] >= 0 for r in problem.roots)
+
+
+@settings(max_examples=250)
+@given(problems())
+def test_greedy_finds_a_choice_just_where_there_is_one(problem: Problem) -> None:
+    best = optimum(problem)
+    assert computable(problem) == (best < math.inf)
+    if best < math.inf:
+        tree, total = tree_greedy(problem)
+        for choice in (tree, dag_greedy(problem)):
+            assert is_acyclic(problem, choice)
+            assert needed(problem, tuple(choice)) is not None
+            assert choice_cost(problem, choice) >= best - 1e-9
+        assert choice_cost(problem, tree) <= sum(total[r] for r in problem.roots) + 1e-9
+
+
+@settings(max_examples=250)
+@given(problems())
+def test_the_exact_search_finds_the_optimum_and_proves_it(problem: Problem) -> None:
+    assume(computable(problem))
+    greedy = dag_greedy(problem)
+    found = solve(problem, [tree_choice(problem), greedy], EXACT)
+    best = optimum(problem)
+    assert found.cost == pytest.approx(best, abs=1e-9)
+    assert found.bound == pytest.approx(best, abs=1e-5 * max(1.0, best))
+    assert found.bound <= found.cost
+    assert found.how == "proved optimal"
+    assert found.cost <= choice_cost(problem, greedy)
+    assert needed(problem, tuple(found.choice)) is not None
+    assert found.cost == pytest.approx(choice_cost(problem, found.choice))
+
+
+@settings(max_examples=250)
+@given(problems(most_classes=5))
+def test_pruning_keeps_an_optimum(problem: Problem) -> None:
+    assume(computable(problem))
+    pruned = prune(problem)
+    cost = pruned.offset
+    choice: dict[int, int] = {}
+    for part in parts_of(pruned):
+        small = part.problem
+        cost += optimum(small)
+        assert shared_bound(small) <= optimum(small) + 1e-9
+        choice |= part.out(solve(small, [tree_choice(small)], EXACT).choice)
+    best = optimum(problem)
+    assert cost == pytest.approx(best, abs=1e-9)
+    whole = pruned.complete(choice)
+    assert is_acyclic(problem, whole)
+    assert choice_cost(problem, whole) == pytest.approx(best, abs=1e-9)
+
+
+@settings(max_examples=150)
+@given(problems())
+def test_the_relaxation_is_a_bound_and_what_it_leaves_out_is_not_needed(problem: Problem) -> None:
+    assume(computable(problem))
+    for part in parts_of(prune(problem)):
+        small = part.problem
+        best = optimum(small)
+        model = Model(small, max(best, 1.0) / SCALE)
+        relaxed = relax(model, math.inf)
+        assert relaxed is not None
+        assert relaxed.bound <= best + 1e-6 * max(1.0, best)
+        # One more than the optimum, so that an optimal choice has to be left.
+        keep = model.within(relaxed, best + 1.0, tree_choice(small))
+        costs = [[x if k in keep[c] else math.inf for k, x in enumerate(row)] for c, row in enumerate(small.costs)]
+        assert optimum(Problem(small.reads, costs, small.roots)) == pytest.approx(best)
+
+
+@settings(max_examples=150)
+@given(problems())
+def test_repair_leaves_what_runs_in_no_circle(problem: Problem) -> None:
+    assume(computable(problem))
+    tree = tree_choice(problem)
+    assert repaired(problem, tree) == tree
+    anything = [0] * len(problem.reads)
+    mended = repaired(problem, anything)
+    assert is_acyclic(problem, mended)
+    if needed(problem, tuple(anything)) and choice_cost(problem, anything) < math.inf:
+        used = used_classes(problem, anything)
+        assert all(mended[c] == 0 for c in used)
+
+
+@settings(max_examples=150)
+@given(problems())
+def test_swap_search_only_gains_and_the_second_best_is_dearer(problem: Problem) -> None:
+    assume(computable(problem))
+    tree = tree_choice(problem)
+    choice, cost = swap_search(problem, tree, tree)
+    assert cost <= choice_cost(problem, tree) + 1e-9
+    assert is_acyclic(problem, choice)
+    second = cheapest_switch(problem, repaired(problem, choice))
+    if second is not None:
+        assert second[0] > cost
+        assert choice_cost(problem, second[3]) == pytest.approx(second[0])
+        assert is_acyclic(problem, second[3])
+
+
+def test_a_group_that_does_not_pay_is_undone_in_circles_too() -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        n = rng.randint(6, 14)
+        reads = [
+            [tuple(rng.sample(range(c), min(c, rng.randint(0, 3))))]
+            + [tuple(rng.sample(range(n), rng.randint(1, 3))) for _ in range(rng.randint(0, 4))]
+            for c in range(n)
+        ]
+        costs = [[float(rng.randint(0, 9)) for _ in row] for row in reads]
+        problem = Problem(reads, costs, (n - 1,))
+        tree = tree_choice(problem)
+        choice, cost = swap_search(problem, tree, tree)
+        assert is_acyclic(problem, choice)
+        assert cost <= choice_cost(problem, tree)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_hard_instances_are_solved_better_than_greedily(kind: str) -> None:
+    graph = egraph_of(KINDS[kind](250, 1))
+    problem = graph.problem
+    tree, dag = tree_choice(problem), dag_greedy(problem)
+    effort = Effort(seconds=math.inf, nodes=20, neighbourhoods=20)
+    found = solve(problem, [tree, dag], effort)
+    assert found.cost <= min(choice_cost(problem, tree), choice_cost(problem, dag))
+    assert 0 < found.bound <= found.cost
+    assert is_acyclic(problem, found.choice)
+    assert solve(problem, [tree, dag], effort) == found  # no clock: the same again
+
+
+def test_progress_is_told() -> None:
+    problem = egraph_of(KINDS["fan_in"](200, 0)).problem
+    told: list[tuple[str, float, float]] = []
+    tree = tree_choice(problem)
+    found = solve(problem, [tree], Effort(), lambda what, cost, bound: told.append((what, cost, bound)))
+    assert {what for what, _, _ in told} >= {"greedy", "relaxed"}
+    assert all(bound <= cost + 1e-6 for _, cost, bound in told)
+    assert found.how == "proved optimal"
+
+
+def test_without_time_the_best_seed_is_improved_and_a_bound_is_known() -> None:
+    problem = egraph_of(KINDS["cyclic"](300, 0)).problem
+    tree = tree_choice(problem)
+    found = solve(problem, [tree], Effort(seconds=0.0))
+    assert found.bound <= found.cost <= choice_cost(problem, tree)
+    assert found.how in ("greedy", "ilp")
