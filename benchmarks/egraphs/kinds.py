@@ -53,7 +53,7 @@ def associative(nodes: int, seed: int = 0) -> dict[str, Any]:
     for each way to cut it in two. Several sums are wanted; what they share decides."""
     rng = random.Random(seed)
     groups = max(1, round(nodes / 3100))
-    terms = 8 if nodes > 1500 else 7
+    terms = 8 if nodes > 1500 else 7 if nodes > 500 else 5
     rows: list[list[tuple[float, list[int]]]] = []
     roots: list[int] = []
     for _ in range(groups):

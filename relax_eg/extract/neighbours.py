@@ -6,15 +6,14 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from relax_eg.extract.problem import Problem, choice_cost, repaired, used_classes
-from relax_eg.extract.prune import Pruned, prune
+from relax_eg.extract.problem import Problem, choice_cost, repaired, restricted, used_classes
 
-_SMALLEST, _LARGEST = 150, 3000  # candidates of a neighbourhood
+_SMALLEST, _LARGEST = 250, 3000  # candidates of a neighbourhood
 _GROWTH = 1.5
-_MISSES = 12  # neighbourhoods of one size without a gain before they grow
+_MISSES = 6  # neighbourhoods of one size without a gain before they grow
 
-# Solves what was pruned, from a choice, until a time: a choice for the whole problem.
-Solver = Callable[[Pruned, Sequence[int], float], list[int]]
+# Solves a problem from a choice, until a time.
+Solver = Callable[[Problem, Sequence[int], float], list[int]]
 
 
 def improve_around(
@@ -26,8 +25,8 @@ def improve_around(
     enough: float,
     tell: Callable[[float], None],
 ) -> list[int]:
-    """`choice` (acyclic over all classes) improved until the time or the `rounds` are out, the cost is down to `enough`, or the largest
-    neighbourhoods no longer help. The same for the same problem as long as the clock does not decide."""
+    """`choice` (acyclic over all classes) improved until the time or the `rounds` are out, the cost is down to
+    `enough`, or the largest neighbourhoods no longer help. The same for the same problem as long as the clock does not decide."""
     rng = random.Random(0)
     near = _near(problem)
     cost = choice_cost(problem, choice)
@@ -37,13 +36,14 @@ def improve_around(
         if now >= deadline or cost <= enough:
             break
         open_ = _around(problem, near, sorted(used_classes(problem, choice)), int(size), rng)
-        keep = [
-            range(len(row)) if c in open_ else [choice[c]] * (choice[c] >= 0) for c, row in enumerate(problem.reads)
-        ]
-        found = solver(prune(problem, keep), choice, deadline)
-        new = choice_cost(problem, found)
+        ways = {c: [k for k, r in enumerate(problem.reads[c]) if all(choice[x] >= 0 for x in r)] for c in open_}
+        part = restricted(problem, lambda c, choice=choice, ways=ways: ways.get(c) or (choice[c],))
+        found = solver(part.problem, part.into(choice), deadline)
+        new = choice_cost(part.problem, found)
         if new < cost * (1 - 1e-9):
-            choice, cost, misses = repaired(problem, found), new, 0
+            better = part.out(found)
+            choice = repaired(problem, [better.get(c, k) for c, k in enumerate(choice)])
+            cost, misses = new, 0
             tell(cost)
             continue
         misses += 1

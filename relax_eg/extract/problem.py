@@ -124,3 +124,39 @@ def repaired(problem: Problem, choice: Sequence[int]) -> list[int]:
         for c, row in enumerate(problem.costs)
     ]
     return tree_choice(problem, costs)
+
+
+@dataclass(slots=True)
+class Part:
+    """A problem on its own: the classes, numbered anew, and their numbers and places before."""
+
+    problem: Problem
+    classes: list[int]
+    places: list[list[int]]
+
+    def out(self, choice: Sequence[int]) -> dict[int, int]:
+        """What `choice` uses, in the numbers of before."""
+        return {self.classes[i]: self.places[i][choice[i]] for i in used_classes(self.problem, choice)}
+
+    def into(self, choice: Sequence[int]) -> list[int]:
+        """The part of a choice from before; -1 for a candidate that is not there any more."""
+        inside: list[int] = []
+        for c, places in zip(self.classes, self.places, strict=True):
+            inside.append(places.index(choice[c]) if choice[c] in places else -1)
+        return inside
+
+
+def restricted(problem: Problem, keep: Callable[[int], Iterable[int]]) -> Part:
+    """What the roots can reach by the candidates `keep(c)` of each class `c`."""
+    places: dict[int, list[int]] = {}
+    stack = list(problem.roots)
+    while stack:
+        c = stack.pop()
+        if c not in places:
+            places[c] = list(keep(c))
+            for k in places[c]:
+                stack.extend(problem.reads[c][k])
+    number = {c: i for i, c in enumerate(places)}
+    reads = [[tuple(number[x] for x in problem.reads[c][k]) for k in ks] for c, ks in places.items()]
+    costs = [[problem.costs[c][k] for k in ks] for c, ks in places.items()]
+    return Part(Problem(reads, costs, tuple(number[r] for r in problem.roots)), list(places), list(places.values()))

@@ -214,7 +214,7 @@ def _contract(p: Pruned, roots: set[int]) -> set[int]:
             continue
         changed: Candidates = []
         for k, x, reads in row:
-            if reads.isdisjoint(instead):
+            if instead.keys().isdisjoint(reads):
                 changed.append((k, x, reads))
                 continue
             more = [final[r] for r in reads if r in instead]

@@ -148,9 +148,9 @@ def swap_search(
     return program.choice, choice_cost(problem, program.choice)
 
 
-def cheapest_switch(problem: Problem, choice: Sequence[int]) -> tuple[float, int, int, list[int]] | None:
+def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tuple[float, int, int, list[int]] | None:
     """Of all programs that compute one value of `choice` (acyclic over all classes) by another of its candidates, the
-    cheapest that costs more: its cost, the class and the candidate, and the choice. None where there is none."""
+    cheapest that costs more by `least`: its cost, the class and the candidate, and the choice. None where there is none."""
     program = Program(problem, choice)
     cost = choice_cost(problem, choice)
     best: tuple[float, int, int] | None = None
@@ -160,7 +160,7 @@ def cheapest_switch(problem: Problem, choice: Sequence[int]) -> tuple[float, int
             if k == choice[c] or x == math.inf or any(choice[r] < 0 for r in new) or program.above(new, c) is None:
                 continue
             change = program.change(c, k)
-            if change > program.least and (best is None or (change, c, k) < best):
+            if change >= least and (best is None or (change, c, k) < best):
                 best = (change, c, k)
     if best is None:
         return None

@@ -132,12 +132,14 @@ def _check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[i
 
 
 def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:
-    """The cheapest program found that differs from `best` by a rule and costs more; None where there is no other.
+    """The cheapest program found that differs from `best` by a rule and costs more, by what prices can tell; None where there is
+    no other.
 
     The rules that `best` needs are left out one by one (the dearest few), and each of its values is once computed in
     each other way."""
     problem = problem_of(graph, costs)
     choice = repaired(problem, best.choice)
+    least = max(EFFORT.gap * best.cost, 1e-300)
     found: list[tuple[float, int, str, str, list[int]]] = []
     paid: dict[str, float] = {}
     for c, k in enumerate(best.choice):
@@ -153,9 +155,9 @@ def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: 
         start = repaired(rest, choice)
         if all(start[r] >= 0 for r in problem.roots):
             other, cost = swap_search(rest, start, start, _SWAP_WORK)
-            if cost > best.cost * (1 + 1e-9):
+            if cost - best.cost >= least:
                 found.append((cost, 0, rule, "", other))
-    switch = cheapest_switch(problem, choice)
+    switch = cheapest_switch(problem, choice, least)
     if switch is not None:
         cost, c, k, other = switch
         found.append((cost, 1, "", graph.candidates[c][k].made_by, other))

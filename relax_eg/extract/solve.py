@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from relax_eg.extract import ilp
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.neighbours import improve_around
-from relax_eg.extract.problem import Problem, choice_cost, operands_first, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Part, Problem, choice_cost, operands_first, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
 from relax_eg.extract.search import swap_search
 
@@ -61,26 +61,6 @@ class Solved:
 
 def gap(cost: float, bound: float) -> float:
     return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
-
-
-@dataclass(slots=True)
-class _Part:
-    """A problem on its own: the classes, numbered anew, and their numbers and places before."""
-
-    problem: Problem
-    classes: list[int]
-    places: list[list[int]]
-
-    def out(self, choice: Sequence[int]) -> dict[int, int]:
-        """What `choice` uses, in the numbers of before."""
-        return {self.classes[i]: self.places[i][choice[i]] for i in used_classes(self.problem, choice)}
-
-    def into(self, choice: Sequence[int]) -> list[int]:
-        """The part of a choice from before; -1 for a candidate that is not there any more."""
-        inside: list[int] = []
-        for c, places in zip(self.classes, self.places, strict=True):
-            inside.append(places.index(choice[c]) if choice[c] in places else -1)
-        return inside
 
 
 def solve(
@@ -198,8 +178,8 @@ class _Search:
         effort = Effort(math.inf, _INNER_NODES, self.effort.gap, self.effort.candidates, 0)
         rounds = self.effort.neighbourhoods
 
-        def solver(pruned: Pruned, seed: Sequence[int], until: float) -> list[int]:
-            return _Search(effort, until, None, math.inf).whole(pruned, seed, until, _DEPTH - 1)[0]
+        def solver(part: Problem, seed: Sequence[int], until: float) -> list[int]:
+            return _Search(effort, until, None, math.inf).whole(prune(part), seed, until, _DEPTH - 1)[0]
 
         enough = bound / (1 - self.effort.gap)
 
@@ -242,7 +222,7 @@ def shared_bound(problem: Problem) -> float:
     return math.fsum(least[r] for r in problem.roots)
 
 
-def parts_of(pruned: Pruned) -> list[_Part]:
+def parts_of(pruned: Pruned) -> list[Part]:
     """What pruning left, taken apart where no candidate reads across."""
     group = {c: c for c in pruned.rows}
 
@@ -259,12 +239,12 @@ def parts_of(pruned: Pruned) -> list[_Part]:
     members: dict[int, list[int]] = {}
     for c in pruned.rows:
         members.setdefault(find(c), []).append(c)
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for classes in members.values():
         number = {c: i for i, c in enumerate(classes)}
         rows = [pruned.rows[c] for c in classes]
         reads = [[tuple(sorted(number[x] for x in r)) for _, _, r in row] for row in rows]
         costs = [[x for _, x, _ in row] for row in rows]
         roots = tuple(number[c] for c in classes if c in pruned.required)
-        parts.append(_Part(Problem(reads, costs, roots), classes, [[k for k, _, _ in row] for row in rows]))
+        parts.append(Part(Problem(reads, costs, roots), classes, [[k for k, _, _ in row] for row in rows]))
     return parts

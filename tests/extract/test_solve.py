@@ -122,9 +122,9 @@ def test_swap_search_only_gains_and_the_second_best_is_dearer(problem: Problem) 
     choice, cost = swap_search(problem, tree, tree)
     assert cost <= choice_cost(problem, tree) + 1e-9
     assert is_acyclic(problem, choice)
-    second = cheapest_switch(problem, repaired(problem, choice))
+    second = cheapest_switch(problem, repaired(problem, choice), 0.5)
     if second is not None:
-        assert second[0] > cost
+        assert second[0] >= cost + 0.5
         assert choice_cost(problem, second[3]) == pytest.approx(second[0])
         assert is_acyclic(problem, second[3])
 
@@ -148,10 +148,10 @@ def test_a_group_that_does_not_pay_is_undone_in_circles_too() -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_hard_instances_are_solved_better_than_greedily(kind: str) -> None:
-    graph = egraph_of(KINDS[kind](250, 1))
+    graph = egraph_of(KINDS[kind](120, 1))
     problem = graph.problem
     tree, dag = tree_choice(problem), dag_greedy(problem)
-    effort = Effort(seconds=math.inf, nodes=20, neighbourhoods=20)
+    effort = Effort(seconds=math.inf, nodes=3, neighbourhoods=2)
     found = solve(problem, [tree, dag], effort)
     assert found.cost <= min(choice_cost(problem, tree), choice_cost(problem, dag))
     assert 0 < found.bound <= found.cost
