@@ -149,8 +149,8 @@ def swap_search(
 
 
 def cheapest_switch(problem: Problem, choice: Sequence[int], least: float) -> tuple[float, int, int, list[int]] | None:
-    """Of all programs that compute one value of `choice` (acyclic over all classes) by another of its candidates, the
-    cheapest that costs more by `least`: its cost, the class and the candidate, and the choice. None where there is none."""
+    """The cheapest of all programs that compute one value of `choice` (acyclic over all classes) by another of its
+    candidates and cost more by `least`: its cost, the class and the candidate, and the choice. None: there is none."""
     program = Program(problem, choice)
     cost = choice_cost(problem, choice)
     best: tuple[float, int, int] | None = None

@@ -132,8 +132,8 @@ def _check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[i
 
 
 def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:
-    """The cheapest program found that differs from `best` by a rule and costs more, by what prices can tell; None where there is
-    no other.
+    """The cheapest program found that differs from `best` by a rule and costs more, by what prices can tell; None
+    where there is no other.
 
     The rules that `best` needs are left out one by one (the dearest few), and each of its values is once computed in
     each other way."""
