@@ -26,7 +26,8 @@ def improve_around(
     tell: Callable[[float], None],
 ) -> list[int]:
     """`choice` (acyclic over all classes) improved until the time or the `rounds` are out, the cost is down to
-    `enough`, or the largest neighbourhoods no longer help. The same for the same problem as long as the clock does not decide."""
+    `enough`, or the largest neighbourhoods no longer help. The same for the same problem
+    as long as the clock does not decide."""
     rng = random.Random(0)
     near = _near(problem)
     cost = choice_cost(problem, choice)
