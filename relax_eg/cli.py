@@ -285,6 +285,31 @@ def extract_command(
             save.write_text(json_format.dumps(best.as_data(), indent=1) + "\n")
             err.print(f"choice of {best.method} written to {save}")
 
+    run(action)
+
+
+def _extraction_table(name: str, nodes: int, classes: int, results: list[Extracted]) -> Table:
+    table = Table(title=f"{name}: {nodes} nodes, {classes} classes", box=None, title_justify="left")
+    table.add_column("method")
+    for column in ("cost", "classes used", "lower bound", "gap", "seconds"):
+        table.add_column(column, justify="right")
+    table.add_column("how")
+    for r in results:
+        known = ["", ""] if r.bound is None or r.gap is None else [f"{r.bound:.8g}", f"{100 * r.gap:.3f}%"]
+        table.add_row(r.method, f"{r.cost:.8g}", str(len(r.choice)), *known, f"{r.seconds:.2f}", r.how)
+    return table
+
+
+def _print_check(data: Any, graph: Path, path: Path) -> None:
+    saved = read_json(path)
+    if not isinstance(saved, dict):
+        raise ExtractionError(f"{path} is not a choice; an object with `choice` and `cost` is accepted")
+    checked = check_choice(data, saved)
+    if not checked.ok:
+        raise ExtractionError(f"{path} is not a choice for {graph}: " + "; ".join(checked.faults[:5]))
+    text = f"{path}: complete, acyclic, {checked.classes} classes, cost {checked.cost:.8g}"
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 @app.command()
 def calibrate(
@@ -311,29 +336,6 @@ def calibrate(
         out.print(f"written to {to}: optimize(target={str(to)!r}), relax-eg optimize --target {to}", soft_wrap=True)
 
     run(action)
-
-
-def _extraction_table(name: str, nodes: int, classes: int, results: list[Extracted]) -> Table:
-    table = Table(title=f"{name}: {nodes} nodes, {classes} classes", box=None, title_justify="left")
-    table.add_column("method")
-    for column in ("cost", "classes used", "lower bound", "gap", "seconds"):
-        table.add_column(column, justify="right")
-    table.add_column("how")
-    for r in results:
-        known = ["", ""] if r.bound is None or r.gap is None else [f"{r.bound:.8g}", f"{100 * r.gap:.3f}%"]
-        table.add_row(r.method, f"{r.cost:.8g}", str(len(r.choice)), *known, f"{r.seconds:.2f}", r.how)
-    return table
-
-
-def _print_check(data: Any, graph: Path, path: Path) -> None:
-    saved = read_json(path)
-    if not isinstance(saved, dict):
-        raise ExtractionError(f"{path} is not a choice; an object with `choice` and `cost` is accepted")
-    checked = check_choice(data, saved)
-    if not checked.ok:
-        raise ExtractionError(f"{path} is not a choice for {graph}: " + "; ".join(checked.faults[:5]))
-    text = f"{path}: complete, acyclic, {checked.classes} classes, cost {checked.cost:.8g}"
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @cache_app.command()
