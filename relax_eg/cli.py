@@ -248,7 +248,7 @@ def prove(
 def extract_command(
     graph: Annotated[Path, typer.Argument(help="An e-graph in the egraph-serialize format.")],
     method: Annotated[str, typer.Option("--method", help="tree, dag, ilp or all.")] = "all",
-    time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the search at most.")] = 60.0,
+    time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the search, about.")] = 50.0,
     save: Annotated[Path | None, typer.Option("--save", help="Write the best choice here.")] = None,
     check: Annotated[Path | None, typer.Option("--check", help="Recompute this saved choice instead.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,

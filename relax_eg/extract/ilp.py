@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import highspy
 
 SCALE = 1e3  # what the program at hand costs in the units that HiGHS gets: its tolerances are absolute
-_CUT_ROUNDS = 60
 _CUTS = 400  # of one round
 _VIOLATED = 1e-3
 _TAKEN = 1e-6
@@ -232,13 +231,13 @@ class Relaxed:
     reduced: Sequence[float]
 
 
-def relax(model: Model, deadline: float) -> Relaxed | None:
+def relax(model: Model, rounds: int, deadline: float) -> Relaxed | None:
     """The linear relaxation of `model`, circles cut off as long as they show; None where the time is out before."""
     import highspy
 
     solver: Any = model.linear()
     result: Relaxed | None = None
-    for _ in range(_CUT_ROUNDS):
+    for _ in range(max(1, rounds)):
         left = deadline - time.monotonic()
         if left <= 0:
             break

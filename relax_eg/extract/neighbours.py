@@ -36,7 +36,9 @@ def improve_around(
         now = time.monotonic()
         if now >= deadline or cost <= enough:
             break
-        open_ = _around(problem, near, sorted(used_classes(problem, choice)), int(size), rng)
+        # Around a class that is used, or around any: that one may have to be used by several at once.
+        starts = sorted(used_classes(problem, choice)) if rng.random() < 0.5 else range(len(problem.reads))
+        open_ = _around(problem, near, starts, int(size), rng)
         ways = {c: [k for k, r in enumerate(problem.reads[c]) if all(choice[x] >= 0 for x in r)] for c in open_}
         part = restricted(problem, lambda c, choice=choice, ways=ways: ways.get(c) or (choice[c],))
         found = solver(part.problem, part.into(choice), deadline)
@@ -66,9 +68,9 @@ def _near(problem: Problem) -> list[list[int]]:
     return [list(n) for n in near]
 
 
-def _around(problem: Problem, near: list[list[int]], used: Sequence[int], size: int, rng: random.Random) -> set[int]:
-    """Classes around a used one, in random order outwards, with about `size` candidates together."""
-    start = rng.choice(used)
+def _around(problem: Problem, near: list[list[int]], starts: Sequence[int], size: int, rng: random.Random) -> set[int]:
+    """Classes around one of `starts`, in random order outwards, with about `size` candidates together."""
+    start = rng.choice(starts)
     found = {start}
     border = [start]
     left = size - len(problem.reads[start])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.extract import ilp
 from relax_eg.extract.greedy import dag_greedy
@@ -24,6 +24,8 @@ PROVED = 1e-6  # a gap below this is none: costs and bounds are sums of rounded 
 _SHRUNK = 0.8  # of the candidates: what is left after fixing is looked at as a new problem only if it is this small
 _DEPTH = 4
 _BOUND_ROUNDS = 4
+_FIRST = 0.12  # of the time for HiGHS, which ends most problems early, and then
+_AROUND = 0.85  # of what is left for neighbourhoods
 _INNER_NODES = 100  # of HiGHS, for a neighbourhood
 _SWAP_WORK = 1_500_000  # classes looked at by one swap search
 
@@ -33,13 +35,14 @@ Progress = Callable[[str, float, float], None]
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How hard to try. `seconds`: when to stop at the latest; `nodes`: of HiGHS, for each part; `gap`: near enough, as
-    a share of the cost; `candidates`: a part of more is not relaxed, only greedy; `neighbourhoods`: chosen anew, for
-    each part."""
+    a share of the cost; `candidates`: a part of more is not relaxed, only greedy; `cut_rounds`: of
+    the relaxation; `neighbourhoods`: chosen anew, for each part."""
 
     seconds: float = 60.0
     nodes: int = 20_000
     gap: float = 1e-5
     candidates: int = 60_000
+    cut_rounds: int = 60
     neighbourhoods: int = 5_000
 
 
@@ -122,7 +125,7 @@ class _Search:
             return best, bound
         self.searched = True
         model = ilp.Model(problem, cost / ilp.SCALE)
-        relaxed = ilp.relax(model, time.monotonic() + 0.5 * (deadline - time.monotonic()))
+        relaxed = ilp.relax(model, self.effort.cut_rounds, time.monotonic() + 0.5 * (deadline - time.monotonic()))
         if relaxed is None:
             return self._around(problem, best, bound, deadline), bound
         bound = max(bound, relaxed.bound - 1e-9 * cost)
@@ -149,7 +152,7 @@ class _Search:
     ) -> tuple[list[int], float]:
         """HiGHS for a while; where that does not end it, neighbourhoods, and HiGHS again from what they found."""
         nodes = self.effort.nodes
-        for share in (0.25, 1.0) if self.effort.neighbourhoods else (1.0,):
+        for share in (_FIRST, 1.0) if self.effort.neighbourhoods else (1.0,):
             until = time.monotonic() + share * (deadline - time.monotonic())
             while time.monotonic() < until and nodes > 0 and gap(cost, bound) > self.effort.gap:
                 known = {c: best[c] for c in used_classes(problem, best)}
@@ -167,7 +170,8 @@ class _Search:
             if gap(cost, bound) <= self.effort.gap:
                 break
             if share < 1.0:
-                best = self._around(problem, best, bound, deadline)
+                until = time.monotonic() + _AROUND * (deadline - time.monotonic())
+                best = self._around(problem, best, bound, until)
                 cost = choice_cost(problem, best)
         return best, bound
 
@@ -175,7 +179,7 @@ class _Search:
         return swap_search(problem, choice, choice, _SWAP_WORK)
 
     def _around(self, problem: Problem, best: list[int], bound: float, deadline: float) -> list[int]:
-        effort = Effort(math.inf, _INNER_NODES, self.effort.gap, self.effort.candidates, 0)
+        effort = replace(self.effort, nodes=_INNER_NODES, neighbourhoods=0)
         rounds = self.effort.neighbourhoods
 
         def solver(part: Problem, seed: Sequence[int], until: float) -> list[int]:
