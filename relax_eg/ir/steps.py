@@ -47,15 +47,18 @@ def impure_functions(module: Module) -> frozenset[str]:
 
 def stepped_functions(module: Module) -> frozenset[str]:
     """Names of the functions that XLA cannot run as one program: sizes inside depend on values, or on which branch of a
-    `cond` outside dataflow blocks is taken."""
-    return _with_callers(module, _is_stepped)
+    `cond` outside dataflow blocks is taken; or a branch of such has a `match_cast`, which is to be checked only where
+    the branch is taken, and XLA's program contains all branches."""
+    asserting = _with_callers(module, lambda f: any(e.op == MATCH_CAST for e in f.expressions()))
 
+    def is_stepped(function: Function) -> bool:
+        steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
+        conds = [e for e in steps if e.op == COND]
+        return any(not is_sized(e.annotation) or not asserting.isdisjoint(functions_of(e)) for e in conds) or any(
+            is_data_dependent(e) for e in function.expressions()
+        )
 
-def _is_stepped(function: Function) -> bool:
-    steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
-    return any(e.op == COND and not is_sized(e.annotation) for e in steps) or any(
-        is_data_dependent(e) for e in function.expressions()
-    )
+    return _with_callers(module, is_stepped)
 
 
 def _with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:
