@@ -30,7 +30,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ir.wellformed import check as check_module
-from relax_eg.options import Bounds, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.options import Bounds, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome, Units
 
@@ -49,6 +49,7 @@ def optimize(
     bounds: Bounds | None = None,
     weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
+    facts: Facts | None = None,
     budget: Budget | None = None,
     progress: Progress | None = None,
     sharing: Literal["on", "off"] = "on",
@@ -62,17 +63,20 @@ def optimize(
     `target`: a device profile or its name. `at`: the sizes to be best at, one binding of the size variables or
     several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
     outside, a call raises. `weights`: arguments known ahead of the calls, by name or position: what depends on
-    them alone is computed once. `numerics`: the loosest class of rules allowed. `budget`: limits of the search.
-    `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on. `sharing`: whether repeated
-    blocks of a large program (the layers of a transformer) are found and optimized once. `cache`: whether what an
-    earlier search found for this very program and these options is taken from disk (`relax_eg.cache`).
+    them alone is computed once. `numerics`: the loosest class of rules allowed. `facts`: what is known of the values
+    of arguments, by name or position, or of single arrays in them: `{"S": "positive definite", "w": ["nonnegative",
+    "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it. `budget`: limits of the search. `progress`:
+    called with (phase, e-graph nodes, rule matches) as the search goes on. `sharing`: whether repeated blocks of a
+    large program (the layers of a transformer) are found and optimized once. `cache`: whether what an earlier search
+    found for this very program and these options is taken from disk (`relax_eg.cache`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
-    check_kinds(rules, at, bounds, weights, budget, progress)
+    check_kinds(rules, at, bounds, weights, facts, budget, progress)
     with _collector_paused():
         traced = _traced(program, specs, kwspecs, bounds)
-    options = read_options(traced, rules, target, at, bounds, weights, numerics, budget or Budget(), progress, sharing)
+    limits = budget or Budget()
+    options = read_options(traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing)
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -141,6 +145,7 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
         tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
         options.scope,
         found.effectful,
+        tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]
@@ -226,7 +231,13 @@ def _report(
         for total, part in ((matches, searched.matches), (used, {} if kept else o.made), (phases, searched.seconds)):
             for k, v in part.items():
                 total[k] = total.get(k, 0) + v  # type: ignore[assignment]
-    classes = {r.numerics for r in (*options.rules, *options.rules.schemas) if r.name in used}
+    classes = {s.numerics for s in options.rules.schemas if s.name in used}
+    # Where rules over the reals are allowed, facts may hold over the reals only.
+    classes |= {
+        "reassociate" if r.facts_asked and r.numerics == "exact" and not options.is_exact else r.numerics
+        for r in options.rules
+        if r.name in used
+    }
     searched, peak = _searched([o.saturation for o in outcomes])
     return CostReport(
         name=traced.name,

@@ -11,6 +11,8 @@ from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.profile import Profile, profile
 from relax_eg.frontends import Source
+from relax_eg.frontends.specs import Leaf
+from relax_eg.ops.facts import FACTS, fact_named, impossible
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
@@ -19,11 +21,14 @@ from relax_eg.shapes import Scope
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
 Bounds = Mapping[str, tuple[int | None, int | None] | int]
+Facts = Mapping[str | int, str | Sequence[str]]
+
+_MOST_NAMED = 12  # arguments that an error lists
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `optimize`, checked."""
+    """The options of `optimize`, checked. `facts`: of parameters, by their names in the module."""
 
     rules: RuleSet
     profile: Profile
@@ -31,13 +36,20 @@ class Options:
     assumed: bool
     scope: Scope
     weights: tuple[str, ...]
+    facts: tuple[tuple[str, frozenset[str]], ...]
     numerics: tuple[Numerics, ...]
     budget: Budget
     progress: Progress | None
     sharing: Literal["on", "off"]
 
 
-def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, budget: Any, progress: Any) -> None:
+    @property
+    def is_exact(self) -> bool:
+        """Whether only rules that keep every bit are allowed."""
+        return self.numerics == ("exact",)
+
+
+def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, facts: Any, budget: Any, progress: Any) -> None:
     """OptionError for an option that is no such thing at all; what is in it is looked at later."""
     many = at if isinstance(at, (list, tuple)) else [at]
     for option, value, fits, accepted in (
@@ -45,6 +57,7 @@ def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, budget: Any, pro
         ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
         ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
         ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
+        ("facts", facts, facts is None or isinstance(facts, Mapping), "{'x': 'positive'}"),
         ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),
         ("progress", progress, progress is None or callable(progress), "a function (phase, nodes, matches)"),
     ):
@@ -59,6 +72,7 @@ def read_options(
     at: Sizes | Sequence[Sizes] | None,
     bounds: Bounds | None,
     weights: Sequence[str | int],
+    facts: Facts | None,
     numerics: str,
     budget: Budget,
     progress: Progress | None,
@@ -100,6 +114,7 @@ def read_options(
         assumed,
         scope,
         _weights(traced, weights),
+        _facts(traced, facts or {}),
         allowed,
         budget,
         progress,
@@ -140,3 +155,32 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
                 f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}"
             )
     return tuple(n for n in names if n in found)
+
+
+def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Facts by parameter. They may be declared of an argument, which means of every array in it, or of one array."""
+    found: dict[str, frozenset[str]] = {}
+    for key, facts in declared.items():
+        words = (facts,) if isinstance(facts, str) else facts
+        if not isinstance(words, Sequence):
+            raise OptionError(f"facts[{key!r}] = {facts!r}: a fact such as 'positive', or a list of such, is accepted")
+        keys = [fact_named(w) for w in words]
+        for leaf in _leaves_named(traced, key):
+            for fact in keys:
+                why = impossible(fact, leaf.annotation)
+                if why:
+                    raise OptionError(f"facts: {traced.name}: `{leaf.path}` cannot be {FACTS[fact].name}: {why}")
+            found[leaf.name] = found.get(leaf.name, frozenset()).union(keys)
+    return tuple(sorted(found.items()))
+
+
+def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
+    names = traced.arg_names
+    if isinstance(key, int) and not isinstance(key, bool) and -len(names) <= key < len(names):
+        key = names[key]
+    found = [leaf for leaf in traced.leaves if key in (leaf.argument, leaf.path, leaf.name)]
+    if not found:
+        paths = list(dict.fromkeys([*names, *(leaf.path for leaf in traced.leaves)]))
+        has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
+        raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
+    return found

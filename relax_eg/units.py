@@ -15,7 +15,7 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
-from relax_eg.egraph import EGraph, Saturation, dump
+from relax_eg.egraph import EGraph, Given, Saturation, dump, facts_of_functions
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.weights import cheapest
 from relax_eg.frontends.jax_batch import batched
@@ -56,6 +56,7 @@ class Units:
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
+    _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -84,6 +85,9 @@ class Units:
         are known ahead of the calls."""
         entry = self.module.main
         self._ahead = _known_ahead(entry, weights)
+        self._facts = facts_of_functions(
+            self.module, dict(self.options.facts), self.options.rules, self.options.is_exact
+        )
         loops = _constants_of_loops(self.module)
         self._scopes = scopes_of(self.module, self.options.scope)
         for f in callees_first(self.module):
@@ -108,7 +112,10 @@ class Units:
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
                 continue
-            forms = self._choices(block, scope, weights, same or set(), once)
+            flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
+            ahead = {str(p.attr("name")) for p, flag in flags if flag}
+            known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
+            forms = self._choices(block, scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
@@ -118,13 +125,13 @@ class Units:
         return replace(function, blocks=tuple(blocks))
 
     def _choices(
-        self, block: Block, scope: Scope, weights: set[str], same: set[str], once: float | None
+        self, block: Block, scope: Scope, weights: set[str], same: set[str], once: float | None, known: Given
     ) -> list[list[Expr]]:
         options = self.options
         roots = [b.value for b in block.bindings]
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        with EGraph(roots, options.rules, scope, self._alternatives(roots)) as egraph:
+        with EGraph(roots, options.rules, scope, self._alternatives(roots), known) as egraph:
             saturation = egraph.saturate(budget, options.progress)
             read = dump(egraph)
         if options.progress is not None:

@@ -273,8 +273,32 @@ def test_what_a_branch_asserts_holds_in_it() -> None:
     agree(best(normal(5), False), np.exp(np.exp(normal(5))))
     with pytest.raises(ShapeError, match=r"main_then\(\), match_cast: `a`, axis 0 should be 8, got 5"):
         best(normal(5), True)
-    with pytest.raises(TraceError, match="which branch runs decides about sizes, or which match_cast is checked"):
+    with pytest.raises(TraceError, match="which branch runs, or how often a loop does, decides about sizes or what is checked"):
         best.to_jax()
+
+
+LOOP = """
+def more(x: R.Tensor(("n",), "float32"), i: R.Tensor((), "int32")) -> R.Tensor((), "bool"):
+    return R.less(i, 3)
+def step(x: R.Tensor("n"), i: R.Tensor("@int32")) -> R.Tuple(R.Tensor("n"), R.Tensor("@int32")):
+    y = R.match_cast(x, R.Tensor((8,), "float32"))
+    with R.dataflow():
+        z = R.exp(x)
+        j = R.add(i, 1)
+        R.output(z, j)
+    return (z, j)
+def main(x: R.Tensor("n"), i: R.Tensor("@int32")):
+    y = R.while_loop(more, step, x, i, condition_constants=0, body_constants=0)
+    return y[0]
+"""
+
+
+def test_a_loop_that_makes_no_step_asserts_nothing() -> None:
+    best = rx.optimize(rx.parse(LOOP))
+    agree(best(normal(8), np.int32(1)), np.exp(np.exp(normal(8))))
+    agree(best(normal(5), np.int32(3)), normal(5))
+    with pytest.raises(ShapeError, match=r"step\(\), match_cast: `y`, axis 0 should be 8, got 5"):
+        best(normal(5), np.int32(2))
 
 
 # --- what is refused ---

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import Split, split
+from relax_eg.ops.facts import FACTS, violation
 from relax_eg.shapes import Scope
 
 
@@ -33,7 +34,7 @@ class Program:
     nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
     argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `bind`: splits a
     call's arguments as the specs were; `weak_out`: which results JAX holds weakly typed; `effectful`: it does more than
-    compute.
+    compute; `facts`: what was declared of each parameter's values.
     """
 
     fn: Callable[..., Any]
@@ -49,6 +50,7 @@ class Program:
     weak_out: tuple[bool, ...]
     scope: Scope
     effectful: bool
+    facts: tuple[tuple[str, ...], ...] = ()
 
     @property
     def kept(self) -> bool:
@@ -92,6 +94,14 @@ class Program:
             as_declared(f"{where} `{self.names[i]}`", self.params[i].tensor, x, self.weak_in[i])
             for i, x in zip(places, leaves, strict=True)
         ]
+
+    def violations(self, leaves: Sequence[Any]) -> Iterator[str]:
+        """The declared facts that arrays of all parameters do not have, with what shows it."""
+        for name, facts, leaf in zip(self.names, self.facts, leaves, strict=False):
+            for fact in facts:
+                found = violation(fact, np.asarray(leaf), name)
+                if found:
+                    yield f"`{name}` is declared {FACTS[fact].name}, but {found}"
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
         """The size variables' values, checked against signature and bounds."""
@@ -207,18 +217,21 @@ class Check:
     """How far the optimized function's results are from those of the function as written, on one input.
 
     Errors are relative to the largest magnitude of each result; `passed` compares with the tolerance of the
-    numerics class, 0 for "exact" and integers.
+    numerics class, 0 for "exact" and integers. `violations`: facts declared of arguments that these do not have, each
+    with an entry that shows it; none may be.
     """
 
     passed: bool
     max_error: float
     tolerance: float
     worst: str
+    violations: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        sign = "<=" if self.passed else ">"
-        verdict = "equal" if self.passed else "NOT equal"
-        return f"{verdict}: largest relative error {self.max_error:.3g} {sign} {self.tolerance:.3g} (in {self.worst})"
+        equal = self.max_error <= self.tolerance
+        sign, verdict = ("<=", "equal") if equal else (">", "NOT equal")
+        found = f"{verdict}: largest relative error {self.max_error:.3g} {sign} {self.tolerance:.3g} (in {self.worst})"
+        return "\n".join((*(f"fact violated: {v}" for v in self.violations), found))
 
 
 def compared(ours: Any, theirs: Any, tolerance: float) -> Check:
@@ -326,11 +339,14 @@ class Optimized:
         return Ready(p, self._weight_indices, [x for _, x in leaves])
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """Compare with the function as written on these arguments."""
+        """Whether these arguments have the facts that were declared, and how far the results are from those of the
+        function as written."""
         p = self._program
         leaves = p.check(p.leaves(args, kwargs))
+        broken = tuple(p.violations(leaves))
         theirs = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
-        return compared(self(*args, **kwargs), theirs, self._tolerance)
+        found = compared(self(*args, **kwargs), theirs, self._tolerance)
+        return replace(found, passed=found.passed and not broken, violations=broken)
 
     def __repr__(self) -> str:
         r = self.report

@@ -226,7 +226,7 @@ class InSteps(Optimized):
                         f"{'' if f.name == name else f' in {f.name}()'}, is depends on values{accepted}"
                     )
         if name in runner.stepped:
-            why = "which branch runs decides about sizes, or which match_cast is checked"
+            why = "which branch runs, or how often a loop does, decides about sizes or what is checked"
             return f"{name}() runs in steps and is no JAX function: {why}{accepted}"
         return f"{name}() is no JAX function: it takes or returns shapes, or what is known in part only{accepted}"
 

@@ -15,7 +15,6 @@ from relax_eg.egraph.engine import Engine, SExpr
 from relax_eg.egraph.vocabulary import Opcode, Vocabulary
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ops import deduce
 from relax_eg.shapes import Dim
 
 
@@ -72,7 +71,7 @@ class Demand:
             operands = tuple(self._words.read_annotation(t) for t in args[: o.arity])
             dims = tuple(self._words.read_dim(t) for t in args[o.arity :])
             try:
-                result = deduce(o.op, operands, o.attributes(dims), strict=True)
+                result = o.deduce(operands, dims)
             except OperatorError:
                 # A node that cannot be formed: it gets no annotation and is never extracted.
                 return None

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relax_eg.egraph.demand import Demand, Use, use
+from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.vocabulary import LEAVES, Opcode, Vocabulary
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import Condition, InOrder, Instance
+from relax_eg.rules.conditions import OnValue
 from relax_eg.shapes import Dim
 
 Holds = Callable[[Condition, dict[str, Dim]], bool]
@@ -68,6 +70,7 @@ class Compiler:
 
     words: Vocabulary
     demand: Demand
+    facts: FactBase
     declare: Callable[[Opcode], list[str]]
     holds: Holds
 
@@ -90,6 +93,8 @@ class Compiler:
         for guard in instance.guards:
             if isinstance(guard, Condition):
                 demanded.condition(guard)
+            elif not isinstance(guard, InOrder):
+                demanded.value(guard)
         for fresh, d in body.compound:
             demanded.facts.append(f"(= {fresh} {demanded.lookup(d)})")
         filters = (*body.facts, *demanded.facts) if demanded.facts else ()
@@ -225,6 +230,12 @@ class _Demanded:
         self.commands += commands
         self.facts.append(f"({symbol} {args})")
         self.asks.append(f"(need_{symbol} {args})")
+
+    def value(self, guard: OnValue) -> None:
+        found, asked, commands = self.body.compiler.facts.ask(guard, f"v_{guard.name}")
+        self.commands += commands
+        self.facts.append(found)
+        self.asks.append(asked)
 
 
 def _plain(name: str) -> str:

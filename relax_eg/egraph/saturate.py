@@ -17,6 +17,8 @@ from relax_eg.debug import log, stage, tell
 from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand, Use
 from relax_eg.egraph.engine import Engine, Row
+from relax_eg.egraph.facts import FactBase
+from relax_eg.egraph.given import Given
 from relax_eg.egraph.growth import Forecast, Growth
 from relax_eg.egraph.patterns import Compiler
 from relax_eg.egraph.sizes import EqualSizes
@@ -38,7 +40,7 @@ class EGraph:
     """The e-graph of one dataflow block.
 
     `alternatives`: (node, equal expression, rule) for what rules about functions propose; they stand beside what they
-    are equal to from the start."""
+    are equal to from the start. `given`: what is known of the values of parameters."""
 
     @stage("insert")
     def __init__(
@@ -47,6 +49,7 @@ class EGraph:
         rules: RuleSet,
         scope: Scope,
         alternatives: Sequence[tuple[Expr, Expr, str]] = (),
+        given: Given | None = None,
     ) -> None:
         self.roots = tuple(roots)
         self.words = Vocabulary()
@@ -67,7 +70,6 @@ class EGraph:
         self._known: set[Instance] = set()
         self._waiting: dict[Instance, set[Use]] = {}  # instances whose operators are not all present yet
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
-        self._compiler = Compiler(self.words, self.demand, self._declare, self._holds)
         self._read: dict[str, int] = {}
         self._equal_sizes = EqualSizes(scope)
         self._sizes_shown = 0
@@ -77,6 +79,8 @@ class EGraph:
         self.engine.run(PRELUDE)
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
+        self.facts = FactBase(self.engine, self.words, scope, given or Given(), self.roots, self.number)
+        self._compiler = Compiler(self.words, self.demand, self.facts, self._declare, self._holds)
         self._insert(self.written)
         for _, proposed, rule in alternatives:
             new = [e for e in postorder([proposed], stop=self.number.__contains__) if e not in self.number]
@@ -298,6 +302,7 @@ class EGraph:
             answered = self.demand.drain(self._sizes, self._read)
             if not self._union_sizes() and not answered:
                 break
+        self.facts.settle(self._sizes)
 
     def _union_sizes(self) -> bool:
         """Make sizes one that are proved equal. True if there were any."""
@@ -339,7 +344,7 @@ class EGraph:
         commands: list[str] = []
         for instance in [i for i, uses in self._waiting.items() if uses <= self.demand.uses]:
             del self._waiting[instance]
-            if instance.rule.name not in self._left_out:
+            if instance.rule.name not in self._left_out and self.facts.concerns(instance):
                 commands += self._compiled(instance)
         self.engine.run(commands)
         if commands:
@@ -347,6 +352,7 @@ class EGraph:
             self._ask()
             while self.demand.drain(self._sizes, self._read):
                 self._sizes = self.engine.sizes()
+            self.facts.settle(self._sizes)
 
     def _compiled(self, instance: Instance) -> list[str]:
         """The engine commands of an instance, each rule in a ruleset of its own."""

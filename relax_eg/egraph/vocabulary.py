@@ -3,7 +3,8 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. What has no record in the operator table
-(library calls, calls of functions, tuple fields) is an opcode too, with its annotation fixed.
+(library calls, calls of functions) is an opcode too, with its annotation fixed; a field of a tuple follows from the
+tuple's.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.ir.annotations import Annotation, Tensor
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, VAR, Expr, node
-from relax_eg.ops import TABLE, call
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr, node, tuple_get
+from relax_eg.ops import TABLE, call, deduce
 from relax_eg.shapes import Dim
 
 MAX_RANK = 12
@@ -32,6 +34,8 @@ PRELUDE = (
     "(function node (i64) T :no-merge)",
     "(relation in_order (T T))",
     "(ruleset annotate)",
+    "(ruleset asked)",
+    "(ruleset facts)",
     "(rule ((has_ann x a) (has_ann x b) (!= a b)) ((doubled x a)) :ruleset annotate)",
     # What is known of the nodes as they came: rows of numbers, loaded in one go.
     "(ruleset load)",
@@ -63,7 +67,18 @@ class Opcode:
         """The expression this opcode stands for."""
         if self.annotation is not None:
             return node(self.op, args, self.static, self.annotation)
+        if self.op == TUPLE_GET:
+            return tuple_get(args[0], dict(self.static)["index"])
         return call(self.op, args, self.attributes(dims))
+
+    def deduce(self, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> Annotation:
+        """The annotation of a node on operands annotated so. Raises OperatorError."""
+        if self.op != TUPLE_GET:
+            return deduce(self.op, operands, self.attributes(dims), strict=True)
+        (fields,) = operands
+        if not isinstance(fields, Tuple):
+            raise OperatorError(f"field of {fields}, which is no tuple")
+        return fields.fields[dict(self.static)["index"]]
 
     def attributes(self, dims: tuple[Dim, ...]) -> dict[str, Any]:
         """All attributes by name, sizes filled in."""
@@ -91,6 +106,8 @@ class Vocabulary:
     def opcode(self, e: Expr) -> tuple[Opcode, tuple[Dim, ...]]:
         """The opcode of a node that is no leaf, and its sizes."""
         record = TABLE.get(e.op)
+        if e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple):
+            return self._intern(e.op, e.attrs, (), 1, None), ()
         if record is None:
             return self._intern(e.op, e.attrs, (), len(e.args), e.annotation), ()
         kinds = {a.name: a.kind for a in record.attributes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -204,10 +205,9 @@ class _Interpreter:
         return np.zeros(shape, object if self.domain == "exact" else np_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        site = site_of(e)
-        if not is_shown(site.op, site.operands, e.attrs):
-            site = self.at_sizes(e, args, sizes)
-        program = program_of(site)
+        shown, program = _equations(e)
+        if not shown:
+            program = program_of(self.at_sizes(e, args, sizes))
         if program is not None:
             results = evaluate_program(program, args, sizes, domain=self.domain, ordered=self.ordered)
             return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
@@ -237,6 +237,14 @@ class _Interpreter:
         attrs = {k: tuple(d.substitute(env) for d in v) if k in dims else v for k, v in e.attrs}
         deduce(e.op, operands, attrs, strict=True)
         return Site(e.op, operands, attrs)
+
+
+@lru_cache(1 << 12)
+def _equations(e: Expr) -> tuple[bool, TensorProgram | None]:
+    """Whether an operator is known to apply, whatever the sizes; if so, its index equations."""
+    site = site_of(e)
+    shown = is_shown(site.op, site.operands, e.attrs)
+    return shown, program_of(site) if shown else None
 
 
 def _arrays(value: Any) -> Any:

@@ -6,6 +6,7 @@ have their shapes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -117,13 +118,30 @@ def _triangular_solve_reference(
 ) -> Any:
     def solve(m: Array, right: Array) -> tuple[Array]:
         m = m.conj() if conjugate_a else m
-        trans = 1 if transpose_a else 0
-        if left_side:
-            return (scipy.linalg.solve_triangular(m, right, trans, lower, unit_diagonal, check_finite=False),)
-        turned = scipy.linalg.solve_triangular(m, right.T, 1 - trans, lower, unit_diagonal, check_finite=False)
-        return (turned.T,)
+        if transpose_a == left_side:
+            m = m.T
+        below = lower != (transpose_a == left_side)
+        found = _substituted(m, right if left_side else right.T, below, unit_diagonal)
+        return (found if left_side else found.T,)
 
     return batched(solve, a, b, results=[(b.shape[-2:], b.dtype)])
+
+
+# Small systems are solved row by row: starting a library's threads would take longer.
+_BY_HAND = 16
+
+
+def _substituted(m: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
+    """x with m @ x = right for a triangle of m; infinite or NaN in places where a diagonal element is 0."""
+    if len(m) > _BY_HAND and (unit_diagonal or np.diagonal(m).all()):
+        return scipy.linalg.solve_triangular(m, right, 0, lower, unit_diagonal, check_finite=False)
+    x = right.copy()
+    with np.errstate(all="ignore"):
+        for i in range(len(m)) if lower else reversed(range(len(m))):
+            x[i] = x[i] if unit_diagonal else x[i] / m[i, i]
+            rest = slice(i + 1, None) if lower else slice(0, i)
+            x[rest] -= np.outer(m[rest, i], x[i])
+    return x
 
 
 def _triangular_solve_flops(site: Site) -> Dim:
@@ -149,7 +167,9 @@ def _lu_reference(a: Array) -> Any:
     m, n = a.shape[-2:]
 
     def factor(x: Array) -> tuple[Array, Array, Array]:
-        lu, pivots = cast("tuple[Array, Array]", scipy.linalg.lu_factor(x, check_finite=False))
+        with warnings.catch_warnings():  # of a singular matrix: its factors are what they are
+            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
+            lu, pivots = cast("tuple[Array, Array]", scipy.linalg.lu_factor(x, check_finite=False))
         order = np.arange(m)
         for i, p in enumerate(pivots):
             order[[i, p]] = order[[p, i]]
@@ -323,7 +343,7 @@ _FLAGS = tuple(
 
 for _operator in (
     Operator("cholesky", _A, _cholesky, _jax_cholesky, None, (), _cholesky_reference,
-             library_cost(lambda site: product(site.shape()) * site.shape()[-1]),
+             library_cost(lambda site: product(site.shape()) * site.shape()[-1] // 2),  # half of lu's: one triangle
              doc="the lower triangle L with L @ L.H = a, of which the lower triangle is read; NaN where there is none"),
     Operator("triangular_solve", ("a", "b"), _triangular_solve, _jax_triangular_solve, None, _FLAGS,
              _triangular_solve_reference, library_cost(_triangular_solve_flops),

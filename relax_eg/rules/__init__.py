@@ -1,21 +1,37 @@
 """Rules: how they are written, checked, and the books of them that ship."""
 
-from relax_eg.rules.rule import NUMERICS, PHASES, Condition, InOrder, Instance, Numerics, Rule, RuleSet
+from relax_eg.rules.conditions import Claim, Condition, Guard, InOrder, ValueTest, Word
+from relax_eg.rules.rule import NUMERICS, PHASES, Instance, Numerics, Rule, RuleSet
 from relax_eg.rules.schemas import Schema
 
 # isort: split
-from relax_eg.rules.book import algebra, contraction, default, elementwise, functions, layout, movement, reduction
+from relax_eg.rules.book import (
+    algebra,
+    contraction,
+    default,
+    elementwise,
+    functions,
+    layout,
+    movement,
+    reduction,
+    systems,
+    values,
+)
 
 __all__ = [
     "NUMERICS",
     "PHASES",
+    "Claim",
     "Condition",
+    "Guard",
     "InOrder",
     "Instance",
     "Numerics",
     "Rule",
     "RuleSet",
     "Schema",
+    "ValueTest",
+    "Word",
     "algebra",
     "contraction",
     "default",
@@ -24,4 +40,6 @@ __all__ = [
     "layout",
     "movement",
     "reduction",
+    "systems",
+    "values",
 ]

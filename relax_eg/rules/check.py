@@ -27,6 +27,7 @@ from relax_eg.ir.annotations import is_float
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check_schemas import first_difference
 from relax_eg.rules.domain import instances, need_instance
+from relax_eg.rules.hypotheses import under_hypotheses
 from relax_eg.rules.judge import Absent, Case, Judge, accurate, exactly, is_rational, over_the_reals, same_bits
 from relax_eg.rules.rule import Instance, Rule, RuleSet
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
@@ -113,19 +114,21 @@ def _plans(rule: Rule, samples: int) -> Iterator[_Plan]:
         others = {d: list(instances(rule, limit=2, dtypes=(d,))) for d in _OTHER_FLOATS}
     else:
         others: dict[str, list[Instance]] = {}
-    yield _Plan(over_the_reals, draws.moderate, chosen, max(samples, 4 * len(chosen)))
+    moderate, mixed = under_hypotheses(draws.moderate, wide=True), under_hypotheses(draws.mixed)
+    yield _Plan(over_the_reals, moderate, chosen, max(samples, 4 * len(chosen)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
-        yield _Plan(exactly, draws.rationals, rational, samples // 3, elements=_EXACT_ELEMENTS)
+        yield _Plan(exactly, under_hypotheses(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS)
     narrow = others.get("float16")
     if rule.numerics == "exact":
-        yield _Plan(same_bits, draws.special, chosen, samples // 2)
+        special = under_hypotheses(draws.special)
+        yield _Plan(same_bits, special, chosen, samples // 2)
         if narrow:
-            yield _Plan(same_bits, draws.special, narrow, samples // 8)
+            yield _Plan(same_bits, special, narrow, samples // 8)
     if rule.numerics == "reassociate" and _has_floats(chosen):
-        yield _Plan(accurate, draws.mixed, chosen, samples // 2, least=1)
+        yield _Plan(accurate, mixed, chosen, samples // 2, least=1)
         if narrow:
-            yield _Plan(accurate, draws.mixed, narrow, samples // 8, least=1)
+            yield _Plan(accurate, mixed, narrow, samples // 8, least=1)
 
 
 def _has_floats(chosen: Sequence[Instance]) -> bool:

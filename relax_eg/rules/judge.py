@@ -32,6 +32,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.record import call, program_of, site_of
+from relax_eg.rules.hypotheses import are_met
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import needs
 from relax_eg.tir.expr import Apply, walk
@@ -180,6 +181,8 @@ def _sides(
 ) -> list[Array] | Failure:
     """Values of `root`, which holds both sides."""
     _keep_promises(p, case)
+    if not are_met(case.instance, case.values):
+        raise Absent
     unmet = needs(p.right).unmet(case.sizes)
     if unmet:
         return Failure(f"the right side cannot be formed there: {unmet}")

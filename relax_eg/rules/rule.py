@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.ops.facts import impossible
 from relax_eg.ops.record import need_shown
+from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
 if TYPE_CHECKING:
@@ -37,34 +39,6 @@ Phase = Literal["simplify", "algebra", "merge", "layout"]
 PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout")
 Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 RuleFunction = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A guard on sizes, `left op right`, with op one of `==` `!=` `<=` `<` and `%` spelled `k % 8 == 0`."""
-
-    left: Dim
-    op: Literal["==", "!=", "<=", "<"]
-    right: Dim
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.op} {self.right}"
-
-
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    """A guard on values: all are inputs of the program, all different, and met in one order only.
-
-    Rules that merge siblings need it: without it they would match every permutation, and their own results again.
-    """
-
-    names: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"inputs_in_order({', '.join(self.names)})"
-
-
-Guard = Condition | InOrder
 
 
 @dataclass(frozen=True)
@@ -131,6 +105,12 @@ class Rule:
         blocks = dict(zip(self.stars, ranks, strict=True))
         return {sum(blocks[d.name] if isinstance(d, Star) else 1 for d in s.dims) for s in self.signature.values()}
 
+    @cached_property
+    def facts_asked(self) -> frozenset[str]:
+        """The facts that its conditions ask for (keys of `ops.facts.FACTS`)."""
+        guards = parse_guards(self.when, list(self.signature), self.error)
+        return frozenset(g.fact for g in guards if isinstance(g, Claim))
+
     @property
     def has_open_dtype(self) -> bool:
         return any(s.dtype is None for s in self.signature.values())
@@ -151,7 +131,7 @@ class Rule:
         try:
             made = self._call(params, ranks, attributes)
         except (OperatorError, IndexError) as e:
-            if not ranks and not attributes:
+            if not ranks and not attributes and dtype == "float32":
                 raise self.error(f"a side cannot be formed: {e}{_transpose_hint(str(e))}") from None
             return None
         if made is None:
@@ -161,9 +141,16 @@ class Rule:
             left, right = right, left
         if attributes and any(a.op == VAR for a in left):
             return None  # the operator does nothing for these values: there is nothing to match
-        instance = Instance(self, params, left, right, parse_guards(self.when, self))
+        guards = self._guards(params)
+        if (ranks or attributes) and any(_impossible(g, params) for g in guards):
+            return None
+        instance = Instance(self, params, left, right, guards)
         self._check(instance, attributes)
         return instance
+
+    def _guards(self, params: Iterable[Expr]) -> tuple[Guard, ...]:
+        sizes = {v for p in params for d in p.shape for v in d.variables}.union(n.lstrip("*") for n in self.sizes)
+        return tuple(parse_guards(self.when, [n for n in self.signature if n not in sizes], self.error))
 
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
         """Why the sides cannot be formed at these ranks and attribute values; empty where they can or are declined."""
@@ -225,14 +212,12 @@ class Rule:
                     raise self.error(f"size `{v}` of the right side is bound by no axis or attribute of the left")
         names = {p.attr("name") for p in instance.params}
         for g in instance.guards:
-            needed, known = (
-                (g.left.variables | g.right.variables, sizes) if isinstance(g, Condition) else (g.names, names)
-            )
-            for v in sorted(set(needed) - known):
-                what = (
-                    "no axis or attribute of the left side binds" if isinstance(g, Condition) else "the signature lacks"
-                )
+            on_sizes = isinstance(g, Condition)
+            for v in sorted(set(names_of(g)) - (sizes if on_sizes else names)):
+                what = "no axis or attribute of the left side binds" if on_sizes else "the signature lacks"
                 raise self.error(f"condition {g}: {what} `{v}`")
+            if why := _impossible(g, instance.params):
+                raise self.error(f"condition {g}: {why}")
         for a, b in zip(instance.left, instance.right, strict=True):
             if a.op == VAR:
                 raise self.error("the left side is a bare variable: it would match everything")
@@ -254,6 +239,13 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
+
+
+def _impossible(g: Guard, params: Iterable[Expr]) -> str:
+    """Why no value of the pattern variable a guard speaks of can have the fact it asks; empty where one may."""
+    if not isinstance(g, Claim):
+        return ""
+    return next((impossible(g.fact, p.tensor) for p in params if p.attr("name") == g.name), "")
 
 
 def _expressions(made: Any) -> list[Expr]:
@@ -312,27 +304,6 @@ def _check_parameters(rule: Rule) -> None:
         raise rule.error(
             f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
         )
-
-
-def parse_guards(texts: Iterable[str], rule: Rule) -> tuple[Guard, ...]:
-    """`when=` conditions. Accepted: comparisons of size expressions, and `inputs_in_order(a, b, ...)`."""
-    guards: list[Guard] = []
-    for text in texts:
-        if text.startswith("inputs_in_order(") and text.endswith(")"):
-            guards.append(InOrder(tuple(n.strip() for n in text[16:-1].split(","))))
-            continue
-        op = next((o for o in ("==", "!=", "<=", ">=", "<", ">") if o in text), None)
-        if op is None:
-            raise rule.error(f"condition {text!r}: a comparison of sizes or inputs_in_order(...) is accepted")
-        left_text, _, right_text = text.partition(op)
-        try:
-            left, right = Dim.of(left_text.strip()), Dim.of(right_text.strip())
-        except SpecError as e:
-            raise rule.error(f"condition {text!r}: {e}") from None
-        if op in (">", ">="):
-            left, right, op = right, left, "<" if op == ">" else "<="
-        guards.append(Condition(left, op, right))  # type: ignore[arg-type]
-    return tuple(guards)
 
 
 class RuleSet:

@@ -16,7 +16,8 @@ import numpy as np
 from relax_eg.ir.annotations import Tensor, is_float, is_integer
 from relax_eg.ir.expr import Expr, np_dtype, postorder
 from relax_eg.ops.sizes import product
-from relax_eg.rules.rule import Condition, Guard, Instance
+from relax_eg.rules.conditions import Condition, Guard
+from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim, dim_min
 
 Array = np.ndarray[Any, Any]

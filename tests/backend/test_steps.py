@@ -382,7 +382,7 @@ def main(x: R.Tensor(("n",), "float32"), c: R.Tensor((), "bool")):
 """
     best = rx.optimize(rx.parse(text))
     agree((best(normal(2), True), best(normal(2), False)), (normal(2), np.tile(normal(2), 2)))
-    with pytest.raises(TraceError, match="which branch runs decides about sizes"):
+    with pytest.raises(TraceError, match="which branch runs, or how often a loop does, decides about sizes"):
         best.to_jax()
     inside = rx.parse("""
 def a(x: R.Tensor(("n",), "float32")) -> R.Tuple(R.Tensor(("n",), "float32")):

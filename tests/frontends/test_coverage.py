@@ -13,7 +13,7 @@ KNOWN: dict[str, set[str]] = {
     "jax.image": set(),
     "linear algebra, fft": {"jax.eigh"},  # a part of the eigenvalues, which JAX has on TPU only
     "jax.random": {"jax.random_seed", "jax.random_bits"},  # keys of kinds other than threefry and rbg
-    "jax.lax": {"jax.optimization_barrier", "jax.reduce", "jax.rng_uniform", "jax.max"},
+    "jax.lax": {"jax.optimization_barrier", "jax.reduce", "jax.rng_uniform"},
     "convolutions, windows": set(),
     "contractions, attention": {"jax.dot_general", "jax.scaled_matmul_wrapper"},
     "reads and writes": {"jax.scatter"},  # at[].apply where positions may meet

@@ -24,7 +24,7 @@ from relax_eg.ir.expr import np_dtype, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ops import Site, bytes_of, call, counts, deduce, get, pattern_kind, program_of
 from relax_eg.ops.interpret import evaluate as interpret
-from relax_eg.ops.keys import dtype_name, from_jax, is_key, keyed, to_jax
+from relax_eg.ops.keys import dtype_name, from_jax, generator_of, is_key, keyed, to_jax
 from relax_eg.ops.record import attributes_of
 from relax_eg.ops.text import parse
 from relax_eg.shapes import Dim
@@ -318,7 +318,7 @@ def jax_takes(name: str, use: Use, dtype: str, rng: np.random.Generator) -> bool
 
 
 def jax_dtype(name: str) -> Any:
-    return jax.random.key(0).dtype if is_key(name) else np_dtype(name)
+    return jax.random.key(0, impl=generator_of(name)).dtype if is_key(name) else np_dtype(name)
 
 
 def with_special(use: Use) -> Use:

@@ -37,7 +37,7 @@ def test_verdicts_on_file_are_not_reached_again(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("relax_eg.rules.certificates.remembered", checked)
     for rule in default:
-        assert status(rule).status == "proved"
+        assert status(rule).status in ("proved", "tested")
 
 
 def test_the_key_follows_the_content() -> None:

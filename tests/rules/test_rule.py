@@ -112,7 +112,8 @@ def test_declarations_that_do_not_fit_the_function() -> None:
     )
     assert refusal(doubled, "a n").startswith("expected `name: dims`\n  a n\n  ^")
     assert refusal(doubled, "a: n", when="hello") == (
-        "condition 'hello': a comparison of sizes or inputs_in_order(...) is accepted"
+        "condition 'hello': accepted: a comparison of sizes, a fact such as positive(x), a word (is_constant(x), "
+        "is_weight(x), used_once(x)), a test of a constant such as s > 0, or inputs_in_order(...)"
     )
     assert refusal(doubled, "a: n", numerics="bitwise") == (
         "numerics='bitwise': one of exact, reassociate, approximate is accepted"

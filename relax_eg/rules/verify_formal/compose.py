@@ -47,10 +47,14 @@ class Composer:
     """Makes terms; one for both sides of an instance, so that they share bound variables' and opaque names.
 
     `given`: expressions not to be looked into, with names that stand for them, as if they were pattern variables.
+    `claims`: facts of matrices and rows that pattern variables have; the terms are made under them.
     """
 
-    def __init__(self, given: Mapping[Expr, str] | None = None) -> None:
+    def __init__(
+        self, given: Mapping[Expr, str] | None = None, claims: Mapping[str, frozenset[str]] | None = None
+    ) -> None:
         self.given = dict(given or {})
+        self.claims = dict(claims or {})
         self.opaque: dict[str, Scalar] = {}
         self._names: dict[Scalar, str] = {}
         self._count = 0
@@ -69,7 +73,9 @@ class Composer:
 
     def _element(self, e: Expr, at: tuple[Dim, ...], output: int) -> Scalar:
         if e.op == VAR:
-            return Read(str(e.attr("name")), at, e.dtype)
+            return claimed(e, at, self.claims.get(str(e.attr("name")), frozenset()))
+        if e.op == "argmax" and (position := self._position(e, at)) is not None:
+            return position
         if e in self.given:
             return Read(self.given[e], at, e.dtype)
         if e.op == CONSTANT:
@@ -98,6 +104,14 @@ class Composer:
 
         name = made.outputs[output]
         return read(name, at, made.buffers[name].dtype)
+
+    def _position(self, e: Expr, at: tuple[Dim, ...]) -> Scalar | None:
+        """Where the one of a one-hot row is; None for any other argmax."""
+        (x,) = e.args
+        last = e.attr("axis") == x.ndim - 1 and not e.attr("keepdims") and e.attr("dtype") == _PLACE
+        if x.op != VAR or not last or "one_hot" not in self.claims.get(str(x.attr("name")), frozenset()):
+            return None
+        return _place_of_one(x, at)
 
     def translate(self, s: Scalar, env: Mapping[str, Dim], read: Reader) -> Scalar:
         """`s` with its loop variables replaced and its reads given by `read`."""
@@ -173,6 +187,35 @@ class Composer:
     def renamed(self, s: Scalar, env: Mapping[str, Dim]) -> Scalar:
         """`s` with its free variables replaced."""
         return self.translate(s, env, lambda name, at, dtype: Read(name, at, dtype))
+
+
+POSITION = "the place of the one of "
+_PLACE = "int32"
+
+
+def _place_of_one(e: Expr, at: tuple[Dim, ...]) -> Scalar:
+    return Read(f"{POSITION}{e.attr('name')}", at, _PLACE)
+
+
+def claimed(e: Expr, at: tuple[Dim, ...], claims: frozenset[str]) -> Scalar:
+    """Element `at` of a pattern variable that has these facts."""
+    if "one_hot" in claims:
+        here = Apply("equal", (Index(at[-1], _PLACE), _place_of_one(e, at[:-1])))
+        return Cast(here, e.dtype)
+    if "symmetric" in claims:
+        at = (*at[:-2], *sorted(at[-2:], key=Dim.sort_key))
+    read = Read(str(e.attr("name")), at, e.dtype)
+    rows, columns = (Index(i) for i in at[-2:]) if len(at) >= 2 else (None, None)
+    if rows is None or columns is None:
+        return read
+    zero_ = Const(0.0, e.dtype)
+    if "diagonal" in claims:
+        return Select(Apply("equal", (rows, columns)), read, zero_)
+    if "lower_triangular" in claims:
+        return Select(Apply("less_equal", (columns, rows)), read, zero_)
+    if "upper_triangular" in claims:
+        return Select(Apply("less_equal", (rows, columns)), read, zero_)
+    return read
 
 
 def dims_in(t: Scalar) -> tuple[Dim, ...]:

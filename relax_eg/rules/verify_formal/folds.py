@@ -6,7 +6,7 @@ The comparison walks both terms at once under facts. Where a condition on indice
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from relax_eg.rules.verify_formal.compose import Composer, index_dim
 from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
@@ -21,16 +21,33 @@ _IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
 # as long as it is the first or the last of equals, or the greater bit pattern.
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
 _MOST_STEPS = 20_000
+_ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round", "round_away"})
+# Comparisons with 0, or with itself, that facts decide for every element, NaN included.
+_TRUTHS: tuple[tuple[str, frozenset[str], bool], ...] = (
+    ("greater", frozenset({"positive", "finite"}), True),
+    ("greater_equal", frozenset({"nonnegative", "finite"}), True),
+    ("less", frozenset({"nonnegative"}), False),
+    ("less_equal", frozenset({"positive"}), False),
+    ("not_equal", frozenset({"nonzero"}), True),
+    ("equal", frozenset({"nonzero"}), False),
+    ("not_equal itself", frozenset({"finite"}), False),
+    ("equal itself", frozenset({"finite"}), True),
+    ("is_finite", frozenset({"finite"}), True),
+    ("is_nan", frozenset({"finite"}), False),
+)
 
 _EMPTY: frozenset[Guard] = frozenset()
 
 
 class Folds:
-    """Compares terms made by one composer."""
+    """Compares terms made by one composer. `claims`: facts that the buffers they read have."""
 
-    def __init__(self, composer: Composer, facts: Facts) -> None:
+    def __init__(
+        self, composer: Composer, facts: Facts, claims: Mapping[str, frozenset[str]] | None = None
+    ) -> None:
         self.composer = composer
         self.facts = facts
+        self._claims = claims or {}
         self._steps = 0
 
     def same(self, a: Scalar, b: Scalar, extra: frozenset[Guard] = _EMPTY) -> bool:
@@ -210,7 +227,25 @@ class Folds:
             case _ if s.fn in _IDEMPOTENT and y is not None and self.same(x, y, extra):
                 return x
             case _:
-                return s if args == s.args else Apply(s.fn, args)
+                found = self._known(s.fn, x, y)
+                return found if found is not None else s if args == s.args else Apply(s.fn, args)
+
+    def _known(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
+        """What a function of an element is that has the facts claimed of its buffer; None where they do not say."""
+        claims = self._claims.get(x.buffer, frozenset[str]()) if isinstance(x, Read) else frozenset[str]()
+        if fn in _ROUNDINGS:
+            return x if "integral" in claims else None
+        if x == y and "finite" in claims:
+            if fn == "subtract":
+                return Const(0.0, x.dtype)
+            if fn == "divide" and "nonzero" in claims:
+                return Const(1.0, x.dtype)
+        of_itself = " itself" if x == y else ""
+        if y is None or of_itself or _is(y, 0):
+            for name, needed, truth in _TRUTHS:
+                if name == fn + of_itself and needed <= claims:
+                    return Const(truth, "bool")
+        return None
 
 
 def _is(s: Scalar, value: int) -> bool:

@@ -16,19 +16,28 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import FLOATS, Tensor, is_float
 from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, postorder
+from relax_eg.ops.facts import with_implied
+from relax_eg.rules.conditions import Condition, claims_of
 from relax_eg.rules.domain import attribute_values, instances
-from relax_eg.rules.rule import Condition, Instance, Rule
+from relax_eg.rules.rule import Instance, Rule
 from relax_eg.rules.verify_formal.accuracy import is_tame, keeps_precision
 from relax_eg.rules.verify_formal.blocks import any_rank
 from relax_eg.rules.verify_formal.compare import same_sums
-from relax_eg.rules.verify_formal.compose import STATED, Composer, Unsupported, promises, size_conditions
+from relax_eg.rules.verify_formal.compose import (
+    POSITION,
+    STATED,
+    Composer,
+    Unsupported,
+    promises,
+    size_conditions,
+)
 from relax_eg.rules.verify_formal.folds import Folds
 from relax_eg.rules.verify_formal.guards import (
     Deadline,
@@ -39,10 +48,11 @@ from relax_eg.rules.verify_formal.guards import (
     in_range,
     zero,
 )
+from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import Values, modulus_of
 from relax_eg.shapes import Dim, Star
-from relax_eg.tir.expr import Scalar, loop
+from relax_eg.tir.expr import Apply, Read, Scalar, loop, walk
 from relax_eg.tir.functions import kind
 
 LARGEST_RANK = 2
@@ -235,26 +245,62 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> T
     at = tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(left.shape))
     ranges = [g for v, n in zip(at, left.shape, strict=True) if not v.is_const for g in in_range(v, n)]
     facts = base.with_(ranges)
-    composer = Composer()
+    claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
+    composer = Composer(claims={n: f & _OF_BITS for n, f in claims.items()})
     a, b = composer.element(left, at), composer.element(right, at)
-    if Folds(composer, facts).same(a, b):
+    if Folds(composer, facts, claims).same(a, b):
         return "exact"
     floats = _has_floats((*instance.left, *instance.right))
-    if instance.rule.numerics == "approximate" or (instance.rule.numerics == "exact" and floats):
+    if instance.rule.numerics == "exact" and floats:
         raise Unsupported("not shown to have the same bits")
-    why = ""
-    if shared := _shared(left, right, facts):
-        brief = Composer(shared)
+    accurately = instance.rule.numerics != "approximate"
+    reasons: list[str] = []
+    for composer in (Composer(_shared(left, right, facts), claims), Composer(claims=claims)):
+        a, b = composer.element(left, at), composer.element(right, at)
         try:
-            why = _equal_values(brief.element(left, at), brief.element(right, at), brief, facts)
-            if not why:
-                return "real" if floats else "modular"
-        except Unsupported:
-            pass
-    why = _equal_values(a, b, composer, facts)
-    if why:
-        raise Unsupported(why)
-    return "real" if floats else "modular"
+            why = _equal_values(a, b, composer, _with_positions(facts, composer, instance), accurately)
+        except Unsupported as e:
+            why = str(e)
+        if not why:
+            return "real" if floats else "modular"
+        reasons.append(why)
+    if floats and not _equal_elements(a, b, claims, facts.deadline, accurately):
+        return "real"
+    raise Unsupported(reasons[-1])
+
+
+# Facts that say that elements are the same bits; off its diagonal a diagonal matrix may have zeros of either sign.
+_OF_BITS = frozenset({"symmetric"})
+
+
+# What may cancel, and what grows beyond every float.
+_DOUBTFUL = frozenset({"add", "subtract", "exp", "power"})
+
+
+def _with_positions(facts: Facts, composer: Composer, instance: Instance) -> Facts:
+    """`facts`, and that the one of a one-hot row is in it."""
+    rows = {str(p.attr("name")): p.shape[-1] for p in instance.params if p.ndim}
+    more: list[Guard] = []
+    for name, s in composer.opaque.items():
+        if isinstance(s, Read) and s.buffer.startswith(POSITION):
+            more += in_range(Dim.var(name), rows[s.buffer.removeprefix(POSITION)])
+    return facts.with_(more) if more else facts
+
+
+def _equal_elements(
+    a: Scalar, b: Scalar, claims: Mapping[str, frozenset[str]], deadline: Deadline, accurately: bool
+) -> str:
+    """Why terms without reductions are not shown equal; empty where they are."""
+    try:
+        why = same_elements(a, b, claims, deadline)
+    except Unsupported as e:
+        return str(e)
+    if why or not accurately:
+        return why
+    doubtful = {t for t in walk(b) if isinstance(t, Apply) and t.fn in _DOUBTFUL}
+    if not doubtful <= set(walk(a)):
+        return "equal over the reals; the right side may cancel or overflow where the left does not"
+    return "" if keeps_precision(a, b) else "the right side computes in a coarser float"
 
 
 def _shared(left: Expr, right: Expr, facts: Facts) -> dict[Expr, str]:
@@ -282,16 +328,16 @@ def _is_total(e: Expr, facts: Facts) -> bool:
     return not values.hazards
 
 
-def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> str:
-    """Why the terms are not shown equal and equally defined; empty where they are."""
+def _equal_values(a: Scalar, b: Scalar, composer: Composer, facts: Facts, accurately: bool) -> str:
+    """Why the terms are not shown equal and equally defined, and the right one as accurate; empty where they are."""
     normal = Normalizer(composer, facts)
     left, right = Values(composer, facts, normal), Values(composer, facts, normal)
     x, y = left.sum_of(a), right.sum_of(b)
     if left.hazards != right.hazards:
         return "not shown equally defined"
     floats = is_float(a.dtype)
-    why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats)
-    if why:
+    why = same_sums(x, y, facts, normal, modulus_of(a.dtype), floats and accurately)
+    if why or not accurately:
         return why
     if not keeps_precision(a, b):
         return "the right side computes in a coarser float"

@@ -1,0 +1,396 @@
+"""Facts about values in the e-graph: relations over its classes.
+
+A rule that asks for a fact says so of a class when its left side matches there. Until one does, nothing here costs
+anything. Then the fact, and those from which it follows, are derived of the program as written, operands first
+(`rules.propagation.Known`), and where the class is one of its values the answer goes into the relation. A fact of one
+node is a fact of its class: equal values have equal facts.
+
+Where facts were declared, what rules make is looked at too: everything known of the program as written is loaded, and
+the engine keeps it up, by the same derivations compiled to rules of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+
+from relax_eg.egraph.engine import Engine
+from relax_eg.egraph.given import Given, Leaves, Sizes
+from relax_eg.egraph.vocabulary import MAX_RANK, Opcode, Vocabulary
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ops import TABLE
+from relax_eg.rules import Claim, Instance, ValueTest
+from relax_eg.rules.conditions import OnValue
+from relax_eg.rules.propagation import (
+    ALL_IMPLIED,
+    MOVES,
+    OF_ANNOTATIONS,
+    OF_DTYPES,
+    Derivation,
+    Known,
+    Pattern,
+    derivations,
+    is_test,
+    meaning,
+    needed,
+    of_annotation,
+    rank_needed,
+)
+from relax_eg.shapes import Dim, Scope
+
+_ORIGINS = ("is_constant", "is_weight")
+_COMMON = frozenset(
+    "add subtract multiply divide matmul sum max min maximum minimum where less less_equal greater greater_equal equal "
+    "not_equal permute_dims exp rsqrt constant".split()
+)
+_OF_ANNOTATIONS = (*OF_ANNOTATIONS, *OF_DTYPES, *(f"rank_{r}" for r in range(MAX_RANK + 1)))
+_PRELUDE = (
+    "(relation ask_ann (Ann))",
+    "(rule ((has_ann e a)) ((ask_ann a)) :ruleset facts)",
+    "(relation ask_leaf (i64))",
+    "(rule ((= e (Leaf i))) ((ask_leaf i)) :ruleset facts)",
+    "(relation ask_dim (i64))",
+    "(rule ((= d (D i))) ((ask_dim i)) :ruleset facts)",
+    *(f"(relation ann_{key} (Ann))" for key in _OF_ANNOTATIONS),
+    *(f"(relation dim_{key} (Dim))" for key in _ORIGINS),
+)
+
+
+class FactBase:
+    """The facts of one e-graph. `roots`: its results; `number`: the nodes of the program as written, operands first."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        words: Vocabulary,
+        scope: Scope,
+        given: Given,
+        roots: Sequence[Expr],
+        number: Mapping[Expr, int],
+    ) -> None:
+        self._engine = engine
+        self._words = words
+        self._sizes = Sizes(scope)
+        self._given = given
+        self._roots = frozenset(roots)
+        self._number = number
+        self._symbols: dict[str, str] = {}  # of facts, tests and words
+        self._asked: dict[str, int] = {}  # and of how many classes each was asked when that was looked at
+        self._leaves = Leaves(given.facts)
+        self._known = Known(self._leaves.have, given.exact, self._sizes.are_positive)
+        self._of_origin: dict[str, frozenset[Expr]] = {}
+        self._kept: frozenset[str] = frozenset()  # what the engine keeps up
+        self._said: set[str] = set()  # to the engine: rules, answers
+
+    def ask(self, guard: OnValue, x: str) -> tuple[str, str, list[str]]:
+        """What a guard on the class `x` looks up, the command that asks for it, and the commands that declare both."""
+        key = key_of(guard)
+        commands = self._declare(key)
+        symbol = self._symbols[key]
+        if key not in self._asked:
+            self._asked[key] = 0
+            commands += [
+                f"(relation want_{symbol} (T))",
+                f"(relation asked_{symbol} (i64))",
+                f"(rule ((want_{symbol} x) (= x (node i))) ((asked_{symbol} i)) :ruleset asked)",
+            ]
+        return f"({symbol} {x})", f"(want_{symbol} {x})", commands
+
+    def settle(self, sizes: Mapping[str, int]) -> None:
+        """Answer what rules ask, of all that is in the e-graph. `sizes`: of the engine's tables."""
+        asked = {k: sizes.get(f"want_{self._symbols[k]}", 0) for k in self._asked}
+        grown = [k for k, n in asked.items() if n > self._asked[k]]
+        if grown:
+            self._asked |= asked
+            self._answer_of_written(grown)
+        if self._kept:
+            self._keep_up([o for s, o in self._words.by_symbol.items() if sizes.get(s, 0)])
+
+    def _declare(self, key: str) -> list[str]:
+        if key in self._symbols:
+            return []
+        self._symbols[key] = f"fact_{len(self._symbols)}"
+        return [f"(relation {self._symbols[key]} (T))"]
+
+    def _is_new(self, what: str) -> bool:
+        if what in self._said:
+            return False
+        self._said.add(what)
+        return True
+
+    # --- the program as written ---
+
+    def concerns(self, instance: Instance) -> bool:
+        """Whether an instance is worth compiling, which takes the engine as long as hundreds of matches.
+
+        One that asks for facts and is made of what every program has is worth it where facts were declared, or where
+        the program as written has its left side, and they hold there.
+        """
+        claims = [g for g in instance.guards if isinstance(g, Claim)]
+        if not claims or self._given.facts or any(e.op not in _COMMON for e in instance.left_nodes):
+            return True
+        for e in self._by_op.get(instance.left[0].op, ()):
+            env = bindings(instance.left[0], e)
+            if env is not None and all(self._known.has(env[g.name], g.fact) for g in claims):
+                return True
+        return False
+
+    def _answer_of_written(self, asked: Sequence[str]) -> None:
+        self._engine.step("asked")
+        answers: list[str] = []
+        for key in asked:
+            for _, i in self._engine.terms(f"asked_{self._symbols[key]}"):
+                answer = f"({self._symbols[key]} (node {i}))"
+                if f"answered {answer}" not in self._said and self._holds(self._written[int(i)], key):
+                    self._said.add(f"answered {answer}")
+                    answers.append(answer)
+        self._engine.run(answers)
+        # Of a test or an origin the engine is told as soon as one is found; of facts, where some were declared.
+        kept = [k for k in asked if is_test(k) or k in _ORIGINS] if answers else []
+        if self._given.facts:
+            kept += [k for k in asked if k not in (*_ORIGINS, "used_once")]
+        if not self._kept.issuperset(kept):
+            self._load(self._kept | needed(frozenset(kept)))
+
+    def _holds(self, e: Expr, key: str) -> bool:
+        """Whether what a guard asks holds of a value of the program as written."""
+        if key in _ORIGINS:
+            return e in self._origins(key)
+        return e in self._read_once if key == "used_once" else self._known.has(e, key)
+
+    def _origins(self, word: str) -> frozenset[Expr]:
+        """The values that are made of constants, or of these and weights. O(expressions), once."""
+        if word not in self._of_origin:
+            found: set[Expr] = set()
+            for e in self._written:
+                if e.args or e.op in TABLE:
+                    own = _keeps_origin(e.op) and all(a in found for a in e.args) and self._has_sizes(e, word)
+                else:
+                    own = self._leaf_has(e, word)
+                if own:
+                    found.add(e)
+            self._of_origin[word] = frozenset(found)
+        return self._of_origin[word]
+
+    @cached_property
+    def _written(self) -> list[Expr]:
+        return list(self._number)
+
+    @cached_property
+    def _by_op(self) -> dict[str, list[Expr]]:
+        found: dict[str, list[Expr]] = {}
+        for e in self._written:
+            found.setdefault(e.op, []).append(e)
+        return found
+
+    @cached_property
+    def _read_once(self) -> frozenset[Expr]:
+        reads = Counter(a for e in self._written for a in e.args)
+        return frozenset(e for e, n in reads.items() if n == 1) - self._roots
+
+    @cached_property
+    def _sizes_of_weights(self) -> frozenset[str]:
+        weights = [e for e in self._written if e.op == VAR and e.attr("name") in self._given.weights]
+        return frozenset(v for e in weights for d in dims_of(e.annotation) for v in d.variables)
+
+    def _leaf_has(self, e: Expr, key: str) -> bool:
+        if key in _ORIGINS:
+            return e.op == CONSTANT or (key == "is_weight" and e.op == VAR and e.attr("name") in self._given.weights)
+        return self._leaves.have(e, key)
+
+    def _has_sizes(self, e: Expr, word: str) -> bool:
+        sizes = [d for _, v in e.attrs if isinstance(v, tuple) for d in v if isinstance(d, Dim)]
+        return all(self._is_known_size(d, word) for d in sizes)
+
+    def _is_known_size(self, d: Dim, word: str) -> bool:
+        """Whether a size is known as early as constants, or weights, are."""
+        return d.is_const or (word == "is_weight" and d.variables <= self._sizes_of_weights)
+
+    # --- what rules make ---
+
+    def _load(self, kept: frozenset[str]) -> None:
+        """Have the engine keep up `kept` facts, beginning with what is known of the program as written."""
+        before, self._kept = self._kept, kept
+        new = sorted(kept - before)
+        commands: list[str] = [] if before else list(_PRELUDE)
+        for key in new:
+            commands += self._declare(key)
+            symbol = self._symbols[key]
+            commands.append(f"(relation row_{symbol} (i64))")
+            commands.append(f"(rule ((row_{symbol} i) (= x (node i))) (({symbol} x)) :ruleset load)")
+            if key in OF_DTYPES:
+                commands.append(f"(rule ((has_ann e a) (ann_{key} a)) (({symbol} e)) :ruleset facts)")
+        for given, conclusion in ALL_IMPLIED:
+            if conclusion in kept and not before.issuperset((*given, conclusion)):
+                facts = " ".join(f"({self._symbols[g]} x)" for g in given)
+                commands.append(f"(rule ({facts}) (({self._symbols[conclusion]} x)) :ruleset facts)")
+        self._engine.run(commands)
+        for key in new:
+            numbers = [(i,) for e, i in self._number.items() if self._holds(e, key)]
+            if numbers:
+                self._engine.load(f"row_{self._symbols[key]}", numbers)
+        self._engine.step("load")
+        self._said -= {s for s in self._said if s.startswith("answered ")}  # it was for fewer facts
+
+    def _keep_up(self, present: Sequence[Opcode]) -> None:
+        """Derive the kept facts of all nodes. A derivation is compiled when each of its premises holds somewhere."""
+        while True:
+            rules = [r for r in dict.fromkeys(self._rules(present, self._engine.sizes())) if self._is_new(r)]
+            self._engine.run(rules)
+            self._engine.saturate("facts")
+            if not self._answer() and not rules:
+                return
+
+    def _answer(self) -> bool:
+        """Tell the engine of annotations, leaves and sizes that are new to it. True if there were any."""
+        commands: list[str] = []
+        for term in self._engine.terms("ask_ann"):
+            a = self._words.read_annotation(term[1])
+            text = self._words.annotation(a)
+            if self._is_new(f"answered {text}"):
+                said = of_annotation(a, self._sizes.are_positive).intersection(_OF_ANNOTATIONS)
+                commands += [f"(ann_{key} {text})" for key in sorted(said)]
+        for _, i in self._engine.terms("ask_leaf"):
+            if self._is_new(f"answered (Leaf {i})"):
+                leaf = self._words.leaf_list[int(i)]
+                facts = [key for key in sorted(self._kept) if self._leaf_has(leaf, key)]
+                commands += [f"({self._symbols[key]} (Leaf {i}))" for key in facts]
+        for _, i in self._engine.terms("ask_dim") if self._kept.intersection(_ORIGINS) else ():
+            if self._is_new(f"answered (D {i})"):
+                d = self._words.dim_at(int(i))
+                commands += [f"(dim_{w} (D {i}))" for w in _ORIGINS if self._is_known_size(d, w)]
+        self._engine.run(commands)
+        return bool(commands)
+
+    def _rules(self, present: Sequence[Opcode], sizes: Mapping[str, int]) -> Iterator[str]:
+        """The derivations of kept facts for operators that are present, as rules of the engine."""
+        by_op: dict[str, list[Opcode]] = {}
+        for o in present:
+            by_op.setdefault(o.op, []).append(o)
+        held = {key for key, symbol in self._symbols.items() if sizes.get(symbol, 0)}.union(OF_ANNOTATIONS)
+        for d in derivations():
+            usable = d.gives in self._kept and (d.exact or not self._given.exact)
+            if usable and all(f in held for f, _ in d.premises):
+                choices = [by_op.get(p.op, []) for p in d.pattern.nodes]
+                for opcodes in product(*choices) if all(choices) else ():
+                    yield from self._derivation(d, opcodes)
+        for o in present:
+            for key in sorted(self._kept):
+                if (key in _ORIGINS and _keeps_origin(o.op)) or (is_test(key) and o.op in MOVES):
+                    yield self._passed_on(key, o)
+
+    def _derivation(self, d: Derivation, opcodes: Sequence[Opcode]) -> Iterator[str]:
+        body = _Body(self._symbols)
+        for p, o in zip(d.pattern.nodes, opcodes, strict=True):
+            if not body.match(p, o):
+                return
+        for fact, v in d.premises:
+            for x in body.variables[v]:
+                body.premise(fact, x)
+        result = body.names[d.pattern]
+        if d.floats:
+            body.premise("is_float", result)
+        if meaning(d.gives).axes == 2:
+            body.premise("is_square", result)
+        yield f"(rule ({' '.join(body.facts)}) (({self._symbols[d.gives]} {result})) :ruleset facts)"
+
+    def _passed_on(self, key: str, o: Opcode) -> str:
+        """What an operator passes on from its operands: where they come from, or the one value of a constant."""
+        xs, ds = [f"x{i}" for i in range(o.arity)], [f"d{i}" for i in range(o.size_count)]
+        symbol = self._symbols[key]
+        given = [f"({symbol} {x})" for x in (xs[:1] if is_test(key) else xs)]
+        given += [] if is_test(key) else [f"(dim_{key} {d})" for d in ds]
+        found = f"(= e ({o.symbol} {' '.join(xs + ds)}))"
+        return f"(rule ({' '.join([found, *given])}) (({symbol} e)) :ruleset facts)"
+
+
+class _Body:
+    """The left side of an engine rule that derives a fact."""
+
+    def __init__(self, symbols: Mapping[str, str]) -> None:
+        self._symbols = symbols
+        self.facts: list[str] = []
+        self.names: dict[Pattern, str] = {}
+        self.variables: dict[str, list[str]] = {}
+        self._annotated: set[str] = set()
+        self._count = 0
+
+    def match(self, p: Pattern, o: Opcode) -> bool:
+        """Add a node of the pattern; False where the opcode is not of its form."""
+        attrs = {**dict(o.static), **{name: (None,) * n for name, n in o.sizes}}
+        rank = rank_needed(p, attrs)
+        if rank is None or o.arity < len(p.args) or (o.arity > len(p.args) and not p.rest):
+            return False
+        args: list[str] = []
+        for a in p.args:
+            if isinstance(a, Pattern):
+                args.append(self.names[a])
+            else:
+                args += self.variables.setdefault(a, [f"v_{a}"])
+        if p.rest:
+            rest = [f"v_{p.rest}{i}" for i in range(o.arity - len(p.args))]
+            args += self.variables.setdefault(p.rest, rest)
+        sizes: list[str] = []
+        for _ in range(o.size_count):
+            sizes.append(f"d{self._count}")
+            self._count += 1
+        self.names[p] = f"e{len(self.names)}"
+        self.facts.append(f"(= {self.names[p]} ({o.symbol} {' '.join(args + sizes)}))")
+        if rank >= 0:
+            self.premise(f"rank_{rank}", self.names[p])
+        return True
+
+    def premise(self, fact: str, x: str) -> None:
+        if fact not in _OF_ANNOTATIONS or fact in OF_DTYPES:
+            self.facts.append(f"({self._symbols[fact]} {x})")
+            return
+        if x not in self._annotated:
+            self._annotated.add(x)
+            self.facts.append(f"(has_ann {x} a_{x})")
+        self.facts.append(f"(ann_{fact} a_{x})")
+
+
+def bindings(pattern: Expr, e: Expr) -> dict[str, Expr] | None:
+    """What each pattern variable stands for where `e` may be of the pattern's form, None where it is not: operators,
+    attributes, ranks and dtypes are compared, sizes only where an axis of the pattern is one size."""
+    env: dict[str, Expr] = {}
+    sizes: dict[str, Dim] = {}
+    todo = [(pattern, e)]
+    while todo:
+        p, x = todo.pop()
+        if p.op == VAR:
+            if env.setdefault(str(p.attr("name")), x) is not x or not _fits(p, x, sizes):
+                return None
+        elif p.op == CONSTANT or p.op != x.op or len(p.args) != len(x.args):
+            if p is not x:
+                return None
+        else:
+            for (_, v), (_, w) in zip(p.attrs, x.attrs, strict=True):
+                of_sizes = isinstance(v, tuple) and any(isinstance(d, Dim) for d in v)
+                if not of_sizes and v != w:
+                    return None
+            todo += zip(p.args, x.args, strict=True)
+    return env
+
+
+def _fits(p: Expr, x: Expr, sizes: dict[str, Dim]) -> bool:
+    a, b = p.tensor, x.annotation
+    if not isinstance(b, Tensor) or a.dtype != b.dtype or a.ndim != b.ndim or b.shape is None:
+        return False
+    axes = zip(p.shape, b.shape, strict=True)
+    return all(str(d) not in d.variables or sizes.setdefault(str(d), n) is n for d, n in axes)
+
+
+def key_of(guard: OnValue) -> str:
+    """What a guard asks of a value, as one word."""
+    if isinstance(guard, Claim):
+        return guard.fact
+    return f"{guard.op} {guard.number!r}" if isinstance(guard, ValueTest) else guard.word
+
+
+def _keeps_origin(op: str) -> bool:
+    """Whether a value of this operator is known as soon as its operands are; a library call may do anything."""
+    return op in TABLE or op in (TUPLE, TUPLE_GET)

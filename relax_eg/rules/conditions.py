@@ -1,0 +1,187 @@
+"""The conditions of rules, `when=`: what must hold besides the left side's shape for a rule to fire.
+
+Of sizes: comparisons, `"n >= 1"`, `"k % 8 == 0"`. Of values: facts, `"positive(x)"` (see `ops.facts`); words on where
+a value comes from, `"is_constant(w)"`; tests of constants, `"s > 0"`. Of how siblings are met:
+`"inputs_in_order(w, v)"`. Sizes and facts are hypotheses under which a rule is tested and proved; the others only
+choose where it fires.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from relax_eg.errors import OptionError, RuleError, SpecError
+from relax_eg.ops.facts import FACTS, fact_named
+from relax_eg.shapes import Dim
+
+Comparison = Literal["==", "!=", "<=", "<"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A guard on sizes, `left op right`, with op one of `==` `!=` `<=` `<` and `%` spelled `k % 8 == 0`."""
+
+    left: Dim
+    op: Comparison
+    right: Dim
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """A guard on values: all are inputs of the program, all different, and met in one order only.
+
+    Rules that merge siblings need it: without it they would match every permutation, and their own results again.
+    """
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"inputs_in_order({', '.join(self.names)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A guard on a value: the pattern variable `name` has the fact `fact` (a key of `ops.facts.FACTS`)."""
+
+    fact: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.fact}({self.name})"
+
+
+# Where a value comes from, and what the words mean.
+WORDS = {
+    "is_constant": "it is made of constants of the program alone",
+    "is_weight": "it is made of declared weights and constants alone, so that it is known before the calls",
+    "used_once": "one operator of the program as written reads it, once, and it is no result",
+}
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A guard on where the value of the pattern variable `name` comes from; `word` is one of `WORDS`."""
+
+    word: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.word}({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTest:
+    """A guard on a value: `name` is a constant whose every element compares so with `number`."""
+
+    name: str
+    op: str
+    number: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.op} {self.number:g}"
+
+    def holds(self, value: Any) -> bool:
+        return bool(_OPERATORS[self.op](value, self.number).all())
+
+
+Guard = Condition | InOrder | Claim | Word | ValueTest
+OnValue = Claim | Word | ValueTest
+
+_CALL = re.compile(r"\s*([\w -]*\w)\s*\((.*)\)\s*")
+_COMPARED = re.compile(r"(.*?)(==|!=|<=|>=|<|>)(.*)")
+_NAME = re.compile(r"\s*([^\W\d]\w*)\s*")
+_ACCEPTED = (
+    f"a comparison of sizes, a fact such as positive(x), a word ({', '.join(f'{w}(x)' for w in WORDS)}), a test of a "
+    "constant such as s > 0, or inputs_in_order(...)"
+)
+
+
+def parse_guards(texts: Iterable[str], variables: Collection[str], error: Callable[[str], RuleError]) -> list[Guard]:
+    """`when=` conditions over pattern variables `variables`. `error` makes the RuleError of what is wrong."""
+    return [_guard(text, variables, lambda what, t=text: error(f"condition {t!r}: {what}")) for text in texts]
+
+
+def _guard(text: str, variables: Collection[str], error: Callable[[str], RuleError]) -> Guard:
+    compared = _COMPARED.fullmatch(text)
+    if compared is None:
+        return _word(text, error)
+    left_text, op, right_text = compared.groups()
+    for name, number, way in ((left_text, right_text, op), (right_text, left_text, _turned(op))):
+        found = _NAME.fullmatch(name)
+        if found is not None and found[1] in variables:
+            try:
+                return ValueTest(found[1], way, float(number))
+            except ValueError:
+                raise error(f"`{found[1]}` is a pattern variable; it can be compared with a number") from None
+    try:
+        left, right = Dim.of(left_text.strip()), Dim.of(right_text.strip())
+    except SpecError as e:
+        raise error(str(e)) from None
+    if op in (">", ">="):
+        left, right, op = right, left, _turned(op)
+    return Condition(left, cast("Comparison", op), right)
+
+
+def _turned(op: str) -> str:
+    return {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(op, op)
+
+
+def _word(text: str, error: Callable[[str], RuleError]) -> Guard:
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise error(f"accepted: {_ACCEPTED}")
+    word, inside = found.groups()
+    names = tuple(n.strip() for n in inside.split(","))
+    if word == "inputs_in_order":
+        return InOrder(names)
+    if len(names) != 1 or not names[0].isidentifier():
+        raise error(f"{word}(...) takes one pattern variable")
+    if word in WORDS:
+        return Word(word, names[0])
+    try:
+        return Claim(fact_named(word), names[0])
+    except OptionError as e:
+        raise error(f"{e}, {', '.join(WORDS)}") from None
+
+
+def names_of(guard: Guard) -> Collection[str]:
+    """The size variables of a guard on sizes, the pattern variables of any other."""
+    if isinstance(guard, Condition):
+        return guard.left.variables | guard.right.variables
+    return guard.names if isinstance(guard, InOrder) else (guard.name,)
+
+
+def claims_of(guards: Iterable[Guard]) -> dict[str, frozenset[str]]:
+    """The facts that guards ask of each pattern variable."""
+    found: dict[str, frozenset[str]] = {}
+    for g in guards:
+        if isinstance(g, Claim):
+            found[g.name] = found.get(g.name, frozenset()) | {g.fact}
+    return found
+
+
+__all__ = [
+    "FACTS",
+    "WORDS",
+    "Claim",
+    "Condition",
+    "Guard",
+    "InOrder",
+    "OnValue",
+    "ValueTest",
+    "Word",
+    "claims_of",
+    "names_of",
+    "parse_guards",
+]

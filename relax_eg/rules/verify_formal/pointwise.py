@@ -1,0 +1,296 @@
+"""Equality of terms without reductions, by z3 over the reals: roots, logarithms, quotients under hypotheses.
+
+Both sides become real terms over the elements they read, of which the facts a rule asks for are assumed. A root, a
+quotient or a logarithm is a new unknown with what defines it, where its argument allows; the laws of exp and log are
+given for the very products, quotients and powers that occur. Shown are: that one side has a value exactly where the
+other has, and that the values are equal there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import z3
+
+from relax_eg.rules.verify_formal.compose import Unsupported
+from relax_eg.rules.verify_formal.guards import Deadline
+from relax_eg.tir.expr import Apply, Cast, Const, Read, Scalar, Select, walk
+from relax_eg.tir.functions import kind
+
+_STEPS = 4_000_000
+_MILLISECONDS = 3_000
+_MEMORY_MB = 1_500
+_LARGEST_POWER = 6
+
+Term = Any
+Formula = Any
+
+
+def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[str]], deadline: Deadline) -> str:
+    """Why the terms are not shown equal and equally defined; empty where they are. `claims`: facts of buffers."""
+    deadline.check()
+    try:
+        world = _World(claims)
+        a, b = world.term(left), world.term(right)
+        world.laws()
+        for s in (left, right):
+            if not world.follows([], world.defined(_swallowed(s))):
+                return "a function may have no value inside of another"
+        x, y = world.defined(walk(left)), world.defined(walk(right))
+        if not world.follows([x], y):
+            return "the right side may have no value where the left has one"
+        if not world.follows([y], x):
+            return "the left side may have no value where the right has one"
+        return "" if world.follows([x, y], a == b) else "the values are not shown equal"
+    except z3.Z3Exception as e:
+        raise Unsupported(f"z3: {e}") from None
+
+
+# What makes no number of an infinity or NaN among its operands, except the divisor; and what of NaN makes NaN.
+_KEEPS = frozenset({"add", "subtract", "multiply", "negative", "divide"})
+_KEEPS_NAN = frozenset({"sqrt", "log", "exp", "abs", "floor", "ceil", "sign"})
+
+
+def _swallowed(s: Scalar) -> set[Scalar]:
+    """Terms inside of functions that may make a number of what they are where they have no value."""
+    found: set[Scalar] = set()
+    todo: list[tuple[Scalar, str]] = [(s, "seen")]  # a missing value is seen, is seen if it is NaN, or is lost
+    met: set[tuple[Scalar, str]] = set()
+    while todo:
+        t, how = todo.pop()
+        if (t, how) in met:
+            continue
+        met.add((t, how))
+        fn = t.fn if isinstance(t, Apply) else ""
+        if how == "lost" or (how == "nan" and fn != "sqrt"):
+            found.add(t)
+        for i, a in enumerate(t.children):
+            if fn in _KEEPS and not (fn == "divide" and i == 1):
+                todo.append((a, how))
+            else:
+                todo.append((a, "nan" if fn in _KEEPS_NAN and how != "lost" else "lost"))
+    return found
+
+
+class _World:
+    """The real terms of both sides, and what is known of them."""
+
+    def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
+        self._claims = claims
+        self._known: list[Formula] = []
+        self._terms: dict[Scalar, Term] = {}
+        self._obligations: dict[Scalar, Formula] = {}
+        self._exp: Any = z3.Function("exp", z3.RealSort(), z3.RealSort())
+        self._log: Any = z3.Function("log", z3.RealSort(), z3.RealSort())
+        self._powers: list[tuple[Term, Term]] = []  # arguments of exp and their values
+        self._count = 0
+
+    def follows(self, given: list[Formula], wanted: Formula) -> bool:
+        solver = z3.Solver()
+        solver.set("rlimit", _STEPS)
+        solver.set("timeout", _MILLISECONDS)
+        solver.set("max_memory", _MEMORY_MB)
+        solver.add(*self._known, *given, z3.Not(wanted))
+        return solver.check() == z3.unsat
+
+    def defined(self, terms: Iterable[Scalar]) -> Formula:
+        """Where every one of `terms` has a value, if its arguments have."""
+        return z3.And(*(self._obligations[t] for t in terms if t in self._obligations))
+
+    def _fresh(self) -> Term:
+        self._count += 1
+        return z3.Real(f"u{self._count}")
+
+    def term(self, s: Scalar) -> Term:
+        if s not in self._terms:
+            self._terms[s] = self._made(s)
+        return self._terms[s]
+
+    def _made(self, s: Scalar) -> Term:
+        if isinstance(s, Read):
+            return self._element(s)
+        if isinstance(s, Const):
+            if s.dtype == "bool":
+                return z3.BoolVal(bool(s.value))
+            if isinstance(s.value, complex) or s.value != s.value or s.value in (float("inf"), float("-inf")):
+                raise Unsupported(f"the constant {s.value!r}")
+            exact = Fraction(s.value)
+            return z3.RealVal(f"{exact.numerator}/{exact.denominator}")
+        if isinstance(s, Select):  # what it does not choose need have no value: that is left to `_swallowed`
+            return z3.If(self.term(s.cond), self.term(s.then), self.term(s.other))
+        if isinstance(s, Cast) and kind(s.dtype) == kind(s.arg.dtype) == "f":
+            return self.term(s.arg)
+        if isinstance(s, Apply) and kind(s.args[0].dtype) == "f":
+            make = _FUNCTIONS.get(s.fn)
+            if make is not None:
+                return make(self, s)
+        raise Unsupported(f"{s.fn if isinstance(s, Apply) else type(s).__name__.lower()} of this dtype, over the reals")
+
+    def _element(self, s: Read) -> Term:
+        if kind(s.dtype) != "f":
+            raise Unsupported("elements that are no floats")
+        x = z3.Real(str(s))
+        claims = self._claims.get(s.buffer, frozenset())
+        for fact, formula in (
+            ("positive", x > 0), ("nonnegative", x >= 0), ("nonzero", x != 0), ("integral", z3.IsInt(x)),
+        ):  # fmt: skip
+            if fact in claims:
+                self._known.append(formula)
+        return x
+
+    # --- functions that are defined by an equation ---
+
+    def quotient(self, s: Apply, x: Term, y: Term) -> Term:
+        q = self._fresh()
+        self._obligations[s] = y != 0
+        self._known.append(z3.Implies(y != 0, q * y == x))
+        return q
+
+    def root(self, s: Apply) -> Term:
+        x, r = self.term(s.args[0]), self._fresh()
+        self._obligations[s] = x >= 0
+        self._known.append(z3.Implies(x >= 0, z3.And(r >= 0, r * r == x)))
+        return r
+
+    def reciprocal_root(self, s: Apply) -> Term:
+        x, r = self.term(s.args[0]), self._fresh()
+        self._obligations[s] = x > 0
+        self._known.append(z3.Implies(x > 0, z3.And(r > 0, r * r * x == 1)))
+        return r
+
+    def power(self, x: Term, n: int) -> Term:
+        if abs(n) > _LARGEST_POWER:
+            raise Unsupported(f"the power {n}")
+        total: Term = z3.RealVal(1)
+        for _ in range(abs(n)):
+            total = total * x
+        return total
+
+    def exp(self, x: Term) -> Term:
+        value = self._exp(x)
+        self._known += [value > 0, self._log(value) == x]
+        self._powers.append((x, value))
+        return value
+
+    def log(self, s: Apply) -> Term:
+        x = self.term(s.args[0])
+        self._obligations[s] = x > 0
+        value = self._log(x)
+        self._known.append(z3.Implies(x > 0, self._exp(value) == x))
+        self._powers.append((value, self._exp(value)))
+        self._logarithm(s.args[0])
+        return value
+
+    def _logarithm(self, s: Scalar) -> None:
+        """The laws of the logarithm for the function that `s` is."""
+        if not isinstance(s, Apply):
+            return
+        x, law = self.term(s), self._log
+        args = [self.term(a) for a in s.args if not (isinstance(a, Const) and kind(a.dtype) != "f")]
+        match s.fn:
+            case "multiply":
+                total = law(args[0]) + law(args[1])
+            case "divide":
+                total = law(args[0]) - law(args[1])
+            case "reciprocal":
+                total = -law(args[0])
+            case "sqrt":
+                total = law(args[0]) / 2
+            case "rsqrt":
+                total = -law(args[0]) / 2
+            case "integer_pow":
+                total = law(args[0]) * _exponent(s)
+            case "square":
+                total = law(args[0]) * 2
+            case _:
+                return
+        self._known.append(z3.Implies(z3.And(*(a > 0 for a in args)), law(x) == total))
+        for a in s.args:
+            self._logarithm(a)
+
+    def laws(self) -> None:
+        """exp(a + b) = exp(a) exp(b) for the arguments that occur, and log(1) = 0."""
+        self._known.append(self._log(z3.RealVal(1)) == 0)
+        self._known.append(self._exp(z3.RealVal(0)) == 1)
+        for a, x in self._powers:
+            for b, y in self._powers:
+                for c, z in self._powers:
+                    if c is not a and c is not b:
+                        self._known.append(z3.Implies(c == a + b, z == x * y))
+
+
+def _exponent(s: Apply) -> int:
+    exponent = s.args[1]
+    if not isinstance(exponent, Const) or not isinstance(exponent.value, int):
+        raise Unsupported("a power that is not constant")
+    return exponent.value
+
+
+def _integer_pow(w: _World, s: Apply) -> Term:
+    x, n = w.term(s.args[0]), _exponent(s)
+    return w.power(x, n) if n >= 0 else w.quotient(s, z3.RealVal(1), w.power(x, n))
+
+
+def _real_power(w: _World, s: Apply) -> Term:
+    """exp(y log(x)), of which nothing is said unless x is positive."""
+    x, y = (w.term(a) for a in s.args)
+    if not w.follows([], x > 0):
+        raise Unsupported("a real power of what may not be positive")
+    log = Apply("log", (s.args[0],))
+    return w.exp(y * w.log(log))
+
+
+def _rounded(w: _World, s: Apply) -> Term:
+    x = w.term(s.args[0])
+    below: Term = z3.ToReal(z3.ToInt(x))
+    match s.fn:
+        case "floor":
+            return below
+        case "ceil":
+            return z3.If(below == x, x, below + 1)
+        case _:
+            raise Unsupported(s.fn)
+
+
+def _sign(w: _World, s: Apply) -> Term:
+    x = w.term(s.args[0])
+    return z3.If(x > 0, z3.RealVal(1), z3.If(x < 0, z3.RealVal(-1), z3.RealVal(0)))
+
+
+def _unary(make: Callable[[Term], Term]) -> Callable[[_World, Apply], Term]:
+    return lambda w, s: make(w.term(s.args[0]))
+
+
+def _binary(make: Callable[[Term, Term], Term]) -> Callable[[_World, Apply], Term]:
+    return lambda w, s: make(w.term(s.args[0]), w.term(s.args[1]))
+
+
+_FUNCTIONS: dict[str, Callable[[_World, Apply], Term]] = {
+    "add": _binary(lambda x, y: x + y),
+    "subtract": _binary(lambda x, y: x - y),
+    "multiply": _binary(lambda x, y: x * y),
+    "negative": _unary(lambda x: -x),
+    "square": _unary(lambda x: x * x),
+    "abs": _unary(lambda x: z3.If(x >= 0, x, -x)),
+    "maximum": _binary(lambda x, y: z3.If(x >= y, x, y)),
+    "minimum": _binary(lambda x, y: z3.If(x <= y, x, y)),
+    "sign": _sign,
+    "floor": _rounded,
+    "ceil": _rounded,
+    "divide": lambda w, s: w.quotient(s, w.term(s.args[0]), w.term(s.args[1])),
+    "reciprocal": lambda w, s: w.quotient(s, z3.RealVal(1), w.term(s.args[0])),
+    "integer_pow": _integer_pow,
+    "sqrt": lambda w, s: w.root(s),
+    "rsqrt": lambda w, s: w.reciprocal_root(s),
+    "exp": lambda w, s: w.exp(w.term(s.args[0])),
+    "log": lambda w, s: w.log(s),
+    "power": _real_power,
+    "less": _binary(lambda x, y: x < y),
+    "less_equal": _binary(lambda x, y: x <= y),
+    "greater": _binary(lambda x, y: x > y),
+    "greater_equal": _binary(lambda x, y: x >= y),
+    "equal": _binary(lambda x, y: x == y),
+    "not_equal": _binary(lambda x, y: x != y),
+}

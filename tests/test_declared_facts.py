@@ -1,0 +1,212 @@
+"""Facts given to `optimize`: what they let it do, what `check` finds, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.errors import OptionError
+
+Array = Any
+
+
+def optimized(fn: Any, *specs: Any, **options: Any) -> rx.Optimized:
+    return rx.optimize(fn, *specs, cache=False, **options)
+
+
+def definite(n: int) -> Array:
+    a = np.random.default_rng(0).standard_normal((n, n)).astype(np.float32)
+    return a @ a.T + np.eye(n, dtype=np.float32)
+
+
+def symmetrized(a: Array) -> Array:
+    return (a + a.T) / 2
+
+
+def ops_of(best: rx.Optimized) -> set[str]:
+    return {e.op for e in best.module.main.expressions()}
+
+
+# --- programs of linear algebra, as people write them ---
+
+
+def test_a_definite_system_is_solved_by_its_cholesky_factor() -> None:
+    for specs in (("d d", "d"), ("512 512", "512")):
+        at = {"d": 512} if specs[1] == "d" else None
+        best = optimized(jnp.linalg.solve, *specs, at=at, facts={"a": "positive definite"})
+        assert "solve_definite" in best.report.rules
+        assert {"cholesky", "triangular_solve"} <= ops_of(best)
+        assert "lu" not in ops_of(best)
+        n = 512 if specs[1] == "512" else 20
+        assert best.check(symmetrized(definite(n)), np.ones(n, np.float32)).passed
+
+
+def test_without_the_fact_it_is_not() -> None:
+    for facts in (None, {"a": "symmetric"}, {"b": "positive"}):
+        best = optimized(jnp.linalg.solve, "n n", "n", at={"n": 512}, facts=facts)
+        assert "lu" in ops_of(best)
+
+
+def test_ridge_regression_needs_no_declaration() -> None:
+    def ridge(x: Array, y: Array) -> Array:
+        return jnp.linalg.solve(x.T @ x + 0.1 * jnp.eye(x.shape[1]), x.T @ y)
+
+    best = optimized(ridge, "m n", "m", at={"m": 600, "n": 500})
+    assert "solve_definite" in best.report.rules
+    x = np.random.default_rng(1).standard_normal((60, 12)).astype(np.float32)
+    assert best.check(x, x[:, 0]).passed
+
+
+def test_inverses_are_not_taken_to_multiply() -> None:
+    best = optimized(
+        lambda s, y: jnp.linalg.inv(s) @ y, "n n", "n", at={"n": 400}, facts={"s": "positive definite"},
+        numerics="approximate",
+    )  # fmt: skip
+    assert {"inverse_times_vector", "solve_definite"} <= best.report.rules.keys()
+    assert best.report.numerics == ("reassociate", "approximate")
+    assert best.check(symmetrized(definite(12)), np.ones(12, np.float32)).passed
+
+
+@pytest.mark.parametrize(
+    ("fact", "rule", "value"),
+    [
+        (["lower triangular", "invertible"], "solve_lower", np.tril(definite(9))),
+        ("upper triangular", "solve_upper", np.triu(definite(9))),
+        (["diagonal", "invertible"], "solve_diagonal", np.diag(np.arange(1, 10, dtype=np.float32))),
+    ],
+)
+def test_systems_of_other_matrices(fact: Any, rule: str, value: Array) -> None:
+    best = optimized(jnp.linalg.solve, "n n", "n", at={"n": 400}, facts={"a": fact})
+    assert best.report.matches[rule] >= 1
+    assert "lu" not in ops_of(best)
+    assert best.check(value, np.ones(9, np.float32)).passed
+
+
+def test_a_lookup_instead_of_a_matmul() -> None:
+    best = optimized(lambda h, w: h @ w, "m n", "n k", at={"m": 1000, "n": 1000, "k": 500}, facts={"h": "one-hot"})
+    assert "one_hot_times_matrix" in best.report.rules
+    assert best.check(np.eye(5, dtype=np.float32)[[1, 4, 4]], np.ones((5, 3), np.float32)).passed
+
+
+# --- elementwise ---
+
+
+def test_guards_against_nan_are_dropped_where_there_is_none() -> None:
+    best = optimized(jax.nn.softplus, "n", at={"n": 1_000_000}, facts={"x": "finite"})
+    assert not {"where", "not_equal"} & ops_of(best)
+    assert best.check(np.array([-3e38, -1, 0, 5, 3e38], np.float32)).passed
+    assert {"where", "not_equal"} <= ops_of(optimized(jax.nn.softplus, "n", at={"n": 1_000_000}))
+
+
+def test_indices_that_never_count_from_the_end() -> None:
+    def rows(x: Array, i: Array) -> Array:
+        return x[i]
+
+    specs, at = ("n 8", "k @ int32"), {"n": 100, "k": 1_000_000}
+    assert "where" not in ops_of(optimized(rows, *specs, at=at, facts={"i": "nonnegative"}))
+    assert "where" in ops_of(optimized(rows, *specs, at=at))
+
+
+def test_facts_reach_functions_that_are_called() -> None:
+    @jax.custom_jvp
+    def inner(x: Array) -> Array:
+        return jnp.abs(x) + jnp.abs(jnp.tanh(x))
+
+    inner.defjvp(lambda primals, tangents: (inner(*primals), tangents[0]))
+    best = optimized(lambda x: inner(jnp.exp(x) + x), "n", at={"n": 1_000_000}, facts={"x": "positive"})
+    assert "abs" not in {e.op for f in best.module for e in f.expressions()}
+
+
+def test_exact_programs_use_what_holds_of_bits_only() -> None:
+    def program(x: Array) -> Array:
+        return x / x + (x - x)
+
+    both = ["nonzero", "finite"]
+    best = optimized(program, "n", at={"n": 1_000_000}, numerics="exact", facts={"x": both})
+    assert "divide" not in ops_of(best)
+    assert best.check(np.array([1e-37, -3e38, 7], np.float32)).max_error == 0
+    # The square of a nonzero number may be 0 in floats.
+    square = optimized(lambda x: program(x * x), "n", at={"n": 1_000_000}, numerics="exact", facts={"x": both})
+    assert "divide" in ops_of(square)
+    real = optimized(lambda x: program(x * x), "n", at={"n": 1_000_000}, facts={"x": both})
+    assert "divide" not in ops_of(real)
+
+
+# --- check ---
+
+
+def test_a_violated_fact_is_named() -> None:
+    best = optimized(
+        lambda s, w: s @ w["a"] + w["b"], "n n", {"a": "n", "b": "n"},
+        facts={"s": "symmetric", "w": "finite", "w['a']": ["nonnegative", "sorted"]},
+    )  # fmt: skip
+    s, w = symmetrized(definite(3)), {"a": np.arange(3, dtype=np.float32), "b": np.zeros(3, np.float32)}
+    fine = best.check(s, w)
+    assert fine.passed
+    assert fine.violations == ()
+    assert "violated" not in str(fine)
+    wrong = best.check(np.arange(9, dtype=np.float32).reshape(3, 3), {"a": w["a"][::-1] - 1, "b": w["b"] + np.inf})
+    assert not wrong.passed
+    assert wrong.violations == (
+        "`s` is declared symmetric, but s[0, 1] = 1.0 and s[1, 0] = 3.0",
+        "`w['a']` is declared nonnegative, but w['a'][2] = -1.0",
+        "`w['a']` is declared sorted, but w['a'][0] = 1.0 and w['a'][1] = 0.0",
+        "`w['b']` is declared finite, but w['b'][0] = inf",
+    )
+    assert str(wrong).split("\n")[0] == f"fact violated: {wrong.violations[0]}"
+
+
+def test_facts_of_narrow_floats_are_checked() -> None:
+    best = optimized(lambda x: jnp.abs(x), "n @ bfloat16", facts={"x": "positive"})
+    assert best.check(jnp.array([1, -2], jnp.bfloat16)).violations == ("`x` is declared positive, but x[1] = -2.0",)
+
+
+# --- what is refused ---
+
+
+def program(s: Array, i: Array, *rest: Array, **more: Array) -> Array:
+    return s
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"z": "positive"}, "facts: program has no argument 'z'; it has: s, i, w, w['a'], w['b']"),
+        ({7: "positive"}, "facts: program has no argument 7; it has: s, i, w, w['a'], w['b']"),
+        ({True: "positive"}, "facts: program has no argument True; it has: s, i, w, w['a'], w['b']"),
+        ({"s": "postive"}, "'postive' is no fact; did you mean positive? accepted: positive, nonnegative, "),
+        ({"s": 3}, "facts['s'] = 3: a fact such as 'positive', or a list of such, is accepted"),
+        ({"s": [3]}, "3 is no fact; accepted: positive, "),
+        ({"s": "diagonal"}, "facts: program: `s` cannot be diagonal: its matrices are m by n; square ones can be "),
+        ({"i": "orthogonal"}, "facts: program: `i` cannot be orthogonal: its dtype is int32; float can be orthogonal"),
+        ({"w": "sorted"}, "facts: program: `w['b']` cannot be sorted: its rank is 0; an axis is needed to be sorted"),
+        ("positive", "facts='positive': {'x': 'positive'} is accepted"),
+    ],
+)
+def test_facts_that_are_refused(facts: Any, says: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        rx.optimize(program, "m n", "n n @ int32", w={"a": "n", "b": ""}, facts=facts)
+    assert str(caught.value).startswith(says)
+
+
+def test_facts_by_position_and_path() -> None:
+    best = optimized(program, "n n", "n n @ int32", w={"a": "n", "b": ""}, facts={0: "symmetric", "w['a']": "positive"})
+    declared = best._program.facts  # pyright: ignore[reportPrivateUsage]
+    assert declared == (("symmetric",), (), ("positive",), ())
+
+
+def test_facts_are_part_of_what_a_cached_search_goes_by(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+
+    def ops(facts: Any) -> set[str]:
+        return ops_of(rx.optimize(lambda x: jnp.abs(x) * 2, "n", at={"n": 1_000_000}, facts=facts))
+
+    assert "abs" in ops(None)
+    assert "abs" not in ops({"x": "positive"})
+    assert "abs" in ops({"x": "nonzero"})
