@@ -138,6 +138,9 @@ def optimize(
     ] = None,
     at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
     bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
+    ] = None,
     weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
     rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
@@ -170,6 +173,7 @@ def optimize(
                 target=target,
                 at=read_sizes(at or [], "--at") or None,
                 bounds=read_bounds(bounds or []) or None,
+                assume=assume or (),
                 weights=tuple(weights or ()),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),

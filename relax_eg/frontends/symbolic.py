@@ -68,18 +68,33 @@ class Sizes:
                 constraints.append(f"{name} >= {low}")
             constraints.append(f"{name} <= {high}")
         self._constraints = constraints
+        self._supposed: list[str] = []
         self.scope = export.SymbolicScope(constraints)
         self._variables: dict[str, Any] = {}
         self.annotations: dict[Any, Any] = {}  # by shape and dtype, for the walk of this trace
 
     def constrain(self, constraints: Iterable[str]) -> None:
-        """Adds constraints in JAX's spelling; before any size is met."""
+        """Adds constraints in JAX's spelling; before any size is met and anything is supposed."""
         self._constraints.extend(constraints)
         self.scope = export.SymbolicScope(self._constraints)
+
+    def suppose(self, constraints: Iterable[str]) -> None:
+        """As `constrain`, without those that JAX does not take: it then knows less, and asks in fewer cases."""
+        for text in constraints:
+            try:
+                self.scope = export.SymbolicScope([*self.constraints, text])
+            except Exception:  # its reading of constraints has moved between versions, the exception's class too
+                continue
+            self._supposed.append(text)
 
     @property
     def constraints(self) -> tuple[str, ...]:
         """What the scope says of sizes, in JAX's spelling."""
+        return (*self._constraints, *self._supposed)
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """As `constraints`, without what is only supposed."""
         return tuple(self._constraints)
 
     @property

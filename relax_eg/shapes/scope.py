@@ -154,6 +154,15 @@ class Scope:
         return tuple(map(str, self._assumptions))
 
     @property
+    def statements(self) -> tuple[str, ...]:
+        """All that was declared and assumed, as statements that `assume` takes."""
+        found: list[str] = []
+        for name, bound in self._bounds.items():
+            found += [] if bound.low in (None, 1) else [f"{name} >= {bound.low}"]
+            found += [] if bound.high is None else [f"{name} <= {bound.high}"]
+        return (*found, *self.assumptions)
+
+    @property
     def names(self) -> frozenset[str]:
         """The variables of which something was declared or assumed."""
         return frozenset(self._bounds).union(*(relation.variables for relation in self._assumptions))
