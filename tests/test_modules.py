@@ -277,6 +277,61 @@ def test_what_a_branch_asserts_holds_in_it() -> None:
         best.to_jax()
 
 
+@book.rule(shapes="x: n m", when=("n <= 8",))
+def double_negation_of_few_rows(x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """-(-x) = x"""
+    return op.negative(op.negative(x)), x
+
+
+def repeated(first: str, last: str, doubled: bool) -> str:
+    """A dataflow block of 20 equal layers from `first` to `last`, which is long enough to be found."""
+    lines, x = ["    with R.dataflow():"], first
+    for i in range(20):
+        y = last if i == 19 else f"{last}{i}"
+        negated = f"R.negative(R.negative({y}c))" if doubled else f"R.exp(R.abs({y}c))"
+        lines += [
+            f"        {y}a = R.tanh(R.matmul({x}, w))",
+            f"        {y}b = R.add(R.exp(R.negative(R.abs({y}a))), R.cos(R.sin({y}a)))",
+            f"        {y}c = R.multiply(R.sqrt(R.abs({y}b)), R.sigmoid(R.floor({y}b)))",
+            f"        {y}d = R.subtract({negated}, R.maximum(R.ceil({y}c), {x}))",
+            f"        {y} = R.add({y}d, {x})",
+        ]
+        x = y
+    return "\n".join([*lines, f"        R.output({last})", ""])
+
+
+def shared(before: bool, after: bool, line: str = "pass") -> str:
+    return f"""
+def main(x: R.Tensor(("n", 4), "float32"), z: R.Tensor(("n", 4), "float32"), w: R.Tensor((4, 4), "float32")):
+    {line}
+{repeated("x", "a", before)}    b = R.match_cast(a, R.Tensor((8, 4), "float32"))
+{repeated("z", "c", after)}    return (b, c)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "known"),
+    [
+        (True, False, "pass", False),
+        (True, False, 'R.func_attr({"assume": ["n <= 9"]})', False),
+        (True, False, 'R.func_attr({"assume": ["n <= 8"]})', True),
+        (False, True, 'R.func_attr({"assume": ["n <= 8"]})', True),
+    ],
+)
+def test_repeated_blocks_know_what_holds_where_they_are_called(before: bool, after: bool, line: str, known: bool) -> None:
+    """What a match_cast asserts licenses nothing in the shared blocks before it."""
+    best = rx.optimize(rx.parse(shared(before, after, line)), rules=book)
+    assert any("double" in name for name in best.report.matches) is known
+
+
+def test_blocks_are_shared_there() -> None:
+    from relax_eg.ir.outline import outline
+
+    names = iter(f"block{i}" for i in range(9))
+    _, made = outline(in_blocks(rx.parse(shared(True, True))).main, lambda _: next(names))
+    assert len(made) >= 2
+
+
 LOOP = """
 def more(x: R.Tensor(("n",), "float32"), i: R.Tensor((), "int32")) -> R.Tensor((), "bool"):
     return R.less(i, 3)
