@@ -59,7 +59,7 @@ def check_kinds(
         ("rules", rules, rules is None or isinstance(rules, RuleSet), "a RuleSet"),
         ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
         ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
-        ("assume", assume, all(isinstance(s, str) for s in texts), "a statement such as 's % 8 == 0', or a list of such,"),
+        ("assume", assume, all(isinstance(s, str) for s in texts), "a statement, 's % 8 == 0', or a list of such,"),
         ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
         ("facts", facts, facts is None or isinstance(facts, Mapping), "{'x': 'positive'}"),
         ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),

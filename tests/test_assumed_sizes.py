@@ -27,7 +27,7 @@ def double_negation_of_eighths(x: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 
 
 def twice(x: Array) -> Array:
-    return -(-x)
+    return jnp.negative(jnp.negative(x))
 
 
 TEXT = """
@@ -88,7 +88,7 @@ def test_python_comparisons_rest_on_it() -> None:
 
 def test_constraints_of_jax_export_stay_with_the_module() -> None:
     (n,) = jax.export.symbolic_shape("n", constraints=["mod(n, 8) == 0", "n <= 64"])
-    traced = rx.trace(lambda x: -(-x) if x.shape[0] <= 64 else x, jax.ShapeDtypeStruct((n,), jnp.float32))
+    traced = rx.trace(lambda x: twice(x) if x.shape[0] <= 64 else x, jax.ShapeDtypeStruct((n,), jnp.float32))
     assert traced.main.assume == ("n <= 64", "mod(n, 8) == 0")
     best = rx.optimize(traced, rules=book)
     assert best.report.matches
@@ -115,7 +115,7 @@ def main(x: R.Tensor(("n",), "float32")):
 def test_it_may_speak_of_sizes_that_a_cast_brings_in() -> None:
     best = rx.optimize(rx.parse(CAST))
     np.testing.assert_array_equal(best(np.array([1, 1, 2, 2], np.float32)), [1, 2])
-    with pytest.raises(BoundsError, match="the assumption `2[*]m <= n` does not hold at m = 3, n = 4"):
+    with pytest.raises(BoundsError, match=r"the assumption `2[*]m <= n` does not hold at m = 3, n = 4"):
         best(np.array([1, 1, 2, 3], np.float32))
 
 
@@ -134,7 +134,7 @@ REFUSED: list[tuple[Callable[[], Any], type[RelaxEgError], str]] = [
     (lambda: rx.optimize(twice, "4", assume="q <= 4"), BoundsError, "it has no symbolic sizes"),
     (lambda: rx.optimize(module(), assume="q <= 4"), BoundsError, "main(): no size is named `q` (assume='q <= 4')"),
     (lambda: rx.optimize(twice, "n", assume="n = 4"), SpecError, "cannot read the statement; equality is `==`"),
-    (lambda: rx.optimize(twice, "n", assume=[4]), OptionError, "assume=[4]: a statement such as 's % 8 == 0', or a"),
+    (lambda: rx.optimize(twice, "n", assume=[4]), OptionError, "assume=[4]: a statement, 's % 8 == 0', or a list"),
     (lambda: rx.optimize(twice, "n", assume=["n % 8 == 0", "n == 12"]), BoundsError,
      "no sizes satisfy all of\n  n >= 12 (declared in the assumption `n == 12`)\n  n <= 12"),
     (lambda: rx.optimize(twice, "n", assume="n % 8 == 0", at={"n": 12}), BoundsError, "`n % 8 == 0` does not hold at"),

@@ -41,7 +41,8 @@ class Function:
     """A function: parameters, blocks, and the expression it returns.
 
     `sources` tells for expressions the user's source line ("model.py:31") they came from; it is not part of equality.
-    `assume`: what must hold of the sizes at every call, as statements ("n % 8 == 0"); only the entry of a module has any.
+    `assume`: what must hold of the sizes at every call, as statements ("n % 8 == 0"); only the entry of a
+    module has any.
     """
 
     name: str
