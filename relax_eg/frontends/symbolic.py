@@ -63,7 +63,8 @@ class Sizes:
         constraints: list[str] = []
         for name, (low, high) in (bounds or {}).items():
             if low > high:
-                raise BoundsError(f"the bounds of `{name}` are empty: ({low}, {high}); accepted: (low, high) with low <= high")
+                pair = f"({low}, {high})"
+                raise BoundsError(f"the bounds of `{name}` are empty: {pair}; accepted: (low, high) with low <= high")
             if low > 1:  # 1 is JAX's own assumption, and it refuses to hear it again
                 constraints.append(f"{name} >= {low}")
             constraints.append(f"{name} <= {high}")
