@@ -18,13 +18,13 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, Stage, TensorProgram, loops
 
 N, M, K = map(Dim.var, "nmk")
-I, J = loops("i j")
+P, Q = loops("p q")
 A, B, D = (Buffer("A", (N, M), "float32"), Buffer("B", (M, N), "float32"), Buffer("D", (N,), "float32"))
-TRANSPOSE = TensorProgram("transpose", (A,), (Stage(B, (I, J), A[J, I]),), ("B",)).validate()
-BOTH = TensorProgram("both", (A,), (Stage(B, (I, J), A[J, I]), Stage(D, (I,), A[I, 0])), ("B", "D")).validate()
+TRANSPOSE = TensorProgram("transpose", (A,), (Stage(B, (P, Q), A[Q, P]),), ("B",)).validate()
+BOTH = TensorProgram("both", (A,), (Stage(B, (P, Q), A[Q, P]), Stage(D, (P,), A[P, 0])), ("B", "D")).validate()
 # Flat elements, of which no axis tells how they are to stand (Relax, Fig. 8).
 FLAT = Buffer("F", (N * M,), "float32")
-UNFLATTEN = TensorProgram("unflatten", (FLAT,), (Stage(A, (I, J), FLAT[I * M + J]),), ("A",)).validate()
+UNFLATTEN = TensorProgram("unflatten", (FLAT,), (Stage(A, (P, Q), FLAT[P * M + Q]),), ("A",)).validate()
 
 
 def x(spec: str) -> ir.Expr:
