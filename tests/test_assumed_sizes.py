@@ -103,6 +103,24 @@ def test_bounds_the_way_relax_has_them() -> None:
         rx.optimize(found)(ones(65))
 
 
+def test_symbolic_sizes_of_jax_must_be_known_to_satisfy_it() -> None:
+    run = jax.jit(rx.optimize(twice, "n", rules=book, assume="n % 8 == 0", bounds={"n": (1, 64)}).to_jax())
+
+    def exported(size: str, *constraints: str) -> Any:
+        shape = jax.export.symbolic_shape(size, constraints=constraints)
+        return jax.export.export(run)(jax.ShapeDtypeStruct(shape, jnp.float32))
+
+    for size, constraints in (("t", ("mod(t, 16) == 0", "t <= 32")), ("8*k", ("k <= 8",))):
+        np.testing.assert_array_equal(exported(size, *constraints).call(ones(16)), ones(16))
+    for size, constraints, text in (
+        ("t", ("t <= 64",), "`n % 8 == 0`, on which it was optimized, is not known of the symbolic sizes n = t"),
+        ("8*k", (), "`n <= 64`, on which it was optimized, is not known of the symbolic sizes n = 8*k"),
+    ):
+        with pytest.raises(BoundsError) as error:
+            exported(size, *constraints)
+        assert text in str(error.value) and "accepted: jax.export.symbolic_shape(" in str(error.value)
+
+
 CAST = """
 def main(x: R.Tensor(("n",), "float32")):
     R.func_attr({"assume": ["2*m <= n"]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import cast
 
@@ -13,7 +13,7 @@ from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.piecewise import normal
-from relax_eg.shapes.prover import Prover
+from relax_eg.shapes.prover import TIMEOUT_MS, Prover
 from relax_eg.shapes.relation import Relation, read_statement
 from relax_eg.shapes.verdict import Proved, Statistics
 
@@ -217,6 +217,17 @@ class Scope:
             if relation.variables <= env.keys() and not relation.holds(env):
                 at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
                 raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
+
+    def unproved(self, env: Mapping[str, Dim], known: Scope) -> str | None:
+        """The first statement of this scope that is not proved where its variables are the sizes `env` of which `known`
+        says more; None where all are."""
+        for text in self.statements:
+            for relation in read_statement(text):
+                moved = Relation.of(relation.left.substitute(env), relation.op, relation.right.substitute(env))
+                by = (*moved.divisors, *(d.substitute(env) for d in relation.divisors))
+                if not isinstance(known.prover.prove(replace(moved, divisors=by), TIMEOUT_MS), Proved):
+                    return text
+        return None
 
     def example(self, names: Sequence[str], size: int, fixed: Mapping[str, int] | None = None) -> dict[str, int]:
         """Values of the variables `names` that are allowed together, about as large as `size` where that goes, with
