@@ -80,7 +80,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"weights": (3,)}, OptionError, "weights: chain has no argument 3; its arguments are a, b, v"),
     ({"weights": True}, OptionError, "weights=True: a list of argument names or positions is accepted"),
     ({"numerics": "fast"}, OptionError, "numerics='fast': one of exact, reassociate, approximate is accepted"),
-    ({"target": "tpu"}, OptionError, "target='tpu': one of a100, cpu, h100, h200, laptop, rtx4090, the path of a .json"),
+    ({"target": "tpu"}, OptionError, "target='tpu': one of a100, cpu, h100, h200, laptop, rtx4090, the path of"),
     ({"rules": "all"}, OptionError, "rules='all': a RuleSet is accepted"),
     ({"budget": 100}, OptionError, "budget=100: a Budget is accepted"),
     ({"progress": 3}, OptionError, "progress=3: a function (phase, nodes, matches) is accepted"),
