@@ -173,10 +173,10 @@ def scalar_out_of_right(a: Any, b: Any, s: Any) -> Any:
     return a @ (b * s), (a @ b) * s
 
 
-@_rule("a: m k, b: k n", both=True, tags=("matmul", "transpose"), numerics="exact", check=False)
-def matmul_of_transposes(a: Any, b: Any) -> Any:
-    """(A B)' = B' A'"""
-    return (a @ b).T, b.T @ a.T
+@_rule("a: *b m k, c: *b k n", both=True, tags=("matmul", "transpose"), numerics="exact", check=False)
+def matmul_of_transposes(a: Any, c: Any) -> Any:
+    """(A B)' = B' A', batch by batch"""
+    return op.swapaxes(a @ c, -1, -2), op.swapaxes(c, -1, -2) @ op.swapaxes(a, -1, -2)
 
 
 @_rule(
