@@ -46,9 +46,9 @@ def derivable(rule: Rule, others: RuleSet) -> bool:
 
 
 def reached(instance: Instance, others: RuleSet) -> bool:
-    roots = (*instance.left, *instance.right)
+    """Whether the other rules lead from the left side to the right one."""
     try:
-        with EGraph(roots, others, sizes_of(instance), given=known_of(instance)) as egraph:
+        with EGraph(instance.left, others, sizes_of(instance), given=known_of(instance)) as egraph:
             egraph.saturate(BUDGET)
             return all(egraph.same(a, b) for a, b in zip(instance.left, instance.right, strict=True))
     except RelaxEgError:

@@ -220,7 +220,10 @@ class EGraph:
         return Saturation(stop, nodes, peak, rounds, rules, seconds, tuple(self._left_out.values()))
 
     def same(self, a: Expr, b: Expr) -> bool:
-        """Whether two expressions that were inserted are in one class by now."""
+        """Whether two expressions are in one class by now; nodes they lack are put in."""
+        new = [e for e in postorder((a, b), stop=self.number.__contains__) if e not in self.number]
+        self.number |= {e: len(self.number) + i for i, e in enumerate(new)}
+        self._insert(new)
         try:
             self.engine.run([f"(check (= (node {self.number[a]}) (node {self.number[b]})))"])
         except EngineError:

@@ -70,12 +70,6 @@ def adapter_applies(x: Any, w: Any, a: Any, b: Any) -> Any:
     return x @ (w + a @ b), x @ w + (x @ a) @ b
 
 
-@_rule("x: *b k, w: k n, a: k r, b: r n, s:", both=True, tags=("matmul", "adapter"), check=False)
-def adapter_applies_scaled(x: Any, w: Any, a: Any, b: Any, s: Any) -> Any:
-    """x (W + (A B) s) = x W + ((x A) B) s"""
-    return x @ (w + (a @ b) * s), x @ w + ((x @ a) @ b) * s
-
-
 @_rule("w: m n, u: m r, v: r n, x: n", tags=("matmul",), check=False)
 def low_rank_update_times_vector(w: Any, u: Any, v: Any, x: Any) -> Any:
     """(W + U V) x = W x + U (V x)"""

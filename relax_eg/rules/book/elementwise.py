@@ -24,12 +24,6 @@ def times_one(x: Any) -> Any:
 
 
 @_rule("x: *b", phase="simplify", numerics="exact", check=False)
-def one_times(x: Any) -> Any:
-    """1 * x = x"""
-    return 1.0 * x, x
-
-
-@_rule("x: *b", phase="simplify", numerics="exact", check=False)
 def over_one(x: Any) -> Any:
     """x / 1 = x"""
     return x / 1.0, x
@@ -45,12 +39,6 @@ def minus_zero(x: Any) -> Any:
 def plus_zero(x: Any) -> Any:
     """x + 0 = x (not bit for bit: -0 + 0 is 0)"""
     return x + 0.0, x
-
-
-@_rule("x: *b", phase="simplify", check=False)
-def zero_plus(x: Any) -> Any:
-    """0 + x = x"""
-    return 0.0 + x, x
 
 
 @_rule("x: *b @ int32", phase="simplify", numerics="exact", check=False)
@@ -99,12 +87,6 @@ def plus_negative(x: Any, y: Any) -> Any:
 def minus_negative(x: Any, y: Any) -> Any:
     """x - -y = x + y"""
     return x - (-y), x + y
-
-
-@_rule("x: *b, y: *b", numerics="exact", check=False)
-def product_of_negatives(x: Any, y: Any) -> Any:
-    """(-x) * (-y) = x * y"""
-    return (-x) * (-y), x * y
 
 
 @_rule("x: *b, y: *b, z: *b", check=False)

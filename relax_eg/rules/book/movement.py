@@ -351,7 +351,7 @@ def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
                 doc=f"{name} broadcasts its operands itself",
                 phase="simplify",
                 numerics="exact",
-                tags=("broadcast",),
+                tags=("broadcast", "variants"),
                 check=False,
             )(function)
 
