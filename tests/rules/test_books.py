@@ -16,6 +16,7 @@ from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tup
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules import Claim, Condition, Instance, Rule, RuleSet, Word, default
+from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.domain import instances
 from relax_eg.shapes import Scope
@@ -117,6 +118,8 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "full_is_broadcast": ("v:", lambda v: op.broadcast_to(v, (3,))),
     "pad_by_nothing": ("x: n", lambda x: op.pad(x, [(0, 1)])),
     "slice_of_everything": ("x: 4", lambda x: op.strided_slice(x, (0,), (3,))),
+    "inverse_times_vector": ("a: n n, b: n", lambda a, b: (inverse(a), a @ b)),
+    "inverse_times_matrix": ("a: n n, b: n k", lambda a, b: (inverse(a), a @ b)),
     "weight_stored_transposed": ("x: b m k, w: b k n", lambda x, w: x @ w),
 }  # fmt: skip
 
