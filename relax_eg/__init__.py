@@ -8,7 +8,8 @@ from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
-from relax_eg.extract.profile import PROFILES, Profile
+from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple

@@ -17,6 +17,7 @@ from relax_eg.rules.book import (
     layout,
     movement,
     reduction,
+    sums,
     systems,
     values,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "layout",
     "movement",
     "reduction",
+    "sums",
     "systems",
     "values",
 ]

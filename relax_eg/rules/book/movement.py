@@ -192,17 +192,10 @@ def rows_of_transposes(x: Any, y: Any) -> Any:
     return op.concat([x.T, y.T], 0), op.concat([x, y], 1).T
 
 
-@_rule(
-    "x: *b, v:", attrs={"p": "permute_dims.axes"}, sizes="*l:b *h:b", numerics="exact", tags=("transpose", "pad"),
-    check=False,
-)  # fmt: skip
-def pad_of_transpose(x: Any, v: Any, p: Axes, l: Any, h: Any) -> Any:  # noqa: E741
-    """pad(transpose(x)) = transpose(pad(x))"""
-    if not _same_way(x, p):
-        return None
-    widths = [(l[p.index(a)], h[p.index(a)]) for a in range(x.ndim)]
-    left = op.pad(op.permute_dims(x, p), list(zip(l, h, strict=True)), v)
-    return left, op.permute_dims(op.pad(x, widths, v), p)
+@_rule("x: m n, v:", sizes="a b c d", numerics="exact", tags=("transpose", "pad"), check=False)
+def pad_of_transpose(x: Any, v: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """pad(X') = pad(X)', by the widths in the other order"""
+    return op.pad(x.T, [(a, b), (c, d)], v), op.pad(x, [(c, d), (a, b)], v).T
 
 
 # --- reshapes of reshapes: axes put together and taken apart ---
