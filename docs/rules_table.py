@@ -1,6 +1,6 @@
 """Writes docs/rules_table.md, the rules that ship by family, from their verdicts on file.
 
-    python -m docs.rules_table
+python -m docs.rules_table
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def table() -> str:
 def _lines() -> Iterator[str]:
     yield "# The rules that ship"
     yield ""
-    yield "Written by `python -m docs.rules_table`. A law counts once: its other direction and its variants over operators,"
-    yield "operands' sides or dtypes do not. *Proved* is for all sizes; what is not proved is tested, and says so."
+    yield "Written by `python -m docs.rules_table`. A law counts once: its other direction and its variants over"
+    yield "operators, operands' sides or dtypes do not. *Proved* is for all sizes; what is not proved is tested, and says so."
     yield ""
     yield "| family | laws | proved | tested | with contraction or reduction | of these proved | rules in all |"
     yield "|---|---|---|---|---|---|---|"

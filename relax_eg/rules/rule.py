@@ -67,8 +67,8 @@ class Rule:
     `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each
     `operator.attribute` whose values in the program it ranges over. `sizes`: size variables that attributes of the left
     side bind (slice bounds, say), `*t` for any number of them, `*t:b` for as many as block `*b` has axes; the function
-    gets each as a keyword, a `Dim` or a tuple of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a fixpoint, "algebra" for a few
-    rounds, "merge" once.
+    gets each as a keyword, a `Dim` or a tuple of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs:
+    "simplify" to a fixpoint, "algebra" for a few rounds, "merge" once.
     """
 
     name: str

@@ -62,9 +62,7 @@ def near_misses(instance: Instance) -> Iterator[tuple[Expr, ...]]:
             continue
         if e.dtype == "bool" or is_float(e.dtype) or e.dtype.startswith("int"):
             change = op.logical_not if e.dtype == "bool" else op.sin if is_float(e.dtype) else op.negative
-            yield _replaced(
-                instance.left, e, lambda args, e=e, change=change: change(call(e.op, args, dict(e.attrs)))
-            )
+            yield _replaced(instance.left, e, lambda args, e=e, change=change: change(call(e.op, args, dict(e.attrs))))
 
 
 def _replaced(roots: tuple[Expr, ...], old: Expr, new: Callable[[tuple[Expr, ...]], Expr]) -> tuple[Expr, ...]:

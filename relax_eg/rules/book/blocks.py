@@ -72,9 +72,7 @@ def kron_times_vector(a: Any, b: Any, x: Any) -> Any:
     return kron(a, b) @ x, op.reshape((a @ op.reshape(x, (n, q))) @ b.T, (m * p,))
 
 
-@_rule(
-    "a: m n, b: p q, c: n r, d: q s", when=("p >= 1", "q >= 1", "s >= 1"), tags=("matmul", "kron"), check=False
-)
+@_rule("a: m n, b: p q, c: n r, d: q s", when=("p >= 1", "q >= 1", "s >= 1"), tags=("matmul", "kron"), check=False)
 def product_of_krons(a: Any, b: Any, c: Any, d: Any) -> Any:
     """kron(A, B) kron(C, D) = kron(A C, B D)"""
     return kron(a, b) @ kron(c, d), kron(a @ c, b @ d)

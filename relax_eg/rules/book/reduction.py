@@ -118,7 +118,8 @@ def _of_moved(name: str) -> None:
     )(of_transpose)  # fmt: skip
     _rule(
         "x: *b m n", name=f"{name}_of_merged_axes", doc=f"{name}(reshape(x, m n)) = {name}(x, both axes)",
-        phase="simplify", when="n >= 1" if name == "sum" else ("m >= 1", "n >= 1"), tags=(name, "reshape", "variants"), check=False,
+        phase="simplify", when="n >= 1" if name == "sum" else ("m >= 1", "n >= 1"),
+        tags=(name, "reshape", "variants"), check=False,
     )(of_merged_axes)  # fmt: skip
     _rule(
         "x: *b 1 *c", attrs={"axis": f"{name}.axes"}, name=f"{name}_over_one",

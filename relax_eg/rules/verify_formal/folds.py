@@ -226,7 +226,7 @@ class Folds:
                 return x.args[0]
             case "abs" if isinstance(x, Apply) and x.fn in ("abs", "negative") and kind(x.dtype) in "if":
                 return Apply("abs", x.args)
-            case "abs" if isinstance(x, Apply) and x.fn == "multiply" and x.args[0] == x.args[1] and kind(x.dtype) == "f":
+            case "abs" if _is_square(x):
                 return x
             case "square":
                 return Apply("multiply", (x, x))
@@ -298,6 +298,10 @@ def _negated(s: Scalar) -> Scalar | None:
     return s.args[0] if isinstance(s, Apply) and s.fn == "negative" else None
 
 
+def _is_square(s: Scalar) -> bool:
+    return isinstance(s, Apply) and s.fn == "multiply" and s.args[0] == s.args[1] and kind(s.dtype) == "f"
+
+
 def _magnitude(s: Scalar) -> Scalar | None:
     return s.args[0] if isinstance(s, Apply) and s.fn == "abs" and kind(s.dtype) == "f" else None
 
@@ -320,8 +324,8 @@ _WIDER = {
     "bool": {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
              "float64"},
     "int8": {"int16", "int32", "int64"}, "int16": {"int32", "int64"}, "int32": {"int64"},
-    "uint8": {"uint16", "uint32", "uint64", "int16", "int32", "int64"}, "uint16": {"uint32", "uint64", "int32", "int64"},
-    "uint32": {"uint64", "int64"}, "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
+    "uint8": {"uint16", "uint32", "uint64", "int16", "int32", "int64"},
+    "uint16": {"uint32", "uint64", "int32", "int64"}, "uint32": {"uint64", "int64"}, "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
     "float32": {"float64"},
 }  # fmt: skip
 
