@@ -360,7 +360,8 @@ class RuleSet:
 
         `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
         `attrs`: attribute variables, `{"p": "permute_dims.axes"}`. `sizes`: further size variables, which attributes of
-        the left side bind: `"begin end"`, `"*begin:b *end:b"` for one each axis of block `*b`. `when`: conditions, e.g. `"m < n"`. `both`: also the
+        the left side bind: `"begin end"`, `"*begin:b *end:b"` for one each axis of block `*b`.
+        `when`: conditions, e.g. `"m < n"`. `both`: also the
         other direction, as rule `<name>_reversed`. `check=False` leaves the test to the first use.
         """
 

@@ -325,7 +325,8 @@ _WIDER = {
              "float64"},
     "int8": {"int16", "int32", "int64"}, "int16": {"int32", "int64"}, "int32": {"int64"},
     "uint8": {"uint16", "uint32", "uint64", "int16", "int32", "int64"},
-    "uint16": {"uint32", "uint64", "int32", "int64"}, "uint32": {"uint64", "int64"}, "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
+    "uint16": {"uint32", "uint64", "int32", "int64"}, "uint32": {"uint64", "int64"},
+    "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
     "float32": {"float64"},
 }  # fmt: skip
 
