@@ -248,7 +248,8 @@ class Folds:
                 return Apply("negative", (Apply(s.fn, (_need(_negated(x)), y)),))
             case "multiply" | "divide" if y is not None and _negated(y) is not None and kind(s.dtype) == "f":
                 return Apply("negative", (Apply(s.fn, (x, _need(_negated(y)))),))
-            case "maximum" | "minimum" if y is not None and isinstance(x, Apply) and x.fn == s.fn and y in x.args:
+            # With the same second operand, so that a tie of zeros is broken the same way twice.
+            case "maximum" | "minimum" if isinstance(x, Apply) and x.fn == s.fn and x.args[1] == y:
                 return x
             case "divide" if y is not None and _is(y, 1):
                 return x
