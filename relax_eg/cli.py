@@ -20,6 +20,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
 from relax_eg.rules import RuleSet
+from relax_eg.rules.parallel import verify_in
 
 app = typer.Typer(
     name="relax-eg",
@@ -213,12 +214,13 @@ def list_rules(
 @app.command()
 def verify(
     rules: Annotated[Path | None, typer.Argument(help="A rule file; the books that ship if left out.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
 ) -> None:
     """Check every rule again and print a table; ends with status 1 if one is refuted."""
 
     def action() -> None:
         with err.status("checking rules"):
-            report = rx.verify(rules if rules is not None else rx.rules.default)
+            report = verify_in(jobs or (2 if rules is None else 1), rules)
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
         if report.refuted:
             raise typer.Exit(1)
