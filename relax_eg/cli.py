@@ -24,6 +24,7 @@ from relax_eg.extract.foreign import METHODS, Extracted, egraph_of, extract, rea
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
 from relax_eg.rules import RuleSet
+from relax_eg.rules.parallel import verify_in
 
 app = typer.Typer(
     name="relax-eg",
@@ -145,6 +146,9 @@ def optimize(
     ] = None,
     at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
     bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
+    ] = None,
     weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
     rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
@@ -177,6 +181,7 @@ def optimize(
                 target=target,
                 at=read_sizes(at or [], "--at") or None,
                 bounds=read_bounds(bounds or []) or None,
+                assume=assume or (),
                 weights=tuple(weights or ()),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
@@ -213,12 +218,13 @@ def list_rules(
 @app.command()
 def verify(
     rules: Annotated[Path | None, typer.Argument(help="A rule file; the books that ship if left out.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
 ) -> None:
     """Check every rule again and print a table; ends with status 1 if one is refuted."""
 
     def action() -> None:
         with err.status("checking rules"):
-            report = rx.verify(rules if rules is not None else rx.rules.default)
+            report = verify_in(jobs or (2 if rules is None else 1), rules)
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
         if report.refuted:
             raise typer.Exit(1)

@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
-from relax_eg.errors import OptionError, RelaxEgError, ShapeError
+from relax_eg.errors import BoundsError, OptionError, RelaxEgError, ShapeError
 from relax_eg.extract.report import CostReport
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, np_dtype
@@ -24,6 +24,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.partition import Split, split
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.shapes import Scope
+from relax_eg.shapes.constraints import constraints_of_jax, dim_of_jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,25 @@ class Program:
                     yield f"`{name}` is declared {FACTS[fact].name}, but {found}"
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """The size variables' values, checked against signature and bounds."""
+        """The size variables' values, checked against signature, bounds and assumptions; where JAX traces for symbolic
+        sizes, these must be proved of them. BoundsError."""
         sizes = bind_sizes(self.name, self.params, shapes)
         if all(isinstance(n, int) for n in sizes.values()):
             self.scope.check(sizes, self.name)
+        else:
+            self._check_symbolic(sizes)
         return sizes
+
+    def _check_symbolic(self, sizes: Mapping[str, Any]) -> None:
+        scopes = {id(n.scope): str(n.scope) for n in sizes.values() if not isinstance(n, int)}
+        known = Scope.from_constraints(text for scope in scopes.values() for text in constraints_of_jax(scope))
+        broken = self.scope.unproved({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
+        if broken is not None:
+            at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+            raise BoundsError(
+                f"{self.name}(): `{broken}`, on which it was optimized, is not known of the symbolic sizes {at}\n"
+                "  accepted: jax.export.symbolic_shape(..., constraints=[...]) that say it"
+            )
 
     def result(self, value: Any) -> Any:
         """The function's result in the structure `fn` gives it."""
