@@ -9,13 +9,14 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import op
-from relax_eg.egraph import Budget, EGraph, Given, facts_of_functions
+from relax_eg.egraph import Budget, EGraph
 from relax_eg.egraph.facts import FactBase
 from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
 from relax_eg.rules.domain import instances
+from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.propagation import Known, closed, constant_has, needed
 from relax_eg.shapes import Scope
 
