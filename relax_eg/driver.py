@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
@@ -19,6 +20,7 @@ from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
+from relax_eg.explaining import explained
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, price_program
@@ -154,9 +156,10 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     # What was kept as written is walked only if somebody looks at it.
     variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
     tolerance = _TOLERANCES[options.numerics[-1]]
+    explain = functools.partial(explained, traced, options, chosen)
     if traced.in_steps:
-        return InSteps(program, (variant,), tolerance, traced.module)
-    return Optimized(program, (variant,), options.weights, tolerance)
+        return InSteps(program, (variant,), tolerance, traced.module, explain)
+    return Optimized(program, (variant,), options.weights, tolerance, explain)
 
 
 def _search(traced: Source, options: Options, place: Place | None) -> Found:

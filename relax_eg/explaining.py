@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from relax_eg.backend.lower import library_call
-from relax_eg.cache import Found
+from relax_eg.errors import ExplanationError
 from relax_eg.explain.replay import derive
 from relax_eg.explain.result import Derivation, Part, mentioned
-from relax_eg.explain.steps import Equation, ExplanationError
+from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
 from relax_eg.frontends import Source
 from relax_eg.ir.expr import Expr
@@ -18,17 +18,17 @@ from relax_eg.rules.propagation import Known
 from relax_eg.units import Searched, Units
 
 
-def explained(traced: Source, options: Options, found: Found) -> Explanation:
-    """How the chosen program follows from the one as written, replayed.
+def explained(traced: Source, options: Options, chosen: Module | None) -> Explanation:
+    """How the `chosen` program (None: kept as written) follows from the one as written, replayed.
 
     ExplanationError where the search comes to another program this time (the clock may have stopped either), or where a
     step of the derivation does not hold.
     """
-    if found.module is None:
+    if chosen is None:
         return Explanation(_nothing(traced, options), None)
     units = Units(traced.module, options, record=True)
     again = units.run({leaf.name for leaf in traced.leaves if leaf.argument in options.weights})
-    if again != found.module:
+    if again != chosen:
         raise ExplanationError(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"

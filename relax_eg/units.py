@@ -11,6 +11,8 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from relax_eg.backend.lower import run_function
@@ -28,6 +30,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
+from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.shapes import Dim, Scope
 
@@ -128,6 +131,7 @@ class Units:
         """`function` with the cheapest values. Where some parameters are the `same` at every step, also the form that
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
+        sources = dict(function.sources)
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
@@ -135,14 +139,25 @@ class Units:
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
+            forms, made = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
+            sources = {**{e: self._origin(rule) for e, rule in made.items()}, **sources}
             if len(new) > 1 and len(function.blocks) == 1:
                 self._outside[function.name] = replace(function, blocks=(new[1],))
-        return replace(function, blocks=tuple(blocks))
+        return replace(function, blocks=tuple(blocks), sources=MappingProxyType(sources))
+
+    def _origin(self, rule: str) -> str:
+        """What is said, where the user's source line would stand, of an expression that a rule made."""
+        rules = self.options.rules
+        found = rules[rule] if rule not in self._schemas else self._schemas[rule]
+        return f"by {rule}, {found.where}"
+
+    @cached_property
+    def _schemas(self) -> dict[str, Schema]:
+        return {s.name: s for s in self.options.rules.schemas}
 
     def _choices(
         self,
@@ -153,7 +168,9 @@ class Units:
         same: set[str],
         once: float | None,
         known: Given,
-    ) -> list[list[Expr]]:
+    ) -> tuple[list[list[Expr]], dict[Expr, str]]:
+        """The block's values: the cheapest and, where something is the `same` at every step, those that are when that
+        is nearly free. Also which rule made which expression of the cheapest."""
         options = self.options
         roots = [b.value for b in block.bindings]
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
@@ -180,7 +197,7 @@ class Units:
         if same:
             apart = cheapest(read.graph, read.decode, same, models, once)
             values.append(read.decode(apart.choice))
-        return values
+        return values, read.makers(selection.choice)
 
     def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
         """`binding` with an assumed size for variables of the function that the entry does not have."""

@@ -17,6 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
+from relax_eg.explain.certificate import Certificate
+from relax_eg.explain.text import Explanation
 from relax_eg.extract.report import CostReport
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, np_dtype
@@ -249,8 +251,15 @@ class Optimized:
     """
 
     def __init__(
-        self, program: Program, variants: tuple[Variant, ...], weights: tuple[str, ...], tolerance: float
+        self,
+        program: Program,
+        variants: tuple[Variant, ...],
+        weights: tuple[str, ...],
+        tolerance: float,
+        explained: Callable[[], Explanation],
     ) -> None:
+        self._explained = explained
+        self._explanation: Explanation | None = None
         self._program = program
         self.variants = variants
         self._weights = weights
@@ -347,6 +356,22 @@ class Optimized:
         theirs = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
         found = compared(self(*args, **kwargs), theirs, self._tolerance)
         return replace(found, passed=found.passed and not broken, violations=broken)
+
+    def explain(self) -> Explanation:
+        """How the chosen program follows from the one as written, step by step; printed, it reads like a proof.
+
+        The search is done over with every match on record, and the derivation is replayed: conditions are proved again,
+        and every expression is evaluated by the reference interpreter. ExplanationError where a step does not hold, or
+        where none is found.
+        """
+        if self._explanation is None:
+            self._explanation = self._explained()
+        return self._explanation
+
+    def certificate(self) -> Certificate:
+        """The derivation as plain data: `.save(path)` writes it, `relax-eg verify --certificate` checks it without the
+        search. Raises what `explain` raises."""
+        return self.explain().certificate()
 
     def __repr__(self) -> str:
         r = self.report

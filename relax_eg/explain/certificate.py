@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Part
-from relax_eg.explain.steps import Equation, ExplanationError, Goal, Inside, Rewritten, Step, equation
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
 from relax_eg.ir.expr import CALL_TIR, ConstantData, Expr, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.errors import BoundsError, OperatorError, ShapeError
+from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.record import signature
 from relax_eg.explain.result import Derivation, Libraries, Part, mentioned
-from relax_eg.explain.steps import Equation, ExplanationError, Goal, Inside, Rewritten, equation
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
 from relax_eg.explain.values import compared, draw, stand_in
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, VAR, Expr, postorder, tuple_

@@ -180,6 +180,19 @@ class Closure:
             found.append((x, edge[0], edge[1]))
         return found + back[::-1]
 
+    def congruent(self, a: Expr, b: Expr) -> Inside | None:
+        """The step from `a` to `b` by their operands alone, where these are equal."""
+        x, y = self.number[a], self.number[b]
+        if self._signatures[x] != self._signatures[y] or len(a.args) != len(b.args):
+            return None
+        pairs = self._inner(x, y)
+        if any(self.find(p) != self.find(q) for p, q in pairs):
+            return None
+        for p, q in pairs:
+            self.goal(self.terms[p], self.terms[q])
+        step = self._step(x, y, None)
+        return step if isinstance(step, Inside) else None
+
     def _inner(self, x: int, y: int) -> list[tuple[int, int]]:
         pairs = zip(self.terms[x].args, self.terms[y].args, strict=True)
         return [(self.number[a], self.number[b]) for a, b in pairs if a is not b]

@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from relax_eg.errors import OperatorError
+from relax_eg.errors import ExplanationError, OperatorError
 from relax_eg.explain.closure import Closure
 from relax_eg.explain.record import LEAVES, Firing, Recording, Signature, signature
-from relax_eg.explain.steps import Equation, ExplanationError, Goal, equation, with_sizes_of
+from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order, with_sizes_of
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr
 from relax_eg.ops import TABLE
 from relax_eg.rules.conditions import Claim, OnValue, ValueTest
 
 Holds = Callable[[OnValue, Expr], bool]
+
+# Derivations of more goals, and goals of more steps, are left as they were found.
+_SHORTENED = 4000
+_LONGEST_WAY = 12
 
 
 def derive(
@@ -46,7 +50,30 @@ def derive(
         pending = [m for m in pending if not m.done]
         if closure.changes == before and not learned:
             raise ExplanationError(_gap(closure, pairs))
-    return [closure.goal(a, b) for a, b in pairs]
+    results = [closure.goal(a, b) for a, b in pairs]
+    _shorten(closure, results)
+    return results
+
+
+def _shorten(closure: Closure, results: Sequence[Goal]) -> None:
+    """Where steps of a goal go the long way round, only operands having changed in the end, change only these."""
+    goals = goals_in_order(results)
+    for goal in goals if len(goals) <= _SHORTENED else ():
+        places = [goal.start, *(to for _, to in goal.steps)]
+        spans = [(i, j) for i in range(len(places)) for j in range(i + 2, len(places))]
+        for i, j in sorted(spans, key=lambda span: span[0] - span[1]) if len(places) <= _LONGEST_WAY else ():
+            step = closure.congruent(places[i], places[j])
+            if step is None:
+                continue
+            instead = [g for g in step.operands if g is not None]
+            below = goals_in_order(instead)
+            # What the operands' goals stand on must not be this very goal.
+            if goal in below:
+                continue
+            now = Goal(places[i], places[j], goal.steps[i:j])
+            if len(equations_of(below)) < len(equations_of(goals_in_order([now]))):
+                goal.steps[i:j] = [(step, places[j])]
+                break
 
 
 def _gap(closure: Closure, pairs: Sequence[tuple[Expr, Expr]]) -> str:

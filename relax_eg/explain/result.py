@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from relax_eg.explain.steps import Equation, ExplanationError, Goal, equations_of, goals_in_order
+from relax_eg.errors import ExplanationError
+from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
 from relax_eg.ir.calls import callees_first, inlined
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, FUNCTION, TUPLE_GET, Expr, node, postorder, tuple_, tuple_get

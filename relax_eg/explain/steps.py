@@ -11,16 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import substitute
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ops import TABLE, call
 from relax_eg.rules import Instance, Rule, Schema
 from relax_eg.shapes import Dim
-
-
-class ExplanationError(RelaxEgError):
-    """A program that cannot be explained, or an explanation that does not hold: which step, and why."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -75,6 +75,8 @@ class Explanation:
         count = len(self.steps)
         yield f"{d.name}: {count} step{'' if count == 1 else 's'} from the program as written to the one chosen"
         yield f"replayed: {self.replayed}"
+        if not count:
+            yield "what is computed is what was written; the gain is in what runs once, ahead of the calls, on weights alone"
         names = {f.name for f in d.written}
         for f in d.shared:
             if f.name not in names:
