@@ -20,6 +20,7 @@ from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
+from relax_eg.why import WhyNot, why_not
 
 try:
     __version__ = _version("relax-eg")
@@ -51,6 +52,7 @@ __all__ = [
     "Tuple",
     "Unknown",
     "Variant",
+    "WhyNot",
     "cache",
     "errors",
     "jit",
@@ -62,4 +64,5 @@ __all__ = [
     "rules",
     "trace",
     "verify",
+    "why_not",
 ]

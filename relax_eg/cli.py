@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | rules | verify | prove | cache`."""
+"""The command line: `relax-eg optimize | rules | verify | why-not | prove | cache`."""
 
 from __future__ import annotations
 
@@ -229,6 +229,37 @@ def verify(
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
         if report.refuted:
             raise typer.Exit(1)
+
+    run(action)
+
+
+@app.command(name="why-not")
+def why_not(
+    rule: Annotated[str, typer.Argument(help="The name of a rule.")],
+    function: Annotated[str, typer.Argument(help="The function, as file.py:name.")],
+    spec: Annotated[list[str] | None, typer.Option("--spec", help="One per argument, as for optimize.")] = None,
+    at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
+    bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
+    weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
+    rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
+    target: Annotated[str, typer.Option("--target", help="Device profile.")] = "cpu",
+    numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
+) -> None:
+    """Print why a rule did not fire in a function: the nearest match, and what failed there."""
+
+    def action() -> None:
+        found = rx.why_not(
+            rule,
+            load_object(function),
+            *(spec or []),
+            rules=read_rules(rules),
+            target=target,
+            at=read_sizes(at or [], "--at") or None,
+            bounds=read_bounds(bounds or []) or None,
+            weights=tuple(weights or ()),
+            numerics=numerics,  # type: ignore[arg-type]
+        )
+        out.print(str(found), markup=False, highlight=False, soft_wrap=True)
 
     run(action)
 

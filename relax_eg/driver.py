@@ -76,7 +76,7 @@ def optimize(
     """
     check_kinds(rules, at, bounds, weights, facts, budget, progress)
     with _collector_paused():
-        traced = _traced(program, specs, kwspecs, bounds)
+        traced = traced_program(program, specs, kwspecs, bounds)
     limits = budget or Budget()
     options = read_options(traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing)
     started = time.perf_counter()
@@ -111,12 +111,13 @@ def _collector_paused() -> Generator[None]:
                 gc.enable()
 
 
-def _traced(
+def traced_program(
     program: Callable[..., Any] | Module,
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
     bounds: Bounds | None,
 ) -> Source:
+    """A function or module as what is optimized. TraceError, SpecError, OptionError."""
     # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
     decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
@@ -205,6 +206,11 @@ def _prices(
 
 def _model(module: Module, binding: Sizes, options: Options) -> WholeCost:
     return WholeCost(options.profile, binding, {f.name: f for f in module})
+
+
+def pays(written: Module, candidate: Module, weights: set[str], options: Options) -> bool:
+    """Whether a program is chosen over the one as written."""
+    return _pays([_prices(written, candidate, weights, b, options) for b in options.bindings])
 
 
 def _pays(prices: Sequence[tuple[ProgramCost, ProgramCost]]) -> bool:

@@ -12,12 +12,14 @@ from relax_eg.explain.result import Derivation, Libraries, Part
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, instantiated
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
+from relax_eg.ir.module import Function
 from relax_eg.ops import TABLE
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
 
 _LONGEST_PROGRAM = 14  # lines of a program that is shown in full
+_MOST_OPERANDS = 6
 _SMALL = 40  # characters of a value that is shown where it stands
 
 
@@ -76,12 +78,17 @@ class Explanation:
         yield f"{d.name}: {count} step{'' if count == 1 else 's'} from the program as written to the one chosen"
         yield f"replayed: {self.replayed}"
         if not count:
-            yield "what is computed is what was written; the gain is in what runs once, ahead of the calls, on weights alone"
+            yield (
+                "what is computed is what was written; the gain is in what runs once, ahead of the calls, on weights alone"
+            )
         names = {f.name for f in d.written}
         for f in d.shared:
             if f.name not in names:
                 calls = sum(f.name in functions_of(e) for g in d.shared for e in g.expressions())
-                yield f"\na block that is repeated becomes function `{f.name}`, called {calls} times; inlining the calls gives it back"
+                yield (
+                    f"\na block that is repeated becomes function `{f.name}`, called {calls} times; "
+                    "with the calls inlined it is the program as written"
+                )
         parts: dict[str, list[Line]] = {}
         for line in self.steps:
             parts.setdefault(line.function, []).append(line)
@@ -111,12 +118,12 @@ class Explanation:
         return {e.rule.name: e.rule for p in self.derivation.parts for e in p.equations}
 
 
-def _program(function: object) -> Iterator[str]:
+def _program(function: Function) -> Iterator[str]:
     lines = str(function).splitlines()
     if len(lines) <= _LONGEST_PROGRAM:
         yield from (f"    {x}" for x in lines)
     else:
-        yield f"    {lines[0]}  ... {len(lines)} lines"
+        yield f"    a function of {len(lines)} lines"
 
 
 @dataclass
@@ -145,8 +152,9 @@ class _Names:
 def _text(e: Expr) -> str:
     """One expression over few others, functions of the module by name."""
     if any(x.op == FUNCTION for x in e.args) or (e.op not in TABLE and e.args):
-        args = ", ".join(str(a.attr("name")) if a.op in (FUNCTION, VAR) else a.op for a in e.args)
-        return f"{e.op}({args})"
+        args = [str(a.attr("name")) if a.op in (FUNCTION, VAR) else f"{a.op}(...)" for a in e.args]
+        shown = args if len(args) <= _MOST_OPERANDS else [*args[:_MOST_OPERANDS], "..."]
+        return f"{e.op}({', '.join(shown)})"
     return expression_text(e)
 
 
