@@ -190,14 +190,15 @@ class Units:
             if rule:
                 made[rule] = made.get(rule, 0) + 1
         self.outcomes.append(Outcome(saturation, made))
-        values = [read.decode(selection.choice)]
+        chosen, makers = read.decode_with_rules(selection.choice)
+        values = [chosen]
         if kept is not None:
             equal = tuple(roots), tuple(values[0]), tuple(alternatives)
             self.searched.append(Searched(*place, *equal, scope, known, kept))
         if same:
             apart = cheapest(read.graph, read.decode, same, models, once)
             values.append(read.decode(apart.choice))
-        return values, read.makers(selection.choice)
+        return values, makers
 
     def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
         """`binding` with an assumed size for variables of the function that the entry does not have."""

@@ -138,7 +138,8 @@ class _Answer:
         lines = dict.fromkeys(source for source, _, _ in places)
         source, match = (places[0][0], places[0][1]) if places else ("", "")
         rest = [x for x in lines if x != source]
-        reasons = [f"also at {', '.join(rest[:_MOST_PLACES])}" + (", ..." if len(rest) > _MOST_PLACES else "")] if rest else []
+        more = ", ..." if len(rest) > _MOST_PLACES else ""
+        reasons = [f"also at {', '.join(rest[:_MOST_PLACES])}{more}"] if rest else []
         if not self.gained:
             reasons.append("but the program it is part of is not predicted to gain 5%, so what was written runs")
         elif not self.named:
@@ -207,9 +208,11 @@ class _Answer:
                 best = found, nearest, s
         if best is None:
             wanted = sorted(rule.left_operators)
-            there = {op for s in self.units.searched for e in postorder(s.written) for op in (e.op,)}
-            missing = [f"`{op}`" for op in wanted if op not in there] or [f"`{op}`" for op in wanted]
-            return WhyNot(rule, "no match", "", "", (f"the program has no {', '.join(missing)}, which its left side needs",))
+            there = {e.op for s in self.units.searched for e in postorder(s.written)}
+            missing = ", ".join(f"`{op}`" for op in wanted if op not in there)
+            why = f"the program has no {missing}, which its left side needs"
+            formed = "its left side cannot be formed at the ranks, dtypes and attributes of the program"
+            return WhyNot(rule, "no match", "", "", (why if missing else formed,))
         found, nearest, s = best
         reasons = found.problems or [self._unexplained()]
         shown = nearest.graph.shown[found.root]
@@ -253,4 +256,3 @@ def _root(f: Firing, graph: Graph) -> int:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
-

@@ -34,7 +34,8 @@ ROOMS: dict[str, set[str]] = {
     "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.report"},
     "frontends": {"ir", "ops", "tir", "shapes"},
 }
-CONDUCTORS = {"driver", "options", "units", "cache", "jit", "explaining", "why", "cli", "__init__", "__main__"}  # may import everything
+# May import everything.
+CONDUCTORS = {"driver", "options", "units", "cache", "jit", "explaining", "why", "cli", "__init__", "__main__"}
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {

@@ -31,13 +31,13 @@ class Dump:
     @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
         """The roots' expressions when class `c` is computed by candidate `choice[c]`. The choice must be acyclic."""
-        done = self._built(choice)
-        return [done[r] for r in self.graph.roots]
+        return self.decode_with_rules(choice)[0]
 
-    def makers(self, choice: Sequence[int]) -> dict[Expr, str]:
-        """Of the expressions that a choice builds, those that a rule made, and which."""
-        made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in self._built(choice).items()}
-        return {e: rule for e, rule in made.items() if rule}
+    def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str]]:
+        """As `decode`; and of the expressions that a rule made, which."""
+        done = self._built(choice)
+        made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
+        return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}
 
     def _built(self, choice: Sequence[int]) -> dict[int, Expr]:
         """The expressions of the classes that the roots need, operands first."""

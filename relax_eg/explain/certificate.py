@@ -81,7 +81,8 @@ class Certificate:
         except (OSError, ValueError) as e:
             raise ExplanationError(f"{path} is no certificate: {e}") from None
         if not isinstance(data, dict) or data.get("format") != "relax-eg certificate":
-            raise ExplanationError(f"{path} is no certificate: a file that `best.certificate().save(path)` wrote is accepted")
+            accepted = "a file that `best.certificate().save(path)` wrote is accepted"
+            raise ExplanationError(f"{path} is no certificate: {accepted}")
         return Certificate(data)
 
     def verify(self, rules: RuleSet) -> Replay:
@@ -201,7 +202,7 @@ class _Reader:
     def __init__(self, data: Mapping[str, Any], rules: RuleSet) -> None:
         self.data = data
         self.rules = rules
-        self.schemas = {s.name: s for s in rules.schemas}
+        self.known: dict[str, Rule | Schema] = {r.name: r for r in (*rules, *rules.schemas)}
         module = unpack(data["programs"], base64.b64decode(data["constants"]), _Outside())
         self.kinds: dict[str, list[Function]] = {}
         for f in module:
@@ -235,9 +236,9 @@ class _Reader:
 
     def _rule(self, data: Mapping[str, Any]) -> Rule | Schema:
         name = data["rule"]
-        found = self.schemas.get(name) or (self.rules[name] if name in self.rules else None)
+        found = self.known.get(name)
         if found is None:
-            raise ExplanationError(f"the certificate uses rule `{name}`, which is not among the rules; --rules adds a file")
+            raise ExplanationError(f"the certificate uses rule `{name}`, which no rule file that was given has")
         if content_hash(found) != data["content"]:
             raise ExplanationError(
                 f"rule `{name}` ({found.where}) does not say what the rule of this name said that the certificate uses"
@@ -266,5 +267,3 @@ class _Reader:
 
 def _without_kinds(text: str) -> str:
     return re.sub(r'R\.foreign\("\w+", _\)', "R.foreign", text)
-
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.record import signature
 from relax_eg.explain.result import Derivation, Libraries, Part, mentioned
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
-from relax_eg.explain.values import compared, draw, stand_in
+from relax_eg.explain.values import compared, draw, stand_in, tells
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function, Module
@@ -206,6 +205,7 @@ class _Check:
         functions = mentioned(terms, self.derivation.functions)
         body = Function("terms", tuple(reads), (), tuple_(terms))
         module = Module((body, *functions.values()))
+        told: set[int] = set()
         for seed in _SEEDS:
             try:
                 given, sizes = draw(body, self.scope, self.facts, seed)
@@ -216,13 +216,21 @@ class _Check:
                 return
             self.found.sizes.append(sizes)
             of = dict(zip(terms, values, strict=True))
-            for a, b, e in pairs:
+            for i, (a, b, e) in enumerate(pairs):
+                if tells(of[a]):
+                    told.add(i)
                 near = [of[x] for x in (() if e is None else e.operands)]
                 problem = compared(of[a], of[b], self.loosest if e is None else e.rule.numerics, near)
                 if problem:
                     at = ", ".join(f"{k}={v}" for k, v in sizes.items())
                     raise self.fail(e, f"the values differ at {at or 'its sizes'}: {problem}")
-        self.found.compared += len(pairs)
+        self.found.compared += len(told)
+        for i in range(len(pairs)):
+            if i not in told:
+                rule = pairs[i][2]
+                what = f"step by rule `{rule.rule.name}`" if rule is not None else "a result"
+                why = "has no finite values where it was tried"
+                self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
 
     def _pairs(self, opaque: bool) -> list[tuple[Expr, Expr, Equation | None]]:
         """Expressions that are said to be equal: each with the rule that says so, None for a whole goal."""

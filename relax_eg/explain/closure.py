@@ -218,4 +218,3 @@ def sizes_that_differ(a: Expr, b: Expr) -> list[tuple[Dim, Dim]]:
         elif isinstance(x, tuple) and isinstance(y, tuple):
             todo += zip(x, y, strict=True)  # type: ignore[reportUnknownArgumentType]
     return list(found)
-

@@ -10,7 +10,6 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.explain.record import LEAVES, Recording, leaf_signature, signature_of
-from relax_eg.explain.steps import with_sizes_of
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get, var
 from relax_eg.ops import TABLE, call
@@ -19,7 +18,7 @@ from relax_eg.rules.conditions import WORDS, Guard, key_of
 from relax_eg.rules.domain import instances
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.propagation import Known
-from relax_eg.shapes import Dim, Proved, Refuted, Scope, prove
+from relax_eg.shapes import Dim, Proved, Scope, prove
 
 _MOST_INSTANCES = 256
 _MOST_ROWS = 8  # nodes of one operator in a class that are looked at
@@ -254,22 +253,22 @@ class Nearest:
     def _guards(self, at: Attempt) -> Iterable[str]:
         """The conditions that do not hold of a whole match."""
         values = {name: self.graph.shown[c] for name, c in at.bound.items()}
-        for g in at.instance.guards:
-            why = self._guard(g, values, at.sizes)
+        for said, g in zip(self.rule.when, at.instance.guards, strict=True):
+            why = self._guard(said, g, values, at.sizes)
             if why:
                 yield why
 
-    def _guard(self, g: Guard, values: Mapping[str, Expr], sizes: Mapping[str, Dim]) -> str:
+    def _guard(self, said: str, g: Guard, values: Mapping[str, Expr], sizes: Mapping[str, Dim]) -> str:
         if isinstance(g, Condition):
-            text = f"{with_sizes_of(g.left, dict(sizes))} {g.op} {with_sizes_of(g.right, dict(sizes))}"
-            answer = prove(text, self.scope)
-            kind = "is refuted" if isinstance(answer, Refuted) else "is not proved"
-            return "" if isinstance(answer, Proved) else f"its condition {g} {kind}: {text} is {answer}"
+            left, right = g.left.substitute(dict(sizes)), g.right.substitute(dict(sizes))
+            answer = prove(f"{left} {g.op} {right}", self.scope)
+            used = ", ".join(f"{v} = {sizes[v]}" for v in sorted(g.left.variables | g.right.variables))
+            return "" if isinstance(answer, Proved) else f"its condition {said}, with {used}: {answer}"
         if isinstance(g, InOrder):
             shown = ", ".join(self.text(self.graph.class_of.get(values[n], -1), values[n]) for n in g.names)
             ordered = all(values[n].op == VAR for n in g.names)
             why = "they are met in another order" if ordered else "not all are inputs of the program"
-            return f"its condition {g}: {shown}: {why}, or no neighbours below one operand"
+            return f"its condition {said}: {shown}: {why}, or no neighbours below one operand"
         value = values[g.name]
         shown = self.text(-1, value)
         if isinstance(g, Claim):
@@ -277,10 +276,12 @@ class Nearest:
                 return ""
             fact = g.fact.replace("_", " ")
             hint = f"; facts={{{shown!r}: {fact!r}}} declares it" if value.op == VAR else ""
-            return f"its condition {g}: {shown} is not known to be {fact}{hint}"
+            return f"its condition {said}: {shown} is not known to be {fact}{hint}"
         if isinstance(g, ValueTest):
-            return "" if self.known.has(value, key_of(g)) else f"its condition {g}: {shown} is no constant of which it holds"
-        return f"its condition {g}: {WORDS[g.word]}; {shown} is not such"
+            if self.known.has(value, key_of(g)):
+                return ""
+            return f"its condition {said}: {shown} is no constant of which it holds"
+        return f"its condition {said}: {WORDS[g.word]}; {shown} is not such"
 
     def text(self, c: int, e: Expr | None = None) -> str:
         """A class as text: a name, or an operator on few things."""

@@ -99,8 +99,7 @@ class _Match:
         """What it says of expressions that are there now and were not before."""
         instance = self.firing.instance
         parts = {
-            str(p.attr("name")): closure.parts(c)
-            for p, c in zip(instance.params, self.firing.operands, strict=True)
+            str(p.attr("name")): closure.parts(c) for p, c in zip(instance.params, self.firing.operands, strict=True)
         }
         if not all(parts.values()):
             return
@@ -173,4 +172,3 @@ class _Match:
                     return None
                 found[p] = shown
         return [found[p] for p in instance.params]
-

@@ -43,7 +43,7 @@ class Derivation:
     """From a program as written to the one chosen for it.
 
     `written`: the program; `shared`: the same with repeated blocks as calls; `chosen`: what was chosen; `functions`:
-    every function that a step mentions, as chosen; `parts`: why each block of `shared` equals that of `functions`, where
+    every function that a step mentions, as chosen; `parts`: why each block of `shared` equals that of `functions` where
     it is another; `rules`: those that were allowed, `numerics`: their classes; `scope` and `facts`: what is known of
     the sizes and of the values of the entry's parameters; `sources`: lines of the user's file.
     """
@@ -112,7 +112,7 @@ class Derivation:
             if f.name not in names:
                 made[f.name] = plain
             elif plain != self.written[f.name]:
-                raise ExplanationError(f"{self.name}: `{f.name}` is not as written once its repeated blocks are inlined")
+                raise ExplanationError(f"{self.name}: with repeated blocks inlined `{f.name}` is not as written")
         if missing := names - {f.name for f in self.shared}:
             raise ExplanationError(f"{self.name}: `{min(missing)}` of the program as written is missing")
         if self.written.main.name != self.shared.main.name:

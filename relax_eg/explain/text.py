@@ -78,9 +78,8 @@ class Explanation:
         yield f"{d.name}: {count} step{'' if count == 1 else 's'} from the program as written to the one chosen"
         yield f"replayed: {self.replayed}"
         if not count:
-            yield (
-                "what is computed is what was written; the gain is in what runs once, ahead of the calls, on weights alone"
-            )
+            yield "what is computed is what was written;"
+            yield "the gain is in what runs once, ahead of the calls, on weights alone"
         names = {f.name for f in d.written}
         for f in d.shared:
             if f.name not in names:
@@ -144,7 +143,8 @@ class _Names:
 
     def _small(self, e: Expr) -> str:
         """`e` on operands that have names; others are not shown."""
-        args = [a if a.op in (VAR, CONSTANT, FUNCTION) else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
+        plain = (VAR, CONSTANT, FUNCTION)
+        args = [a if a.op in plain else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
         whole = _text(e) if len(postorder((e,))) <= 8 else ""
         return whole if whole and len(whole) <= _SMALL else _text(node(e.op, args, e.attrs, e.annotation))
 
@@ -180,7 +180,8 @@ def _in_order(part: Part, sources: Mapping[Expr, str]) -> Iterator[tuple[Rewritt
     met: set[Goal] = set()
     shown: set[tuple[Equation, int]] = set()
     for root in part.results:
-        stack = [iter([(Inside((root,), ()), root.end, "")])]
+        first: list[tuple[Rewritten | Inside, Expr, str]] = [(Inside((root,), ()), root.end, "")]
+        stack: list[Iterator[tuple[Rewritten | Inside, Expr, str]]] = [iter(first)]
         while stack:
             found = next(stack[-1], None)
             if found is None:
@@ -217,5 +218,3 @@ def _sides(e: Equation, result: int, names: _Names) -> tuple[str, str]:
     pair = e.instance.left[result], e.instance.right[result]
     left, right = map(expression_text, instantiated(pair, env, dict(e.sizes)))
     return left, right
-
-

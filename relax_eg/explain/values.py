@@ -65,8 +65,8 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int) -> Array:
         return rng.random(shape) < 0.7
     if kind.kind in "iu":
         return rng.integers(0, 2, shape).astype(kind)  # they may be indices, or say how often a loop runs
-    # Positive ones first: all logarithms and roots have values there.
-    made = rng.uniform(0.5, 1.5, shape) if seed == 0 else rng.normal(size=shape)
+    # Positive ones first: all logarithms and roots have values there. Then small ones, with which loops stay finite.
+    made = rng.uniform(0.5, 1.5, shape) if seed == 0 else 0.1 * rng.normal(size=shape)
     if kind.kind == "c":
         made = made + 1j * rng.normal(size=shape)
     return np.asarray(made).astype(kind)
@@ -91,8 +91,18 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
         return _most_different(x, y)
     scale = max([float(np.max(np.abs(v[finite]), initial=0.0)) for v in (p, q)] + [_largest(v) for v in near])
     eps = float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and its like
-    apart = float(np.max(np.abs(p - q)[finite], initial=0.0))
+    apart = float(np.max(np.abs(p[finite] - q[finite]), initial=0.0))
     return "" if apart <= _ROUNDING[numerics] * eps * scale else _most_different(x, y)
+
+
+def tells(value: Any) -> bool:
+    """Whether a value says anything when it is compared: it is not all NaN and infinite."""
+    if isinstance(value, tuple):
+        return any(map(tells, value)) or not value  # type: ignore[reportUnknownArgumentType]
+    array = np.asarray(value)
+    if array.dtype.names or array.dtype.kind not in "fcV" or not array.size:
+        return True
+    return bool(np.isfinite(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)).any())
 
 
 def _largest(value: Any) -> float:
