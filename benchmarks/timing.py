@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +18,7 @@ import jax
 import numpy as np
 from scipy.stats import binom
 
-SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
-FEWEST_ROUNDS, MOST_ROUNDS = 9, 201
+from relax_eg.measure.timing import interleaved
 
 
 @dataclass(frozen=True)
@@ -61,18 +58,7 @@ class Timings:
 
 def measure(calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, seed: int = 0) -> Timings:
     """Times all `calls`, interleaved, for about `seconds` in all; each is called without arguments and waited for."""
-    repeats = {name: _repeats(call) for name, call in calls.items()}
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    shuffle = random.Random(seed).shuffle
-    end = time.perf_counter() + seconds
-    for done in range(MOST_ROUNDS):
-        if done >= FEWEST_ROUNDS and time.perf_counter() > end:
-            break
-        shuffle(order)
-        for name in order:
-            samples[name].append(_sample(calls[name], repeats[name]))
-    return Timings({name: np.array(times) for name, times in samples.items()})
+    return Timings(interleaved(calls, seconds, seed))
 
 
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
@@ -102,20 +88,6 @@ def machine() -> str:
         f"{device.platform} ({device.device_kind}), {_cores()} cores, jax {jax.__version__}; "
         f"float32, {precision} matmul precision, row-major arrays, {options}"
     )
-
-
-def _sample(call: Callable[[], Any], repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        jax.block_until_ready(call())
-    return (time.perf_counter() - start) / repeats
-
-
-def _repeats(call: Callable[[], Any]) -> int:
-    # The first call compiles; of the next ones the quickest tells how many fit into a sample.
-    jax.block_until_ready(call())
-    once = min(_sample(call, 1) for _ in range(3))
-    return max(1, math.ceil(SAMPLE_SECONDS / once))
 
 
 def _cores() -> int:

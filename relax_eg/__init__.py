@@ -7,10 +7,11 @@ from relax_eg import cache, errors, ops, rules
 from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
-from relax_eg.errors import ExplanationError, RelaxEgError
+from relax_eg.errors import RelaxEgError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
-from relax_eg.extract.profile import PROFILES, Profile
+from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple
@@ -35,7 +36,6 @@ __all__ = [
     "Check",
     "CostReport",
     "Explanation",
-    "ExplanationError",
     "Jitted",
     "Module",
     "Object",

@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | rules | verify | why-not | prove | cache`."""
+"""The command line: `relax-eg optimize | rules | verify | why-not | prove | calibrate | cache`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress
 from rich.spinner import Spinner
 
 import relax_eg as rx
 from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.measure.calibrate import SECONDS
+from relax_eg.measure.calibrate import calibrate as measure_device
 from relax_eg.rules import RuleSet
 
 app = typer.Typer(
@@ -141,7 +144,7 @@ def optimize(
     weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
     rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
-    target: Annotated[str, typer.Option("--target", help="Device profile.")] = "cpu",
+    target: Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")] = "cpu",
     numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
@@ -278,6 +281,33 @@ def prove(
         out.print(str(verdict), markup=False, highlight=False, soft_wrap=True)
         if not isinstance(verdict, rx.Proved):
             raise typer.Exit(1)
+
+    run(action)
+
+
+@app.command()
+def calibrate(
+    path: Annotated[Path | None, typer.Argument(help="The JSON file to write; <device>.json if left out.")] = None,
+    name: Annotated[str, typer.Option("--name", help="What reports call the device; else its platform.")] = "",
+    seconds: Annotated[float, typer.Option("--seconds", help="Of samples for each figure.")] = SECONDS,
+) -> None:
+    """Measure the device JAX runs on, and write its profile: `--target file.json` uses it. About a minute; on a machine
+    at rest, for what others do meanwhile is measured too."""
+
+    def action() -> None:
+        if not 0 < seconds <= 10:
+            raise OptionError(f"--seconds {seconds:g}: a number above 0, at most 10, is accepted")
+        with Progress(console=err, transient=True) as bar:
+            task = bar.add_task("measuring", total=None)
+
+            def tell(what: str, done: int, of: int) -> None:
+                bar.update(task, description=f"measuring: {what}", completed=done, total=of)
+
+            profile = measure_device(name, seconds, tell)
+        to = path or Path(f"{profile.name}.json")
+        profile.to_json(to)
+        out.print(profile)
+        out.print(f"written to {to}: optimize(target={str(to)!r}), relax-eg optimize --target {to}", soft_wrap=True)
 
     run(action)
 

@@ -250,7 +250,7 @@ def _report(
     searched, peak = _searched([o.saturation for o in outcomes])
     return CostReport(
         name=traced.name,
-        target=options.profile.name,
+        target=options.profile.label,
         execution="in steps" if traced.in_steps else "whole",
         at=binding,
         before=prices[0],

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
-from relax_eg.extract.profile import Profile, profile
+from relax_eg.extract.devices import profile
+from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ops.facts import FACTS, fact_named, impossible

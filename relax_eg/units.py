@@ -80,6 +80,7 @@ class Units:
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
+    _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -206,13 +207,19 @@ class Units:
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
     def _alternatives(self, roots: Sequence[Expr]) -> list[tuple[Expr, Expr, str]]:
-        """What rules about functions propose: (node, equal expression, rule), each rule after the one before."""
+        """What schemas propose: (node, equal expression, rule), each rule after the one before."""
         found: list[tuple[Expr, Expr, str]] = []
-        for e in postorder(roots) if self.options.rules.schemas else ():
-            if not functions_of(e):
-                continue
+        schemas = self.options.rules.schemas
+        written = postorder(roots) if schemas else []
+        self._readers = {}
+        for e in written:
+            for a in e.args:
+                self._readers.setdefault(a, []).append(e)
+        for e in written:
             latest = e
-            for schema in self.options.rules.schemas:
+            for schema in schemas:
+                if latest.op not in schema.operators:
+                    continue
                 proposed = schema.propose(latest, self)
                 if proposed is not None:
                     latest = proposed
@@ -230,7 +237,10 @@ class Units:
                     work.append(needed[name])
         return [f for name, f in self.functions.items() if name in needed]
 
-    # What rules about functions may ask.
+    # What schemas may ask.
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return self._readers.get(e, ())
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self._outside.get(name) if outside else None

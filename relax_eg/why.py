@@ -125,7 +125,8 @@ class _Answer:
             if matches:
                 why = "what it proposes was not cheaper, at the sizes asked for"
                 return WhyNot(self.rule, "not chosen", "", "", (why,))
-            return WhyNot(self.rule, "no match", "", "", ("it proposes nothing for any loop, branch or call there",))
+            operators = " or ".join(f"`{op}`" for op in sorted(self.rule.operators))
+            return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
         if matches:
             return self._not_chosen()
         left_out = [x for o in self.units.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]

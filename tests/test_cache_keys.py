@@ -17,7 +17,7 @@ import relax_eg as rx
 from relax_eg import cache
 from relax_eg.cache import Place
 from relax_eg.debug import debug
-from relax_eg.extract.profile import CPU
+from relax_eg.extract.devices import CPU
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import algebra
 

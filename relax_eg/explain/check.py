@@ -116,7 +116,7 @@ class _Check:
         if isinstance(rule, Rule):
             proofs = self._instance(e)
         elif e.instance is not None or len(e.pairs) != 1:
-            raise self.fail(e, "a rule about functions rewrites one value")
+            raise self.fail(e, "a rule about whole nodes rewrites one value")
         for left, right in e.pairs:
             proofs += self._same_annotation(e, left.annotation, right.annotation)
         return proofs

@@ -1,15 +1,23 @@
-"""Device profiles: what a device can do, as numbers the cost model reads.
+"""Device profiles: what a device can do, as numbers the cost model reads. As JSON they are plain data with a version.
 
-The built-in CPU profile was measured on a 2-core x86-64 machine with JAX 0.10's CPU backend; it is a starting point,
-marked uncalibrated. Convolutions are priced as shares of the matmul rate, which carry over to other machines best.
+Convolutions are priced as shares of the matmul rate, which carry over to other machines best.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
 
 from relax_eg.errors import OptionError
+
+PROFILE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,8 @@ class Profile:
     `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
-    at which it reaches half that; `calibrated`: whether this machine was measured.
+    at which it reaches half that; `calibrated`: whether a machine was measured; `measured`: which, and
+    when.
     """
 
     name: str
@@ -49,7 +58,13 @@ class Profile:
     group_half: tuple[float, float] = (8.0, 16.0)
     scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
     calibrated: bool = False
+    measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
+
+    @property
+    def label(self) -> str:
+        """The device in a report."""
+        return f"{self.name}, calibrated" if self.calibrated else self.name
 
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
@@ -69,41 +84,92 @@ class Profile:
         hit = min(1.0, (self.cache_bytes / n_bytes) ** 4) if n_bytes > 0 else 1.0
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield f"[bold]{self.name}[/bold]   {self.measured or 'not calibrated'}"
+        table = Table(box=None, show_header=False, pad_edge=False)
+        gflops = ", ".join(f"{dtype} {rate / 1e9:.4g}" for dtype, rate in self.matmul_rate.items())
+        half = " x ".join(f"{h:g}" for h in self.matmul_half)
+        gigabytes = (
+            f"{self.bandwidth / 1e9:.3g}, {self.cache_bandwidth / 1e9:.3g} up to {self.cache_bytes / 2**20:.3g} MiB"
+        )
+        layouts = ", ".join(f"{f:g} to {rows:g} rows" for rows, f in self.linear_penalty) or "none"
+        slow = ", ".join(f"{op} {rate / 1e9:.3g}" for op, rate in self.scalar_rate.items())
+        for what, value in (
+            ("matmul, Gflop/s", gflops),
+            ("half of it at (m, n, k)", half),
+            ("elementwise, Gflop/s", f"{self.vector_rate / 1e9:.4g}"),
+            ("memory, GB/s", gigabytes),
+            (
+                "launch, dispatch, loop step, us",
+                ", ".join(f"{1e6 * s:.3g}" for s in (self.launch, self.dispatch, self.step)),
+            ),
+            ("weight stored out x in, times", layouts),
+            ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),
+            ("loops that do not vectorise, Gop/s", slow),
+        ):
+            table.add_row(what, value)
+        yield table
 
-CPU = Profile(
-    name="cpu",
-    matmul_rate={"float32": 120e9, "float64": 60e9, "float16": 10e9, "bfloat16": 20e9, "int32": 4e9},
-    vector_rate=8e9,
-    bandwidth=15e9,
-    cache_bandwidth=60e9,
-    cache_bytes=1 << 20,
-    launch=1.5e-6,
-    dispatch=9e-6,
-    fork=5e-6,
-    fork_from=20e-6,
-    step=1e-6,
-    linear_penalty=((24, 1.7), (48, 1.2)),
-    gemv_bytes=4e6,
-    gemv_gain=1.3,
-    conv_factor=1.1,
-    group_share=0.14,
-    group_half=(23.0, 20.0),
-    scalar_rate={
-        "sort": 0.8e9,
-        "reduce_window": 2e9,
-        "window_scatter": 0.15e9,
-        **dict.fromkeys(("argmax", "argmin"), 0.18e9),
-        **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 0.1e9),
-    },
-)
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The profile as JSON text, also written to `path` if one is given."""
+        text = json.dumps({"relax_eg profile": PROFILE_VERSION, **asdict(self)}, indent=2) + "\n"
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
-PROFILES: dict[str, Profile] = {"cpu": CPU}
+    @staticmethod
+    def from_json(source: str | Path) -> Profile:
+        """The profile in a JSON file, or in a text that begins with `{`. OptionError says what is wrong with it."""
+        is_text = isinstance(source, str) and source.lstrip().startswith("{")
+        where = "profile" if is_text else f"profile {source}"
+        try:
+            text = str(source) if is_text else Path(source).read_text(encoding="utf-8")
+            data = json.loads(text)
+        except (OSError, ValueError) as e:
+            raise OptionError(f"{where} cannot be read: {e}") from None
+        if not isinstance(data, dict) or "relax_eg profile" not in data:
+            raise OptionError(f"{where} is no device profile: `relax-eg calibrate` writes one")
+        found: dict[str, Any] = dict(data)  # type: ignore[reportUnknownArgumentType]
+        version = found.pop("relax_eg profile")
+        if version != PROFILE_VERSION:
+            raise OptionError(
+                f"{where} is of version {version}; {PROFILE_VERSION} is accepted: run `relax-eg calibrate` again"
+            )
+        return _from_data(where, found)
 
 
-def profile(target: str | Profile) -> Profile:
-    """The profile of a target: a name of `PROFILES`, or a profile itself."""
-    if isinstance(target, Profile):
-        return target
-    if target not in PROFILES:
-        raise OptionError(f"target={target!r}: one of {', '.join(sorted(PROFILES))}, or a Profile, is accepted")
-    return PROFILES[target]
+def _from_data(where: str, data: dict[str, Any]) -> Profile:
+    known = {f.name: f for f in fields(Profile)}
+    for name in data:
+        if name not in known:
+            raise OptionError(f"{where} has a field `{name}`; known are {', '.join(known)}")
+    for name, f in known.items():
+        if name not in data and f.default is MISSING and f.default_factory is MISSING:
+            raise OptionError(f"{where} lacks the field `{name}`")
+    for name, value in data.items():
+        if name in ("name", "notes", "measured"):
+            right = isinstance(value, str)
+        elif name == "calibrated":
+            right = isinstance(value, bool)
+        else:
+            right = all(isinstance(x, (int, float)) and not math.isnan(x) and x >= 0 for x in _numbers(value))
+        if not right:
+            raise OptionError(f"{where}: {name} = {value!r}; numbers >= 0 are accepted")
+    values = {k: _frozen(v) for k, v in data.items()}
+    if "float32" not in values["matmul_rate"]:
+        raise OptionError(f"{where}: matmul_rate lacks float32, which stands for all dtypes it does not name")
+    return Profile(**values)
+
+
+def _numbers(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())  # type: ignore[reportUnknownArgumentType]
+    if isinstance(value, (list, tuple)):
+        return [x for v in value for x in _numbers(v)]  # type: ignore[reportUnknownVariableType]
+    return [value]
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(v) for v in value)  # type: ignore[reportUnknownVariableType]
+    return value

@@ -14,6 +14,7 @@ from relax_eg.rules.book import (
     layout,
     movement,
     reduction,
+    sums,
     systems,
     values,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "layout",
     "movement",
     "reduction",
+    "sums",
     "systems",
     "values",
 ]

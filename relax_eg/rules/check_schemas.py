@@ -1,4 +1,4 @@
-"""Testing rules about functions: what a schema proposes for random loops and calls is computed, exactly, beside them.
+"""Testing schemas: what one proposes for random loops, calls and sums is computed, exactly, beside them.
 
 The loops are small and their bodies random: products with a matrix that stays the same, of what is carried, of what is
 gone over, sums of these. Lengths are 0 to 3, values small integers, arithmetic exact, so what differs differs for good.
@@ -16,7 +16,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ir.control import scan, while_loop
-from relax_eg.ir.expr import Expr, const, tuple_, tuple_get, var
+from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, const, postorder, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
@@ -42,7 +42,11 @@ class Known:
 
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
+    written: Sequence[Expr] = ()
     _made: int = field(default=0)
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return [x for x in self.written for a in x.args if a is e]
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
@@ -77,7 +81,7 @@ def first_difference(schema: Schema, programs: int = PROGRAMS) -> tuple[int, str
     """How many proposals of `schema` were right, and the first that was not, told with its inputs ("" if none)."""
     right = 0
     for seed in range(programs):
-        trial, known = _trial(np.random.default_rng(seed))
+        trial, known = _trial(schema, np.random.default_rng(seed))
         try:
             proposed = schema.propose(trial.node, known)
             if proposed is None:
@@ -111,8 +115,40 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
 
 
-def _trial(rng: np.random.Generator) -> tuple[Trial, Known]:
-    kind = ("scan", "while", "call")[int(rng.integers(3))]
+_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum"}
+
+
+def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
+    kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
+    if not kinds:
+        raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
+    kind = kinds[int(rng.integers(len(kinds)))]
+    return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
+
+
+def _sum_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """A sum of three to eight terms, nested at random: products of matrices and elementwise ones, some scaled."""
+    k = int(rng.integers(1, 4))
+    params = (*(var(f"w{i}", _MATRIX) for i in range(4)), var("s", Tensor("")))
+    *matrices, scalar = params
+
+    def term() -> Expr:
+        a, b, c = (matrices[int(rng.integers(4))] for _ in range(3))
+        made = (a, op.matmul(a, b), op.matmul(op.matmul(a, b), c), op.matmul(a, op.matmul(b, c)))
+        products = (op.multiply(a, b), op.multiply(op.multiply(a, b), c), op.multiply(op.matmul(a, b), scalar))
+        return (*made, *products)[int(rng.integers(7))]
+
+    terms = [term() for _ in range(int(rng.integers(3, 9)))]
+    while len(terms) > 1:
+        i = int(rng.integers(len(terms) - 1))
+        joined = (op.add, op.subtract)[int(rng.integers(2))](terms[i], terms[i + 1])
+        terms[i : i + 2] = [op.negative(joined) if rng.integers(6) == 0 and len(terms) > 2 else joined]
+    known = Known({}, (), postorder(terms))
+    args = (*(rng.integers(-3, 4, (k, k)).astype(object) for _ in range(4)), np.asarray(rng.integers(-3, 4), object))
+    return Trial(Module((_main(params, terms[0]),)), terms[0], args), known
+
+
+def _call_trial(kind: str, rng: np.random.Generator) -> tuple[Trial, Known]:
     k, t = int(rng.integers(1, 4)), int(rng.integers(0, 4))
     matrix, same, carried, xs = (
         var("w", _MATRIX), var("c", _VECTOR), var("h", _VECTOR), var("x", Tensor("t k") if kind == "scan" else _VECTOR)

@@ -1,7 +1,7 @@
-"""Rules about functions of the module, which no pattern over values can state.
+"""Rules that no pattern over values can state: about functions of the module, and about terms of any length.
 
-A schema looks at one node that runs functions (a loop, a call) and proposes an equal expression, for which it may make
-new functions. What it proposes stands in the e-graph beside the node as written, and extraction decides.
+A schema looks at one node (a loop, a call, a sum) and proposes an equal expression, for which it may make new
+functions. What it proposes stands in the e-graph beside the node as written, and extraction decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Functions(Protocol):
-    """What a schema knows of the module's functions."""
+    """What a schema knows of the program."""
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        """The nodes of the block as written that read `e`, once for each operand that is `e`."""
+        ...
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         """The function in its best form if it is one pure block, else None. With `outside`: best when what follows from
@@ -43,13 +47,15 @@ class Functions(Protocol):
 
 @dataclass(frozen=True)
 class Schema:
-    """A rule about functions. `propose` gives an expression equal to a node, or None where it has nothing to say."""
+    """A rule about whole nodes. `propose` is asked about nodes of these `operators`; it gives an expression equal to a
+    node, or None where it has nothing to say."""
 
     name: str
     doc: str
     numerics: Numerics
     tags: frozenset[str]
     propose: Callable[[Expr, Functions], Expr | None]
+    operators: frozenset[str]
 
     @property
     def where(self) -> str:

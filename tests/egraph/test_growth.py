@@ -19,7 +19,7 @@ from relax_eg.egraph.patterns import Atom, Compiled
 from relax_eg.egraph.vocabulary import PRELUDE
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import CPU
+from relax_eg.extract.devices import CPU
 from relax_eg.extract.select import select
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.shapes import Scope

@@ -11,7 +11,7 @@ from relax_eg import op
 from relax_eg.egraph import Budget, EGraph, StopReason, dump
 from relax_eg.egraph.engine import Engine
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import CPU
+from relax_eg.extract.devices import CPU
 from relax_eg.extract.select import select
 from relax_eg.ir.expr import Expr, var
 from relax_eg.rules.format import expression_text

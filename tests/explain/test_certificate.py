@@ -150,7 +150,7 @@ def another_version(d: Data) -> None:
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_tampering_is_found(data: Data, change: Callable[[Data], None], said: str, tmp_path: Path) -> None:
-    with pytest.raises(rx.ExplanationError, match=said):
+    with pytest.raises(rx.errors.ExplanationError, match=said):
         verified(changed(data, change))
     path = tmp_path / "c.json"
     rx.Certificate(changed(data, change)).save(path)
@@ -159,10 +159,10 @@ def test_tampering_is_found(data: Data, change: Callable[[Data], None], said: st
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    with pytest.raises(rx.ExplanationError, match="is no certificate"):
+    with pytest.raises(rx.errors.ExplanationError, match="is no certificate"):
         rx.Certificate.load(path)
     path.write_text('{"version": 1}')
-    with pytest.raises(rx.ExplanationError, match=r"a file that `best.certificate\(\).save\(path\)` wrote"):
+    with pytest.raises(rx.errors.ExplanationError, match=r"a file that `best.certificate\(\).save\(path\)` wrote"):
         rx.Certificate.load(path)
 
 

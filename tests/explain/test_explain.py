@@ -177,7 +177,7 @@ def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.Ex
         (goal,) = part.results
         return replace(part, results=(Goal(goal.start, goal.end, goal.steps[:-1]),))
 
-    with pytest.raises(rx.ExplanationError, match="the steps do not lead to what they are said to lead to"):
+    with pytest.raises(rx.errors.ExplanationError, match="the steps do not lead to what they are said to lead to"):
         replay(broken("lora", explained, change))
 
 
@@ -186,7 +186,7 @@ def test_a_derivation_of_something_else_is_refused(explained: Callable[[str], rx
         (goal,) = part.results
         return replace(part, results=(Goal(goal.start, goal.start, []),))
 
-    with pytest.raises(rx.ExplanationError, match="the derivation does not end at the chosen program"):
+    with pytest.raises(rx.errors.ExplanationError, match="the derivation does not end at the chosen program"):
         replay(broken("lora", explained, change))
 
 
@@ -204,7 +204,7 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
     d = replace(
         best, chosen=chosen, functions={f.name: chosen.main}, parts=(Part(f.name, 0, (goal,)),), rules=rx.rules.default
     )
-    with pytest.raises(rx.ExplanationError, match=r"step by rule `\w+` .*: the values differ at n="):
+    with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `\w+` .*: the values differ at n="):
         replay(d)
 
 
@@ -212,7 +212,9 @@ def test_a_gap_is_an_error_not_a_step() -> None:
     from relax_eg.explain.record import Recording
 
     x = var("x", rx.Tensor("n"))
-    with pytest.raises(rx.ExplanationError, match=r"no derivation was found from .*the matches on record do not lead"):
+    with pytest.raises(
+        rx.errors.ExplanationError, match=r"no derivation was found from .*the matches on record do not lead"
+    ):
         derive(Recording(), [x + x], [x * const(2.0)], [], lambda g, e: True)
 
 

@@ -83,9 +83,9 @@ EXPECTED: dict[str, Asked] = {
         "trace_of_product", lambda a, b: jnp.tanh(a @ b), ("n n", "n n"), {}, "no match",
         "needs `where`, as in where(iota(shape=(n, n), axis=0, dtype=int32) == ",
     ),
-    "a loop": (
+    "a schema": (
         rx.rules.functions.schemas[0], two_products, PRODUCTS, {}, "no match",
-        "it proposes nothing for any loop, branch or call there",
+        "it proposes nothing for any `scan` or `while_loop` there",
     ),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 import relax_eg as rx
 from relax_eg import op
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import CPU
+from relax_eg.extract.devices import CPU
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ops import site_of
 

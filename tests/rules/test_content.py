@@ -128,5 +128,6 @@ def test_schemas_too() -> None:
     def another(e: Any, known: Any) -> Any:
         return e
 
-    made = [Schema(n, "", "exact", frozenset(), f) for n, f in (("a", nothing), ("b", nothing), ("a", another))]
+    named = (("a", nothing), ("b", nothing), ("a", another))
+    made = [Schema(n, "", "exact", frozenset(), f, frozenset()) for n, f in named]
     assert len({repr(rule_token(s)) for s in made}) == 3

@@ -14,11 +14,12 @@ from relax_eg.ir import CALL, SCAN, Expr, call_function
 from relax_eg.ir.control import parts, scan
 from relax_eg.rules import RuleSet, Schema
 from relax_eg.rules.book.functions import functions
+from relax_eg.rules.book.sums import sums
 from relax_eg.rules.certificates import content_hash, known_verdict
 from relax_eg.rules.schemas import Functions
 
 
-@pytest.mark.parametrize("schema", functions.schemas, ids=lambda s: s.name)
+@pytest.mark.parametrize("schema", (*functions.schemas, *sums.schemas), ids=lambda s: s.name)
 def test_what_ships_is_tested_and_on_file(schema: Schema) -> None:
     (verdict,) = rx.verify(schema)
     assert verdict.status == "tested" and verdict.samples >= 10
@@ -33,23 +34,17 @@ def test_the_table_lists_them() -> None:
 
 def forwards(e: Expr, known: Functions) -> Expr | None:
     """Forgets that a scan may go backwards."""
-    if e.op != SCAN:
-        return None
     p = parts(e.op, e.args, dict(e.attrs))
     return scan(p.functions[0], p.constants, p.carry, p.xs, length=e.attr("length"))
 
 
 def twice(e: Expr, known: Functions) -> Expr | None:
     """Calls with what the call gave."""
-    if e.op != CALL:
-        return None
     return call_function(e.args[0], [*e.args[1:3], e[0], e.args[4]])
 
 
 def cut_short(e: Expr, known: Functions) -> Expr | None:
     """Keeps only the first of what a body computes."""
-    if e.op != SCAN:
-        return None
     p = parts(e.op, e.args, dict(e.attrs))
     body = known.best(str(p.functions[0].attr("name")))
     if body is None:
@@ -68,7 +63,8 @@ def silent(e: Expr, known: Functions) -> Expr | None:
 
 
 def schema(propose: Callable[[Expr, Functions], Expr | None]) -> Schema:
-    return Schema(propose.__name__, propose.__doc__ or "", "exact", frozenset(), propose)
+    looks_at = frozenset((CALL,) if propose is twice else (SCAN,))
+    return Schema(propose.__name__, propose.__doc__ or "", "exact", frozenset(), propose, looks_at)
 
 
 @pytest.mark.parametrize("wrong", [forwards, twice, cut_short])
@@ -88,6 +84,12 @@ def test_one_that_proposes_nothing_is_not_trusted() -> None:
     assert verdict.status == "refuted" and "it proposes nothing" in verdict.problem
 
 
+def test_one_about_what_no_test_program_has_is_refused() -> None:
+    (verdict,) = rx.verify(replace(schema(silent), operators=frozenset(("sort",))))
+    assert verdict.status == "refuted"
+    assert "no test programs have sort; scan, while_loop, call, add, subtract do" in verdict.problem
+
+
 def test_other_content_is_another_rule() -> None:
     assert content_hash(schema(forwards)) != content_hash(replace(schema(twice), name="forwards"))
 
@@ -95,7 +97,7 @@ def test_other_content_is_another_rule() -> None:
 def test_sets_of_them() -> None:
     default = rx.rules.default
     assert "loop_steps" in default and "loop_steps" not in default - "loops"
-    assert [s.name for s in (default - "loop_steps").schemas] == ["loop_invariants", "calls_ahead"]
+    assert [s.name for s in (default - "loop_steps").schemas] == ["sums_in_order", "loop_invariants", "calls_ahead"]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas
     assert "loop_steps: a contraction" in str(default)

@@ -6,12 +6,13 @@ from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
+from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *reduction, *elementwise])
-default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout], functions.schemas)
+default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout], (*sums.schemas, *functions.schemas))
 
 __all__ = [
     "algebra",
@@ -22,6 +23,7 @@ __all__ = [
     "layout",
     "movement",
     "reduction",
+    "sums",
     "systems",
     "values",
 ]

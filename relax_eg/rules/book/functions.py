@@ -23,8 +23,6 @@ _CONTRACTIONS = frozenset(("matmul", "linear", "conv"))
 
 
 def _leave_the_loop(e: Expr, known: Functions) -> Expr | None:
-    if e.op not in (SCAN, WHILE):
-        return None
     p = parts(e.op, e.args, dict(e.attrs))
     uses = [(p.functions[-1], p.constants)]
     if e.op == WHILE:
@@ -46,7 +44,7 @@ def _scan_like(e: Expr, body: Expr, same: Sequence[Expr], carry: Sequence[Expr],
 
 
 def _run_ahead(e: Expr, known: Functions) -> Expr | None:
-    if e.op != CALL or e.args[0].op != FUNCTION:
+    if e.args[0].op != FUNCTION:
         return None
     flags = known.known_ahead(str(e.args[0].attr("name")))
     ahead = [a for a, flag in zip(e.args[1:], flags, strict=True) if flag]
@@ -76,8 +74,6 @@ def _outside(
 
 
 def _batch(e: Expr, known: Functions) -> Expr | None:
-    if e.op != SCAN:
-        return None
     p = parts(e.op, e.args, dict(e.attrs))
     function = known.best(str(p.functions[0].attr("name")))
     if function is None or not p.xs:
@@ -132,6 +128,7 @@ functions = RuleSet(
             "exact",
             frozenset(("loops",)),
             _leave_the_loop,
+            frozenset((SCAN, WHILE)),
         ),
         Schema(
             "loop_steps",
@@ -139,6 +136,7 @@ functions = RuleSet(
             "reassociate",
             frozenset(("loops",)),
             _batch,
+            frozenset((SCAN,)),
         ),
         Schema(
             "calls_ahead",
@@ -146,6 +144,7 @@ functions = RuleSet(
             "exact",
             frozenset(("calls",)),
             _run_ahead,
+            frozenset((CALL,)),
         ),
     ),
 )

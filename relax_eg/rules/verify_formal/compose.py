@@ -257,8 +257,8 @@ def index_dim(s: Scalar, name_of: Callable[[Scalar], str]) -> Dim | None:
 
 
 def _is_near(s: Apply) -> bool:
-    """Whether it is a position and a small constant."""
-    x, y = s.args
+    """Whether it is a position and a small constant, in either order."""
+    x, y = s.args if isinstance(s.args[0], Index) else reversed(s.args)
     return isinstance(x, Index) and isinstance(y, Const) and isinstance(y.value, int) and abs(y.value) <= _NEAR
 
 

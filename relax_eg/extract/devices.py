@@ -1,0 +1,106 @@
+"""Profiles that ship: a CPU that was measured by hand, and data sheets of well-known devices.
+
+The CPU is a 2-core x86-64 machine with JAX 0.10's CPU backend, a starting point. The others hold peak figures of their
+makers' data sheets (float32 matmuls run as TF32 there, as JAX has it by default), with assumed launch times. None is
+calibrated: `relax-eg calibrate` measures the machine it runs on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from relax_eg.errors import OptionError
+from relax_eg.extract.profile import Profile
+
+CPU = Profile(
+    name="cpu",
+    matmul_rate={"float32": 120e9, "float64": 60e9, "float16": 10e9, "bfloat16": 20e9, "int32": 4e9},
+    vector_rate=8e9,
+    bandwidth=15e9,
+    cache_bandwidth=60e9,
+    cache_bytes=1 << 20,
+    launch=1.5e-6,
+    dispatch=9e-6,
+    fork=5e-6,
+    fork_from=20e-6,
+    step=1e-6,
+    linear_penalty=((24, 1.7), (48, 1.2)),
+    gemv_bytes=4e6,
+    gemv_gain=1.3,
+    conv_factor=1.1,
+    group_share=0.14,
+    group_half=(23.0, 20.0),
+    scalar_rate={
+        "sort": 0.8e9,
+        "reduce_window": 2e9,
+        "window_scatter": 0.15e9,
+        **dict.fromkeys(("argmax", "argmin"), 0.18e9),
+        **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 0.1e9),
+    },
+)
+
+
+def _gpu(
+    name: str, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float, notes: str
+) -> Profile:
+    """A GPU from its data sheet: dense tensor-core rates, float32 vector rate, memory bandwidth, level-2 cache."""
+    return Profile(
+        name=name,
+        matmul_rate={"float32": tf32, "float64": double, "float16": half, "bfloat16": half, "int32": vector / 4},
+        vector_rate=vector,
+        bandwidth=bandwidth,
+        cache_bandwidth=3 * bandwidth,
+        cache_bytes=l2_bytes,
+        launch=2.5e-6,
+        dispatch=20e-6,
+        step=10e-6,
+        matmul_half=(96.0, 96.0, 64.0),
+        group_share=0.1,
+        scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
+        notes=notes,
+    )
+
+
+LAPTOP = Profile(
+    name="laptop",
+    matmul_rate={"float32": 350e9, "float64": 175e9, "float16": 30e9, "bfloat16": 60e9, "int32": 15e9},
+    vector_rate=40e9,
+    bandwidth=50e9,
+    cache_bandwidth=250e9,
+    cache_bytes=8 << 20,
+    launch=1.5e-6,
+    dispatch=8e-6,
+    fork=5e-6,
+    fork_from=20e-6,
+    step=1e-6,
+    conv_factor=1.1,
+    group_share=0.14,
+    group_half=(23.0, 20.0),
+    scalar_rate=CPU.scalar_rate,
+    notes="8 cores with AVX2, two channels of DDR5",
+)
+
+PROFILES: dict[str, Profile] = {
+    p.name: p
+    for p in (
+        CPU,
+        LAPTOP,
+        _gpu("rtx4090", 82.6e12, 165e12, 1.29e12, 82.6e12, 1.008e12, 72 << 20, "GeForce RTX 4090, 24 GB"),
+        _gpu("a100", 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, "A100 SXM, 80 GB"),
+        _gpu("h100", 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, "H100 SXM, 80 GB"),
+        _gpu("h200", 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
+    )
+}
+
+
+def profile(target: str | Profile) -> Profile:
+    """The profile of a target: a name of `PROFILES`, the path of a JSON file that `relax-eg calibrate` wrote, or a
+    profile itself."""
+    if isinstance(target, Profile):
+        return target
+    if target in PROFILES:
+        return PROFILES[target]
+    if target.endswith(".json"):
+        return Profile.from_json(Path(target))
+    names = ", ".join(sorted(PROFILES))
+    raise OptionError(f"target={target!r}: one of {names}, the path of a .json profile, or a Profile is accepted")

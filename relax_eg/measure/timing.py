@@ -1,0 +1,63 @@
+"""Timing on a machine that others use too.
+
+Callables that are to be compared take turns, so that a drift of the machine is no part of a ratio; what a machine can
+do at best is the least of many samples, since what others do only adds to them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
+FEWEST_ROUNDS, MOST_ROUNDS = 9, 201
+
+Call = Callable[[], Any]
+Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
+
+
+def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Samples:
+    """Seconds per call of every callable, one entry a round: each round times all of them, in a new order. Rounds go on
+    for about `seconds`; each call is without arguments and waited for."""
+    repeats = {name: _repeats(call) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    shuffle = random.Random(seed).shuffle
+    end = time.perf_counter() + seconds
+    for done in range(MOST_ROUNDS):
+        if done >= FEWEST_ROUNDS and time.perf_counter() > end:
+            break
+        shuffle(order)
+        for name in order:
+            samples[name].append(_sample(calls[name], repeats[name]))
+    return {name: np.array(times) for name, times in samples.items()}
+
+
+def least(call: Call, seconds: float) -> float:
+    """The fewest seconds that a call took, of samples over about `seconds`."""
+    repeats = _repeats(call)
+    end = time.perf_counter() + seconds
+    found = min(_sample(call, repeats) for _ in range(3))
+    while time.perf_counter() < end:
+        found = min(found, _sample(call, repeats))
+    return found
+
+
+def _sample(call: Call, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        jax.block_until_ready(call())
+    return (time.perf_counter() - start) / repeats
+
+
+def _repeats(call: Call) -> int:
+    # The first call compiles; of the next ones the quickest tells how many fit into a sample.
+    jax.block_until_ready(call())
+    once = min(_sample(call, 1) for _ in range(3))
+    return max(1, math.ceil(SAMPLE_SECONDS / once))

@@ -1,0 +1,152 @@
+"""The order of sums: what could be factored out stands together.
+
+Addition of many terms has no canonical order that pairwise rules can see, and associativity with commutativity would
+write down all of them. So a sum is looked at as a whole, once: its terms are gathered through nested additions,
+subtractions and negations, those with a factor in common are put side by side, and rules on two terms do the rest. One
+new sum for each sum of a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from relax_eg.ir.expr import Expr
+from relax_eg.ops import api as op
+from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.schemas import Functions, Schema
+
+_SUMS = frozenset(("add", "subtract", "negative"))
+_PRODUCTS = frozenset(("matmul", "linear"))
+Term = tuple[bool, Expr]  # whether it is subtracted
+
+
+def _in_order(e: Expr, known: Functions) -> Expr | None:
+    if _is_inside_a_sum(e, known):
+        return None
+    terms = list(_terms(e, known))
+    if len(terms) < 3:
+        return None
+    groups = _grouped(terms)
+    if len(groups) == len(terms):
+        return None
+    minus, value = _sum([_sum(g) for g in groups])
+    value = op.negative(value) if minus else value
+    return None if value is e else value
+
+
+def _is_inside_a_sum(e: Expr, known: Functions) -> bool:
+    readers = known.readers(e)
+    return len(readers) == 1 and readers[0].op in _SUMS and readers[0].annotation == e.annotation
+
+
+def _terms(e: Expr, known: Functions) -> Iterator[Term]:
+    """The terms of the sum `e`, in order. An inner sum that others read as well is a term: it is computed anyway."""
+    stack: list[tuple[bool, Expr, bool]] = [(False, e, True)]
+    while stack:
+        minus, x, is_top = stack.pop()
+        inner = x.op in _SUMS and all(a.annotation == e.annotation for a in x.args)
+        if not inner or not (is_top or len(known.readers(x)) == 1):
+            yield minus, x
+        elif x.op == "negative":
+            stack.append((not minus, x.args[0], False))
+        else:
+            stack += [(minus != (x.op == "subtract"), x.args[1], False), (minus, x.args[0], False)]
+
+
+def _grouped(terms: Sequence[Term]) -> list[list[Term]]:
+    """The terms in groups that have a factor in common, each term in the first group that it fits; a common factor of
+    products stands first. O(factors)."""
+    groups: list[list[Term]] = []
+    shared: list[set[Hashable]] = []  # factors that all terms of a group have
+    by_factor: dict[Hashable, list[int]] = {}
+    for term in terms:
+        factors = set(_factors(term[1]))
+        places = sorted({i for f in factors for i in by_factor.get(f, ()) if f in shared[i]})
+        if places:
+            at = places[0]
+            groups[at].append(term)
+            shared[at] &= factors
+        else:
+            for f in factors:
+                by_factor.setdefault(f, []).append(len(groups))
+            groups.append([term])
+            shared.append(factors)
+    return [_with_first(g, s) for g, s in zip(groups, shared, strict=True)]
+
+
+def _with_first(group: list[Term], shared: set[Hashable]) -> list[Term]:
+    common = next((f for f in _factors(group[0][1]) if f in shared and isinstance(f, Expr)), None)
+    if common is None or len(group) == 1:
+        return group
+    return [(minus, op.multiply(common, _without(t, common))) for minus, t in group]
+
+
+def _without(product: Expr, factor: Expr) -> Expr:
+    """A product without one of its factors."""
+    rest = list(_leaves(product))
+    rest.remove(factor)
+    value = rest[0]
+    for x in rest[1:]:
+        value = op.multiply(value, x)
+    return value
+
+
+def _leaves(product: Expr) -> Iterator[Expr]:
+    stack = [product]
+    while stack:
+        x = stack.pop()
+        if x.op == "multiply":
+            stack += reversed(x.args)
+        else:
+            yield x
+
+
+def _factors(t: Expr) -> Iterator[Hashable]:
+    """What can be factored out of a term: the matrices it begins and ends with, or the factors of a product."""
+    leaves = list(_leaves(t))
+    if len(leaves) > 1:
+        yield from (x for x in leaves if x.annotation == t.annotation)
+    matrices = [x for x in leaves if x.op in _PRODUCTS]
+    if len(matrices) == 1 and all(x.ndim == 0 for x in leaves if x is not matrices[0]):
+        yield from _ends(matrices[0])
+
+
+def _ends(x: Expr) -> Iterator[Hashable]:
+    """The matrices, or products of some, that a chain of matmuls begins with and ends with."""
+    for side in (0, 1):
+        e = x
+        while e.op == "matmul":
+            e = e.args[side]
+            yield side, e
+        if e.op == "linear":
+            yield side, "linear", e.args[side]
+
+
+def _sum(terms: Sequence[Term]) -> Term:
+    """The sum of terms as a balanced tree, so that it takes few rounds to factor it, with its sign."""
+    level = list(terms)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        level = [_plus(a, b) for a, b in pairs] + level[len(level) // 2 * 2 :]
+    return level[0]
+
+
+def _plus(a: Term, b: Term) -> Term:
+    if a[0] == b[0]:
+        return a[0], op.add(a[1], b[1])
+    return False, op.subtract(b[1], a[1]) if a[0] else op.subtract(a[1], b[1])
+
+
+sums = RuleSet(
+    "sums",
+    schemas=(
+        Schema(
+            "sums_in_order",
+            "terms of a sum that have a factor in common stand side by side",
+            "reassociate",
+            frozenset(("sums",)),
+            _in_order,
+            frozenset(("add", "subtract")),
+        ),
+    ),
+)
