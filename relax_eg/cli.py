@@ -221,7 +221,8 @@ def verify(
         found = rx.Certificate.load(path)
         with err.status("checking every step"):
             done = found.verify(read_rules(rules))
-        out.print(f"{found.data['name']}: {done}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"{found.data['name']}: holds; {done}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"by {found.premises}", markup=False, highlight=False, soft_wrap=True)
 
     def action() -> None:
         if certificate is not None:

@@ -86,7 +86,7 @@ class Certificate:
         return Certificate(data)
 
     def verify(self, rules: RuleSet) -> Replay:
-        """Do every step over, by rules of `rules`. ExplanationError names what does not hold."""
+        """Do every step over, by rules of `rules`. ExplanationError names what does not hold, or cannot be checked."""
         if self.data.get("version") != VERSION:
             raise ExplanationError(f"certificate of version {self.data.get('version')}; this is version {VERSION}")
         try:
@@ -95,7 +95,23 @@ class Certificate:
             raise
         except (KeyError, IndexError, ValueError, TypeError, RelaxEgError) as e:
             raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
-        return replay(derivation)
+        found = replay(derivation)
+        if found.unchecked:
+            why = "; ".join(found.not_evaluated)
+            raise ExplanationError(f"a step by rule `{found.unchecked[0]}` cannot be checked: {why}")
+        return found
+
+    @property
+    def premises(self) -> str:
+        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values."""
+        sizes = [
+            f"{name} >= {low}" + (f", {name} <= {high}" if high is not None else "")
+            for name, (low, high) in self.data["sizes"].items()
+            if low is not None
+        ]
+        facts = [f"{name} is {fact.replace('_', ' ')}" for name, facts in self.data["facts"].items() for fact in facts]
+        given = [*sizes, *self.data["assumptions"], *facts]
+        return f"rules of class {', '.join(self.data['numerics'])}" + (f"; given {', '.join(given)}" if given else "")
 
 
 def certificate(derivation: Derivation, replayed: Replay | None) -> Certificate:

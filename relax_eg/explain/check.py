@@ -3,7 +3,7 @@ is evaluated by the reference interpreter, at small random sizes, and compared w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,13 +33,15 @@ _SEEDS = (0, 1)
 @dataclass
 class Replay:
     """What doing a derivation over came to: uses of rules, side conditions proved (each with how), expressions
-    compared by evaluation, and why some were not."""
+    compared by evaluation, and why some were not; `unchecked`: rules about whole nodes among these, whose steps nothing
+    else looks at."""
 
     equations: int = 0
     conditions: dict[Equation, list[str]] = field(default_factory=dict[Equation, list[str]])
     compared: int = 0
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     not_evaluated: list[str] = field(default_factory=list[str])
+    unchecked: list[str] = field(default_factory=list[str])
 
     def __str__(self) -> str:
         proved = sum(map(len, self.conditions.values()))
@@ -213,6 +215,7 @@ class _Check:
                     values = evaluate(module, given, sizes=sizes, libraries=libraries or stand_in)
             except (OperatorError, ShapeError, BoundsError) as error:
                 self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
+                self._unchecked(e for _, _, e in pairs)
                 return
             self.found.sizes.append(sizes)
             of = dict(zip(terms, values, strict=True))
@@ -231,6 +234,7 @@ class _Check:
                 what = f"step by rule `{rule.rule.name}`" if rule is not None else "a result"
                 why = "has no finite values where it was tried"
                 self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
+                self._unchecked([rule])
 
     def _pairs(self, opaque: bool) -> list[tuple[Expr, Expr, Equation | None]]:
         """Expressions that are said to be equal: each with the rule that says so, None for a whole goal."""
@@ -238,9 +242,13 @@ class _Check:
         for e in self.part.equations:
             if opaque and not isinstance(e.rule, Rule) and self._runs_opaque(e):
                 self.found.not_evaluated.append(f"`{e.rule.name}` moves library calls that are not at hand")
+                self._unchecked([e])
                 continue
             found += [(a, b, e) for a, b in e.pairs]
         return found + [(g.start, g.end, None) for g in self.part.results if g.start is not g.end]
+
+    def _unchecked(self, equations: Iterable[Equation | None]) -> None:
+        self.found.unchecked += [e.rule.name for e in equations if e is not None and not isinstance(e.rule, Rule)]
 
     def _runs_opaque(self, e: Equation) -> bool:
         sides = [x for pair in e.pairs for x in pair]

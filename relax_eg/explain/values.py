@@ -98,7 +98,7 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
 def tells(value: Any) -> bool:
     """Whether a value says anything when it is compared: it is not all NaN and infinite."""
     if isinstance(value, tuple):
-        return any(map(tells, value)) or not value  # type: ignore[reportUnknownArgumentType]
+        return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
     array = np.asarray(value)
     if array.dtype.names or array.dtype.kind not in "fcV" or not array.size:
         return True

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner
@@ -65,7 +66,8 @@ def test_the_command_needs_no_engine(data: Data, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "uses of rules" in done.stdout
+    assert "logs: holds; 4 uses of rules" in done.stdout
+    assert "by rules of class exact, reassociate; given" in done.stdout and "x is positive" in done.stdout
 
 
 def swap_operand(d: Data) -> None:
@@ -175,3 +177,17 @@ def test_it_grows_with_program_and_steps() -> None:
         assert not best.report.kept_as_written
         sizes.append(len(json.dumps(best.certificate().data)))
     assert sizes[1] < 2.1 * sizes[0]
+
+
+def test_what_nothing_can_check_does_not_pass() -> None:
+    """A rule about whole nodes is checked by evaluation alone, so where there are no values there is no verdict."""
+
+    def diverging(a, b, x):
+        return jax.lax.fori_loop(0, 40, lambda i, y: y + jnp.log(-1.0 - jnp.abs((a @ b) @ y)), x)
+
+    best = rx.optimize(diverging, "64 64", "64 64", "64", cache=False)
+    assert "loop_invariants" in {s.rule for s in best.explain().steps}
+    with pytest.raises(
+        rx.errors.ExplanationError, match=r"a step by rule `loop_invariants` cannot be checked: .*no fin"
+    ):
+        best.certificate().verify(rx.rules.default)
