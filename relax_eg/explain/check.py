@@ -32,19 +32,23 @@ _SEEDS = (0, 1)
 
 @dataclass
 class Replay:
-    """What doing a derivation over came to: uses of rules, side conditions proved (each with how), expressions
-    compared by evaluation, and why some were not; `unchecked`: rules about whole nodes among these, whose steps nothing
-    else looks at."""
+    """What doing a derivation over came to.
+
+    `equations`: uses of rules; `conditions`: their side conditions, each with its proof; `equal_sizes`: sizes that are
+    written differently, with theirs; `compared`: pairs of expressions that were evaluated, at `sizes`; `not_evaluated`:
+    why some were not; `unchecked`: rules about whole nodes among these, whose steps nothing else looks at.
+    """
 
     equations: int = 0
     conditions: dict[Equation, list[str]] = field(default_factory=dict[Equation, list[str]])
+    equal_sizes: dict[str, None] = field(default_factory=dict[str, None])
     compared: int = 0
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
     not_evaluated: list[str] = field(default_factory=list[str])
     unchecked: list[str] = field(default_factory=list[str])
 
     def __str__(self) -> str:
-        proved = sum(map(len, self.conditions.values()))
+        proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
         text = f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated"
         return "; ".join([text, *(f"not evaluated: {why}" for why in self.not_evaluated)])
 
@@ -191,9 +195,9 @@ class _Check:
         one = _one_of(differing)
         if signature(at.op, dict(at.attrs), None, one) != signature(to.op, dict(to.attrs), None, one):
             raise self.fail(None, f"a step inside operands changes attributes of {at.op}")
-        for x, y in differing:
-            self._proof(None, f"{x} == {y}")
-        self._same_annotation(None, at.annotation, to.annotation, f"the result of {at.op}")
+        proofs = [f"{x} == {y}: {self._proof(None, f'{x} == {y}')}" for x, y in differing]
+        proofs += self._same_annotation(None, at.annotation, to.annotation, f"the result of {at.op}")
+        self.found.equal_sizes.update(dict.fromkeys(proofs))
 
     # --- values ---
 

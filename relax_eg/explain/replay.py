@@ -7,6 +7,7 @@ written or of the chosen one. Round by round this equates what the e-graph equat
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -111,13 +112,26 @@ class _Match:
             if key in self._tried:
                 continue
             self._tried.add(key)
-            try:
-                found = equation(instance, operands, dict(self.firing.sizes))
-            except OperatorError:  # it cannot be formed of these very expressions
-                continue
-            yield found
+            found = self._equation(operands)
+            if found is not None:
+                yield found
         # With one expression for each variable, equal to all else in the class, there is nothing more to come.
         self.done = bool(self._tried) and all(len(p) == 1 for p in parts.values())
+
+    def _equation(self, operands: Sequence[Expr]) -> Equation | None:
+        """What the match says of `operands`; None where it cannot be formed of these very expressions."""
+        instance, sizes = self.firing.instance, dict(self.firing.sizes)
+        # Of sizes that are equal one stands for all; an operator may want the one that its operand has.
+        own = {
+            str(d): size
+            for p, x in zip(instance.params, operands, strict=True)
+            for d, size in zip(p.shape, x.shape, strict=True)
+            if str(d) in d.variables
+        }
+        for chosen in (sizes, {**sizes, **own}):
+            with contextlib.suppress(OperatorError):
+                return equation(instance, operands, chosen)
+        return None
 
     def _matches(self, closure: Closure, parts: Mapping[str, list[int]]) -> Iterator[dict[Expr, int]]:
         """Nodes that the left side's nodes may be, by number; pattern variables too."""

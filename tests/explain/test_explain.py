@@ -13,11 +13,14 @@ import pytest
 import relax_eg as rx
 from benchmarks import scale
 from benchmarks.cases import CASES
+from relax_eg.egraph import EGraph, recording
 from relax_eg.explain.check import replay
 from relax_eg.explain.replay import derive
 from relax_eg.explain.result import Derivation, Part
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten
-from relax_eg.ir.expr import const, var
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
+from relax_eg.ir.expr import const, node, var
+from relax_eg.ir.module import pure_function
+from relax_eg.shapes import Dim, Scope
 
 Explained = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[str]]
 
@@ -236,3 +239,29 @@ def test_congruence_is_explained_by_operands() -> None:
     assert (goal.start, goal.end) == (a, b)
     assert any(isinstance(step, Inside) for step, _ in goal.steps)
     assert goal.steps[-1][1] is b
+
+
+def test_sizes_that_are_proved_equal_are_conditions_of_a_step() -> None:
+    """A reshape to 8*(n//8) is none where 8 divides n; what is said of it holds under that assumption alone."""
+    x = var("x", rx.Tensor("n"))
+    rounded = Dim.of("8*(n//8)")
+    reshaped = node("reshape", (x,), (("shape", (rounded,)),), rx.Tensor((rounded,), "float32"))
+    written, chosen = (rx.op.sum(rx.op.exp(e)) for e in (reshaped, x))
+    scope = Scope(assume=["n % 8 == 0"])
+    with EGraph([written], rx.rules.default, scope, record=True) as egraph:
+        egraph.saturate(rx.Budget())
+        results = derive(recording(egraph), [written], [chosen], [], lambda g, e: True)
+    assert [e.rule.name for e in equations_of(goals_in_order(results))] == ["reshape_to_itself"]
+
+    def derivation(scope: Scope) -> Derivation:
+        before, after = (rx.Module((pure_function("main", (x,), [e]),)) for e in (written, chosen))
+        functions = {"main": after.main}
+        parts = (Part("main", 0, tuple(results)),)
+        return Derivation("f", before, before, after, functions, parts, rx.rules.default, ("exact",), scope, {})
+
+    done = replay(derivation(scope))
+    assert any(
+        c.startswith("n == 8*(n//8): proved (") or c.startswith("8*(n//8) == n: proved (") for c in done.equal_sizes
+    )
+    with pytest.raises(rx.errors.ExplanationError, match=r"not proved: "):
+        replay(derivation(Scope()))
