@@ -2,8 +2,8 @@
 
     python -m benchmarks.explanations [--only decoder] [--minilm]
 
-Over the patterns, decoders, and with --minilm the sentence encoder; `nodes` are those of the program as written. What is
-found for a large decoder is explained even where it gains too little to be chosen.
+Over the patterns, decoders, and with --minilm the sentence encoder; `nodes` are those of the program as written. What
+is found for a large decoder is explained even where it gains too little to be chosen.
 """
 
 from __future__ import annotations
