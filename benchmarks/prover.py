@@ -1,4 +1,4 @@
-"""The prover: questions per second by path, its share of optimize time, and side by side with JAX and TVM.
+"""The prover: questions per second by path, its share of optimize time, and side by side with JAX and TVM; deduction.
 
     python -m benchmarks.prover [--queries 3000] [--layers 32] [--json out.json]
 
@@ -17,22 +17,26 @@ import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
-from unittest import mock
 
 import typer
 from jax import export
 from rich.console import Console
 from rich.table import Table
 
-import relax_eg as rx
-from benchmarks.scale import decoder, decoder_specs
+from benchmarks.prover_programs import (
+    CHAINS,
+    deduction_of,
+    memory_questions,
+    programs,
+    share_of_optimize,
+    table_of_shares,
+)
 from relax_eg.errors import RelaxEgError
 from relax_eg.shapes import Proved, Refuted, Scope, Statistics, prove
 from relax_eg.shapes.division import extreme_value
@@ -171,60 +175,6 @@ def by_path(count: int) -> Statistics:
     return statistics
 
 
-@dataclass(frozen=True)
-class Share:
-    """One `optimize`: its seconds, those spent in the prover, and the questions that it was asked."""
-
-    seconds: float
-    proving: float
-    questions: int
-    asked_z3: int
-
-
-def share_of_optimize(layers: int) -> Share:
-    """The decoder of `benchmarks.scale`, with symbolic batch and length, once warm."""
-    rx.optimize(decoder, decoder_specs(1), "b s @ int32")
-    with _counted() as (statistics, spent):
-        started = time.perf_counter()
-        rx.optimize(decoder, decoder_specs(layers), "b s @ int32", budget=rx.Budget(seconds=600))
-        seconds = time.perf_counter() - started
-    return Share(seconds, spent[0], statistics.total, statistics.asked_z3)
-
-
-@contextmanager
-def _counted() -> Iterator[tuple[Statistics, list[float]]]:
-    """The questions to all scopes made inside, and the seconds spent in `prove` and in methods of `Scope`, of which
-    statistics do not count the making of scopes."""
-    statistics, spent, depth = Statistics(), [0.0], [0]
-
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            depth[0] += 1
-            started = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                depth[0] -= 1
-                spent[0] += 0.0 if depth[0] else time.perf_counter() - started
-
-        return run
-
-    made = Scope.__init__
-
-    def make(self: Scope, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **{"statistics": statistics, **kwargs})
-
-    with ExitStack() as patches:
-        for name in ("bound", "declare", "assume", "interval", "equal", "check", "example"):
-            patches.enter_context(mock.patch.object(Scope, name, timed(getattr(Scope, name))))
-        patches.enter_context(mock.patch.object(Scope, "__init__", timed(make)))
-        for name, module in list(sys.modules.items()):
-            if name.startswith("relax_eg") and getattr(module, "prove", None) is prove:
-                patches.enter_context(mock.patch.object(module, "prove", timed(prove)))
-        yield statistics, spent
-
-
 def table_of_paths(statistics: Statistics) -> Table:
     table = Table(title="Random questions, by the path that answered")
     for heading in ("path", "questions", "share", "questions/s"):
@@ -262,22 +212,29 @@ def main(
         ask("n == n", [])  # the first question imports it
     scores = {name: score(ask, holds, fails) for name, ask in {"relax_eg": ours, **others}.items()}
     statistics = by_path(queries)
-    share = share_of_optimize(layers)
+    shares = [share_of_optimize(name, program) for name, program in programs(layers).items()]
+    chains = [deduction_of(length) for length in CHAINS]
+    memory = memory_questions(layers)
     out.print(table_of_scores(scores, len(holds) + len(fails)))
     out.print(table_of_paths(statistics))
     first = statistics.total - statistics.queries["memo"]
     reached = statistics.asked_z3 / first
     out.print(f"put to z3: {statistics.asked_z3} of {first} questions not asked before ({reached:.1%})")
+    out.print(table_of_shares(shares))
     out.print(
-        f"decoder of {layers} layers: {share.proving:.3f} s of {share.seconds:.2f} s proving "
-        f"({share.proving / share.seconds:.2%}); {share.questions} questions, {share.asked_z3} put to z3"
+        f"sizes of the decoder's values in bytes, pair by pair: {memory.total} questions, "
+        f"{memory.asked_z3} put to z3 ({memory.asked_z3 / memory.total:.1%})"
     )
+    for length, seconds in chains:
+        out.print(f"deduction of a chain of {length} operators: {seconds:.2f} s")
     if json_to is not None:
         figures = {
             "scores": {name: asdict(found) for name, found in scores.items()},
             "paths": {p: {"questions": n, "seconds": statistics.seconds[p]} for p, n in statistics.queries.items()},
             "asked_z3": statistics.asked_z3,
-            "decoder": {"layers": layers, **asdict(share)},
+            "optimize": [asdict(share) for share in shares],
+            "memory": {"questions": memory.total, "asked_z3": memory.asked_z3},
+            "deduction": dict(chains),
         }
         json_to.write_text(json.dumps(figures, indent=1))
     if scores["relax_eg"].wrong:

@@ -4,7 +4,8 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
-from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
+from relax_eg.backend.compare import Check
+from relax_eg.backend.optimized import Optimized, Ready, Variant
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError

@@ -20,6 +20,7 @@ from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
 from relax_eg.rules import RuleSet
+from relax_eg.rules.parallel import verify_in
 
 app = typer.Typer(
     name="relax-eg",
@@ -141,6 +142,9 @@ def optimize(
     ] = None,
     at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
     bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
+    ] = None,
     weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
     rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
     without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
@@ -173,6 +177,7 @@ def optimize(
                 target=target,
                 at=read_sizes(at or [], "--at") or None,
                 bounds=read_bounds(bounds or []) or None,
+                assume=assume or (),
                 weights=tuple(weights or ()),
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
@@ -212,6 +217,7 @@ def verify(
     certificate: Annotated[
         Path | None, typer.Option("--certificate", help="Check this instead, by the books that ship and the rule file.")
     ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
 ) -> None:
     """Check every rule again and print a table; ends with status 1 if one is refuted.
 
@@ -229,7 +235,7 @@ def verify(
             certified(certificate)
             return
         with err.status("checking rules"):
-            report = rx.verify(rules if rules is not None else rx.rules.default)
+            report = verify_in(jobs or (2 if rules is None else 1), rules)
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
         if report.refuted:
             raise typer.Exit(1)

@@ -49,6 +49,7 @@ def optimize(
     target: str | Profile = "cpu",
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
+    assume: str | Sequence[str] = (),
     weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
     facts: Facts | None = None,
@@ -64,19 +65,22 @@ def optimize(
     module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`).
     `target`: a device profile or its name. `at`: the sizes to be best at, one binding of the size variables or
     several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
-    outside, a call raises. `weights`: arguments known ahead of the calls, by name or position: what depends on
-    them alone is computed once. `numerics`: the loosest class of rules allowed. `facts`: what is known of the values
-    of arguments, by name or position, or of single arrays in them: `{"S": "positive definite", "w": ["nonnegative",
-    "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it. `budget`: limits of the search. `progress`:
-    called with (phase, e-graph nodes, rule matches) as the search goes on. `sharing`: whether repeated blocks of a
-    large program (the layers of a transformer) are found and optimized once. `cache`: whether what an earlier search
-    found for this very program and these options is taken from disk (`relax_eg.cache`).
+    outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <=
+    4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the calls, by name
+    or position: what depends on them alone is computed once. `numerics`: the loosest class of rules allowed. `facts`:
+    what is known of the values of arguments, by name or position, or of single arrays in them: `{"S": "positive
+    definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it. `budget`:
+    limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
+    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
+    `cache`: whether what an earlier search found for this very program and these options is taken from disk
+    (`relax_eg.cache`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
-    check_kinds(rules, at, bounds, weights, facts, budget, progress)
+    check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
-        traced = traced_program(program, specs, kwspecs, bounds)
+        statements = (assume,) if isinstance(assume, str) else tuple(assume)
+        traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing)
     started = time.perf_counter()
@@ -116,6 +120,7 @@ def traced_program(
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
     bounds: Bounds | None,
+    assume: tuple[str, ...],
 ) -> Source:
     """A function or module as what is optimized. TraceError, SpecError, OptionError."""
     # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
@@ -123,10 +128,11 @@ def traced_program(
     if isinstance(program, Module):
         if specs or kwspecs:
             raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
-        return written(program, run_function)
+        return written(program, run_function, assume)
     if not callable(program):
         raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
-    return trace_function(program, specs, kwspecs, bounds={k: (a, b) for k, (a, b) in decided.items() if b is not None})
+    pairs = {k: (a, b) for k, (a, b) in decided.items() if b is not None}
+    return trace_function(program, specs, kwspecs, bounds=pairs, assume=assume)
 
 
 def _is_pair(b: Any) -> bool:

@@ -143,6 +143,7 @@ def jit(
     target: str | Profile = "cpu",
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
+    assume: str | Sequence[str] = (),
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
     cache: bool = True,
@@ -163,10 +164,11 @@ def jit(
             target=target,
             at=at,
             bounds=bounds,
+            assume=assume,
             numerics=numerics,
             budget=budget,
             cache=cache,
             **jit_options,
         )
-    options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "numerics": numerics, "budget": budget}
-    return Jitted(fn, dims, {**options, "cache": cache}, jit_options)
+    options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics}
+    return Jitted(fn, dims, {**options, "budget": budget, "cache": cache}, jit_options)

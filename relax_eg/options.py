@@ -50,13 +50,17 @@ class Options:
         return self.numerics == ("exact",)
 
 
-def check_kinds(rules: Any, at: Any, bounds: Any, weights: Any, facts: Any, budget: Any, progress: Any) -> None:
+def check_kinds(
+    rules: Any, at: Any, bounds: Any, assume: Any, weights: Any, facts: Any, budget: Any, progress: Any
+) -> None:
     """OptionError for an option that is no such thing at all; what is in it is looked at later."""
+    texts = assume if isinstance(assume, (list, tuple)) else [assume]
     many = at if isinstance(at, (list, tuple)) else [at]
     for option, value, fits, accepted in (
         ("rules", rules, rules is None or isinstance(rules, RuleSet), "a RuleSet"),
         ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
         ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
+        ("assume", assume, all(isinstance(s, str) for s in texts), "a statement, 's % 8 == 0', or a list of such,"),
         ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
         ("facts", facts, facts is None or isinstance(facts, Mapping), "{'x': 'positive'}"),
         ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),
@@ -88,11 +92,13 @@ def read_options(
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
         scope.bound(v, bound)
-        low, _ = scope.bounds(v)
-        if low is not None and low < 1 and v in traced.size_variables:
-            raise BoundsError(f"{name}(): the lower bound of {v} is {low}; a traced program takes sizes >= 1")
     for v in traced.cast_variables:  # how much of something there is depends on values, and may be nothing
         scope.declare(v, 0, said_by="match_cast")
+    scope.assume(*traced.assume)
+    for v in traced.size_variables:
+        low, _ = scope.bounds(v)
+        if low is not None and low < 1:
+            raise BoundsError(f"{name}(): the lower bound of {v} is {low}; a traced program takes sizes >= 1")
     given: list[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else list(at)
     assumed = False
     bindings: list[dict[str, int]] = []

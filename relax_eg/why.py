@@ -59,6 +59,7 @@ def why_not(
     target: str = "cpu",
     at: Sizes | None = None,
     bounds: Bounds | None = None,
+    assume: str | Sequence[str] = (),
     weights: Sequence[str | int] = (),
     numerics: Numerics = "reassociate",
     facts: Facts | None = None,
@@ -71,10 +72,11 @@ def why_not(
     in the program as written or in what other rules made of it, and what failed there. Prints as a few lines.
     Raises OptionError for an unknown name, and what `optimize` raises.
     """
-    check_kinds(rules, at, bounds, weights, facts, budget, None)
+    check_kinds(rules, at, bounds, assume, weights, facts, budget, None)
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
-    traced = traced_program(program, specs, kwspecs, bounds)
+    statements = (assume,) if isinstance(assume, str) else tuple(assume)
+    traced = traced_program(program, specs, kwspecs, bounds, statements)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))

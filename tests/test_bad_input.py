@@ -67,6 +67,9 @@ def test_wrong_specs(specs: tuple[Any, ...], error: type[Exception], texts: tupl
             take(chain, *specs)
 
 
+TARGETS = (
+    "target='tpu': one of a100, cpu, h100, h200, laptop, rtx4090, the path of a .json profile, or a Profile is accepted"
+)
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"at": {"m": 3}}, BoundsError, "chain(): no size is named `m` (at={'m': ...}); its sizes are n"),
     ({"at": {"n": 3.5}}, BoundsError, "chain(): at n = 3.5; an integer is accepted"),
@@ -80,7 +83,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"weights": (3,)}, OptionError, "weights: chain has no argument 3; its arguments are a, b, v"),
     ({"weights": True}, OptionError, "weights=True: a list of argument names or positions is accepted"),
     ({"numerics": "fast"}, OptionError, "numerics='fast': one of exact, reassociate, approximate is accepted"),
-    ({"target": "tpu"}, OptionError, "target='tpu': one of cpu, or a Profile, is accepted"),
+    ({"target": "tpu"}, OptionError, TARGETS),
     ({"rules": "all"}, OptionError, "rules='all': a RuleSet is accepted"),
     ({"budget": 100}, OptionError, "budget=100: a Budget is accepted"),
     ({"progress": 3}, OptionError, "progress=3: a function (phase, nodes, matches) is accepted"),

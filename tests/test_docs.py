@@ -32,6 +32,13 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+def test_the_table_of_rules_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from docs.rules_table import DOCUMENT, table
+
+    assert DOCUMENT.read_text() == table(), "python -m docs.rules_table writes it anew"
+
+
 def test_the_refusal_in_the_readme_is_what_is_said(tmp_path: Path) -> None:
     import relax_eg as rx
 

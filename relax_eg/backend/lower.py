@@ -202,10 +202,9 @@ def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, where: str) -> None:
     """Adds to `sizes` those that a `match_cast` of `value` brings in. ShapeError, BoundsError where it does not fit."""
     told = fit.bind([value], sizes)
-    fresh = {v: n for v, n in told.items() if v not in sizes}
-    if scope is not None and all(isinstance(n, int) for n in fresh.values()):
-        scope.check(fresh, where)
-    sizes.update(fresh)
+    sizes.update({v: n for v, n in told.items() if v not in sizes})
+    if scope is not None and all(isinstance(n, int) for n in sizes.values()):
+        scope.check(sizes, where)  # also what is assumed of new and known ones together
 
 
 def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:

@@ -15,8 +15,9 @@ from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.compare import Check, compared
 from relax_eg.backend.lower import run_at
-from relax_eg.errors import OptionError, RelaxEgError, ShapeError
+from relax_eg.errors import BoundsError, OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.report import CostReport
@@ -26,6 +27,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.partition import Split, split
 from relax_eg.ops.facts import FACTS, violation
 from relax_eg.shapes import Scope
+from relax_eg.shapes.constraints import constraints_of_jax, dim_of_jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,25 @@ class Program:
                     yield f"`{name}` is declared {FACTS[fact].name}, but {found}"
 
     def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """The size variables' values, checked against signature and bounds."""
+        """The size variables' values, checked against signature, bounds and assumptions; where JAX traces for symbolic
+        sizes, these must be proved of them. BoundsError."""
         sizes = bind_sizes(self.name, self.params, shapes)
         if all(isinstance(n, int) for n in sizes.values()):
             self.scope.check(sizes, self.name)
+        else:
+            self._check_symbolic(sizes)
         return sizes
+
+    def _check_symbolic(self, sizes: Mapping[str, Any]) -> None:
+        scopes = {id(n.scope): str(n.scope) for n in sizes.values() if not isinstance(n, int)}
+        known = Scope.from_constraints(text for scope in scopes.values() for text in constraints_of_jax(scope))
+        broken = self.scope.unproved({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
+        if broken is not None:
+            at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+            raise BoundsError(
+                f"{self.name}(): `{broken}`, on which it was optimized, is not known of the symbolic sizes {at}\n"
+                "  accepted: jax.export.symbolic_shape(..., constraints=[...]) that say it"
+            )
 
     def result(self, value: Any) -> Any:
         """The function's result in the structure `fn` gives it."""
@@ -212,36 +228,6 @@ class Variant:
     @property
     def module(self) -> Module:
         return self.made()
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How far the optimized function's results are from those of the function as written, on one input.
-
-    Errors are relative to the largest magnitude of each result; `passed` compares with the tolerance of the
-    numerics class, 0 for "exact" and integers. `violations`: facts declared of arguments that these do not have, each
-    with an entry that shows it; none may be.
-    """
-
-    passed: bool
-    max_error: float
-    tolerance: float
-    worst: str
-    violations: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        equal = self.max_error <= self.tolerance
-        sign, verdict = ("<=", "equal") if equal else (">", "NOT equal")
-        found = f"{verdict}: largest relative error {self.max_error:.3g} {sign} {self.tolerance:.3g} (in {self.worst})"
-        return "\n".join((*(f"fact violated: {v}" for v in self.violations), found))
-
-
-def compared(ours: Any, theirs: Any, tolerance: float) -> Check:
-    """How far results of one structure are apart."""
-    pairs = zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree_util.tree_leaves(theirs), strict=True)
-    errors = [(_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in pairs]
-    worst, where = max(errors, default=(0.0, "no result"))
-    return Check(worst <= tolerance, worst, tolerance, where)
 
 
 class Optimized:
@@ -376,29 +362,6 @@ class Optimized:
     def __repr__(self) -> str:
         r = self.report
         return f"<optimized {r.name}: {r.predicted_gain:.2f}x predicted on {r.target}>"
-
-
-def _numbers(x: Any) -> np.ndarray[Any, Any]:
-    """A result as an array of numpy; PRNG keys by their words."""
-    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
-
-
-def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
-    """Largest error relative to the largest finite magnitude of `y`; infinite where NaNs or infinities differ."""
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return float("inf")
-    if x.size == 0:
-        return 0.0
-    if x.dtype.kind in "biu":
-        return float(np.max(x != y))
-    wide = np.complex128 if x.dtype.kind == "c" else np.float64
-    a, b = x.astype(wide), y.astype(wide)
-    finite = np.isfinite(b)
-    if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return float("inf")
-    scale = float(np.max(np.abs(b[finite]), initial=0.0))
-    return float(np.max(np.abs(a - b)[finite], initial=0.0)) / (scale or 1.0)
 
 
 class Ready:

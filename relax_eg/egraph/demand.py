@@ -32,15 +32,21 @@ class Question:
         return f"need_{self.symbol}"
 
 
-Use = tuple[str, tuple[tuple[int | None, str | None] | None, ...]]
+Operands = tuple[tuple[int | None, str | None] | None, ...]
+Use = tuple[str, Operands]
 
 
 def use(o: Opcode, operands: Iterable[Annotation]) -> Use:
     """An opcode's symbol with rank and dtype of its operands: what is looked for before a rule is compiled. Where the
     opcode fixes its annotation, the symbol alone."""
-    if o.annotation is not None:
-        return o.symbol, ()
-    return o.symbol, tuple((a.ndim, a.dtype) if isinstance(a, Tensor) else None for a in operands)
+    return o.symbol, operands_of(o.annotation, operands)
+
+
+def operands_of(fixed: Annotation | None, operands: Iterable[Annotation]) -> Operands:
+    """Rank and dtype of operands; nothing where the annotation of the operator's result is `fixed`."""
+    if fixed is not None:
+        return ()
+    return tuple((a.ndim, a.dtype) if isinstance(a, Tensor) else None for a in operands)
 
 
 class Demand:

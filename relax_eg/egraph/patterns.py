@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from relax_eg.egraph.demand import Demand, Use, use
+from relax_eg.egraph.demand import Demand, Operands, operands_of
 from relax_eg.egraph.facts import FactBase
-from relax_eg.egraph.vocabulary import LEAVES, Opcode, Vocabulary
+from relax_eg.egraph.vocabulary import LEAVES, Opcode, OpcodeKey, Vocabulary, opcode_key
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import Condition, InOrder, Instance
@@ -61,6 +62,17 @@ class Compiled:
     asks: bool
 
 
+# An operator and the ranks and dtypes of its operands, the same in any e-graph.
+Needed = tuple[OpcodeKey, Operands]
+
+
+@lru_cache(1 << 15)
+def needed(instance: Instance) -> frozenset[Needed]:
+    """The uses of operators that must be present for the left side to match."""
+    nodes = [e for e in instance.left_nodes if e.op not in LEAVES]
+    return frozenset((key := opcode_key(e)[0], operands_of(key[-1], (a.annotation for a in e.args))) for e in nodes)
+
+
 @dataclass(slots=True)
 class Compiler:
     """Turns rule instances into engine commands for one e-graph.
@@ -75,11 +87,6 @@ class Compiler:
     declare: Callable[[Opcode], list[str]]
     holds: Holds
     fired: dict[str, tuple[Instance, tuple[str, ...]]] | None = None
-
-    def uses(self, instance: Instance) -> set[Use]:
-        """The uses of operators that must be present for the left side to match."""
-        nodes = [e for e in instance.left_nodes if e.op not in LEAVES]
-        return {use(self.words.opcode(e)[0], (a.annotation for a in e.args)) for e in nodes}
 
     def compile(self, instance: Instance, name: str, ruleset: str, demand: str) -> Compiled:
         """`instance` for the ruleset `ruleset`, under the engine rule name `name`; its questions for `demand`."""

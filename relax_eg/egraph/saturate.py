@@ -10,16 +10,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from relax_eg.debug import log, stage, tell
 from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
-from relax_eg.egraph.demand import Demand, Use
-from relax_eg.egraph.engine import Engine, Row
+from relax_eg.egraph.demand import Demand
+from relax_eg.egraph.engine import Engine, EngineError, Row
 from relax_eg.egraph.facts import FactBase
 from relax_eg.egraph.growth import Forecast, Growth
-from relax_eg.egraph.patterns import Compiler
+from relax_eg.egraph.patterns import Compiler, Needed, needed
 from relax_eg.egraph.sizes import EqualSizes
 from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declarations
 from relax_eg.ir.annotations import FLOATS, Tensor
@@ -70,7 +71,7 @@ class EGraph:
         self._speed = APPLIED_PER_SECOND
         self._tables: dict[str, list[Row]] | None = None
         self._known: set[Instance] = set()
-        self._waiting: dict[Instance, set[Use]] = {}  # instances whose operators are not all present yet
+        self._waiting: dict[Instance, frozenset[Needed]] = {}  # instances whose operators are not all present yet
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
         self._read: dict[str, int] = {}
         self._equal_sizes = EqualSizes(scope)
@@ -222,6 +223,17 @@ class EGraph:
         tell(3, "matches: " + ", ".join(f"{r} x{f.matches}, {f.nodes} nodes" for r, f in rules.items()))
         return Saturation(stop, nodes, peak, rounds, rules, seconds, tuple(self._left_out.values()))
 
+    def same(self, a: Expr, b: Expr) -> bool:
+        """Whether two expressions are in one class by now; nodes they lack are put in."""
+        new = [e for e in postorder((a, b), stop=self.number.__contains__) if e not in self.number]
+        self.number |= {e: len(self.number) + i for i, e in enumerate(new)}
+        self._insert(new)
+        try:
+            self.engine.run([f"(check (= (node {self.number[a]}) (node {self.number[b]})))"])
+        except EngineError:
+            return False
+        return True
+
     def tables(self) -> dict[str, list[Row]]:
         """The engine's tables after saturation, read once."""
         if self._tables is None:
@@ -344,9 +356,10 @@ class EGraph:
                     for instance in self._instances(rule, ranks, dtypes, present):
                         if instance not in self._known:
                             self._known.add(instance)
-                            self._waiting[instance] = self._compiler.uses(instance)
+                            self._waiting[instance] = needed(instance)
+        there = {(self.words.keys[symbol], operands) for symbol, operands in self.demand.uses}
         commands: list[str] = []
-        for instance in [i for i, uses in self._waiting.items() if uses <= self.demand.uses]:
+        for instance in [i for i, uses in self._waiting.items() if uses <= there]:
             del self._waiting[instance]
             if instance.rule.name not in self._left_out and self.facts.concerns(instance):
                 commands += self._compiled(instance)
@@ -380,16 +393,8 @@ class EGraph:
         return ranks, [d for d in FLOATS if d in found]
 
     def _instances(self, rule: Rule, ranks: list[int], dtypes: list[str], present: set[str]) -> Iterable[Instance]:
-        choices = [self._attribute_values(source, present) for source in rule.attributes.values()]
-        top = max(ranks, default=0)
-        for block_ranks in product(range(top + 1), repeat=len(rule.stars)):
-            if not rule.operand_ranks(block_ranks).issubset(ranks):
-                continue
-            for dtype in dtypes if rule.has_open_dtype else ["float32"]:
-                for values in product(*choices):
-                    instance = rule.instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
-                    if instance is not None:
-                        yield instance
+        choices = tuple(tuple(self._attribute_values(source, present)) for source in rule.attributes.values())
+        return _instances_at(rule, tuple(ranks), tuple(dtypes) if rule.has_open_dtype else ("float32",), choices)
 
     def _attribute_values(self, source: str, present: set[str]) -> list[Any]:
         op, _, name = source.partition(".")
@@ -398,3 +403,21 @@ class EGraph:
             if o.op == op and symbol in present:
                 values.setdefault(dict(o.static)[name])
         return list(values)
+
+
+@lru_cache(1 << 14)
+def _instances_at(
+    rule: Rule, ranks: tuple[int, ...], dtypes: tuple[str, ...], choices: tuple[tuple[Any, ...], ...]
+) -> tuple[Instance, ...]:
+    """The instances of a rule on operands of these ranks and float types, at these values of its attributes. The same
+    for every program that has them."""
+    found: list[Instance] = []
+    for block_ranks in product(range(max(ranks, default=0) + 1), repeat=len(rule.stars)):
+        if not rule.operand_ranks(block_ranks).issubset(ranks):
+            continue
+        for dtype in dtypes:
+            for values in product(*choices):
+                instance = rule.instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
+                if instance is not None:
+                    found.append(instance)
+    return tuple(found)

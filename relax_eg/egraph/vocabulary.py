@@ -10,6 +10,7 @@ tuple's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from relax_eg.errors import OperatorError
@@ -90,6 +91,26 @@ class Opcode:
         return attrs
 
 
+# Operator, static attributes and how they print (their types count: an attribute 1 is not an attribute True), sizes,
+# arity, and the annotation where it is fixed: what tells opcodes apart, in any e-graph.
+OpcodeKey = tuple[str, tuple[tuple[str, Any], ...], str, tuple[tuple[str, int], ...], int, Annotation | None]
+
+
+@lru_cache(1 << 15)
+def opcode_key(e: Expr) -> tuple[OpcodeKey, tuple[Dim, ...]]:
+    """What tells the opcode of a node that is no leaf, and its sizes."""
+    record = TABLE.get(e.op)
+    if e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple):
+        return (e.op, e.attrs, repr(e.attrs), (), 1, None), ()
+    if record is None:
+        return (e.op, e.attrs, repr(e.attrs), (), len(e.args), e.annotation), ()
+    kinds = {a.name: a.kind for a in record.attributes}
+    static = tuple((k, v) for k, v in e.attrs if kinds[k] == "static")
+    sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
+    dims = tuple(d for _, v in sized for d in v)
+    return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
+
+
 class Vocabulary:
     """Numbers symbols on demand. One per e-graph, so equal inputs get equal numbers."""
 
@@ -102,36 +123,19 @@ class Vocabulary:
         self._others: dict[Annotation, int] = {}
         self._other_list: list[Annotation] = []
         self.by_symbol: dict[str, Opcode] = {}
+        self.keys: dict[str, OpcodeKey] = {}  # of the same symbols
 
     def opcode(self, e: Expr) -> tuple[Opcode, tuple[Dim, ...]]:
         """The opcode of a node that is no leaf, and its sizes."""
-        record = TABLE.get(e.op)
-        if e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple):
-            return self._intern(e.op, e.attrs, (), 1, None), ()
-        if record is None:
-            return self._intern(e.op, e.attrs, (), len(e.args), e.annotation), ()
-        kinds = {a.name: a.kind for a in record.attributes}
-        static = tuple((k, v) for k, v in e.attrs if kinds[k] == "static")
-        sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
-        dims = tuple(d for _, v in sized for d in v)
-        return self._intern(e.op, static, tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
-
-    def _intern(
-        self,
-        op: str,
-        static: tuple[tuple[str, Any], ...],
-        sizes: tuple[tuple[str, int], ...],
-        arity: int,
-        annotation: Annotation | None,
-    ) -> Opcode:
-        # Types are part of the key: an attribute 1 is not an attribute True.
-        key = (op, static, repr(static), sizes, arity, annotation)
+        key, dims = opcode_key(e)
         found = self._opcodes.get(key)
         if found is None:
+            op, static, _, sizes, arity, annotation = key
             found = Opcode(f"{op}_{len(self._opcodes)}", op, static, sizes, arity, annotation)
             self._opcodes[key] = found
             self.by_symbol[found.symbol] = found
-        return found
+            self.keys[found.symbol] = key
+        return found, dims
 
     def leaf(self, e: Expr) -> str:
         """The term of a leaf. Leaves are numbered in order of first mention."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from relax_eg.frontends.trace_errors import cause, checked_output, trace_error
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
+from relax_eg.shapes import Scope
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Traced:
     """A traced function.
 
     `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
-    `out_tree`: the structure of what `fn` returns.
+    `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`.
     """
 
     fn: Callable[..., Any]
@@ -40,6 +41,7 @@ class Traced:
     sizes: Sizes
     jaxpr: Any
     out_tree: Any
+    assume: tuple[str, ...] = ()
 
     @cached_property
     def module(self) -> Module:
@@ -122,17 +124,19 @@ def trace_function(
     *,
     name: str | None = None,
     bounds: Mapping[str, tuple[int, int]] | None = None,
+    assume: Sequence[str] = (),
 ) -> Traced:
     """`fn` traced for arguments that fit `specs` and `kwspecs`, with what a caller needs to run it.
 
-    `bounds` of sizes (inclusive) let the function compare sizes in Python where they decide. TraceError, with the
+    `bounds` of sizes (inclusive), and statements about them, let the function compare sizes in Python where they
+    decide. TraceError, with the
     user's line, where JAX cannot trace the function; SpecError for a spec that cannot be read.
     """
     if not callable(fn):
         raise TraceError(f"trace takes a function, got {type(fn).__name__}")
     label = name or _name_of(fn)
     sizes = Sizes(bounds)
-    arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes)
+    arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes, assume)
     out_tree: Any = None
     own = False  # the function itself raised, not JAX
 
@@ -154,7 +158,7 @@ def trace_function(
         if own:
             raise
         raise trace_error(fn, label, arguments.leaves, error) from cause(error)
-    return Traced(fn, label, arguments, sizes, closed, out_tree)
+    return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume))
 
 
 @stage("trace")
@@ -164,7 +168,9 @@ def _module(traced: Traced) -> Module:
     closed, params = traced.jaxpr, list(traced.params)
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], params)
     function = make_function(identifier, params, walk, outputs)
-    return Module((function, *walk.functions.made))
+    # What the function's own comparisons of sizes may have rested on.
+    assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume)
+    return Module((replace(function, assume=assume), *walk.functions.made))
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from relax_eg.errors import SpecError
-from relax_eg.frontends.specs import Arguments, Leaf, read_arguments
+from relax_eg.frontends.specs import Arguments, Leaf, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
@@ -80,6 +80,11 @@ class Written:
         return self.module.main.size_variables
 
     @property
+    def assume(self) -> tuple[str, ...]:
+        """What must hold of the sizes of the module's entry."""
+        return self.module.main.assume
+
+    @property
     def cast_variables(self) -> tuple[str, ...]:
         return self.module.main.cast_variables
 
@@ -129,13 +134,20 @@ class Fingerprint:
         raise NoContentError(f"no constant is named {name!r}")
 
 
-def written(module: Module, run: Callable[[Module, Function, Sequence[Any]], Any]) -> Written:
-    """`module` as what is optimized. `run` runs a function of a module on arrays.
+def written(
+    module: Module, run: Callable[[Module, Function, Sequence[Any]], Any], assume: Sequence[str] = ()
+) -> Written:
+    """`module` as what is optimized. `run` runs a function of a module on arrays; `assume`: what else holds of the
+    sizes of its entry.
 
     Every annotation is deduced anew, and what is pure outside dataflow blocks is put into such. WellFormedError for a
     module that breaks a rule of the IR, or whose annotations do not follow.
     """
     check(module)
+    entry = module.main
+    need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
+    with_more = replace(entry, assume=(*entry.assume, *assume))
+    module = Module(tuple(with_more if f is entry else f for f in module))
     formed = deduced(in_blocks(module))
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]
@@ -226,7 +238,7 @@ class _Former:
                 outputs = tuple(b for b in pure if b.var in needed[i])
                 blocks += [Block(outputs)] if outputs else []
                 pure, env = [], {}
-        return Function(f.name, f.params, tuple(blocks), result, MappingProxyType(self.sources))
+        return replace(f, blocks=tuple(blocks), result=result, sources=MappingProxyType(self.sources))
 
     def _groups(self, block: Block) -> list[_Group]:
         if block.dataflow:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from relax_eg.errors import SpecError, TraceError
+from relax_eg.errors import BoundsError, SpecError, TraceError
 from relax_eg.frontends.symbolic import Sizes, constraints_of, is_symbolic, to_dim, variables_of
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import np_dtype
@@ -75,8 +75,10 @@ def read_arguments(
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
     sizes: Sizes,
+    assume: Sequence[str] = (),
 ) -> Arguments:
-    """The arguments of `fn` as `specs` and `kwspecs` describe them. SpecError or TraceError."""
+    """The arguments of `fn` as `specs` and `kwspecs` describe them, whose sizes satisfy `assume`. SpecError,
+    TraceError, or BoundsError."""
     signature = _signature(fn)
     try:
         args, kwargs = _normalise(signature, specs, kwspecs)
@@ -88,9 +90,19 @@ def read_arguments(
     named = [(*_path(signature, len(args), keys), spec) for keys, spec in flat]
     constraints = _constraints((path, spec) for _, path, spec in named)
     sizes.constrain(constraints)
+    sizes.suppose(Scope(assume=assume).to_constraints())
     used: set[str] = set()
     leaves = [_leaf(path, argument, _identifier(path, used), spec, sizes) for argument, path, spec in named]
+    need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))
     return Arguments(signature, tuple(leaves), tree, Scope.from_constraints(constraints))
+
+
+def need_sizes(name: str, assume: Iterable[str], known: Sequence[str]) -> None:
+    """BoundsError where a statement speaks of sizes that function `name` has not."""
+    for text in assume:
+        for v in sorted(variables_of(text) - set(known)):
+            has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
+            raise BoundsError(f"{name}(): no size is named `{v}` (assume={text!r}); {has}")
 
 
 def _constraints(specs: Iterable[tuple[str, Any]]) -> list[str]:

@@ -1,29 +1,20 @@
 """JAX's symbolic dimensions to `Dim` and back.
 
-The only place that knows how JAX spells a symbolic dimension. It goes by their text, which `jax.export.symbolic_shape`
-documents and reads back, not by the private attributes of the expression objects.
+It goes by their text (`shapes.constraints`), which `jax.export.symbolic_shape` documents and reads back, not by the
+private attributes of the expression objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from jax import export
 
 from relax_eg.errors import BoundsError, SpecError
-from relax_eg.shapes import Dim, dim_max, dim_min
-from relax_eg.shapes.expression import fold_expression
+from relax_eg.shapes import Dim
+from relax_eg.shapes.constraints import JAX_FUNCTIONS, constraints_of_jax, dim_of_jax
 from relax_eg.shapes.relation import read_statement
-
-# JAX prints floor division and remainder as functions, and a power with `^`.
-_FUNCTIONS = {
-    "max": dim_max,
-    "min": dim_min,
-    "floordiv": lambda a, b: Dim.of(a) // b,
-    "mod": lambda a, b: Dim.of(a) % b,
-}
 
 
 def is_symbolic(value: Any) -> bool:
@@ -33,23 +24,17 @@ def is_symbolic(value: Any) -> bool:
 
 def to_dim(size: Any) -> Dim:
     """The `Dim` of a JAX dimension: an integer or a symbolic expression."""
-    return _read(str(size)) if is_symbolic(size) else Dim.of(int(size))
+    return dim_of_jax(str(size)) if is_symbolic(size) else Dim.of(int(size))
 
 
 def constraints_of(size: Any) -> tuple[str, ...]:
     """What the scope of a symbolic dimension of JAX says, in the words it was given in."""
-    _, _, text = str(size.scope).partition(" with constraints:")
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return constraints_of_jax(str(size.scope))
 
 
 def variables_of(constraint: str) -> frozenset[str]:
     """The variables in a constraint in JAX's spelling."""
     return frozenset[str]().union(*(relation.variables for relation in read_statement(constraint.replace("^", "**"))))
-
-
-@lru_cache(1 << 12)
-def _read(text: str) -> Dim:
-    return fold_expression(text.replace("^", "**"), Dim.of, Dim.var, _FUNCTIONS)
 
 
 class Sizes:
@@ -63,23 +48,39 @@ class Sizes:
         constraints: list[str] = []
         for name, (low, high) in (bounds or {}).items():
             if low > high:
-                raise BoundsError(f"the bounds of `{name}` are empty: {low} to {high}")
+                pair = f"({low}, {high})"
+                raise BoundsError(f"the bounds of `{name}` are empty: {pair}; accepted: (low, high) with low <= high")
             if low > 1:  # 1 is JAX's own assumption, and it refuses to hear it again
                 constraints.append(f"{name} >= {low}")
             constraints.append(f"{name} <= {high}")
         self._constraints = constraints
+        self._supposed: list[str] = []
         self.scope = export.SymbolicScope(constraints)
         self._variables: dict[str, Any] = {}
         self.annotations: dict[Any, Any] = {}  # by shape and dtype, for the walk of this trace
 
     def constrain(self, constraints: Iterable[str]) -> None:
-        """Adds constraints in JAX's spelling; before any size is met."""
+        """Adds constraints in JAX's spelling; before any size is met and anything is supposed."""
         self._constraints.extend(constraints)
         self.scope = export.SymbolicScope(self._constraints)
+
+    def suppose(self, constraints: Iterable[str]) -> None:
+        """As `constrain`, without those that JAX does not take: it then knows less, and asks in fewer cases."""
+        for text in constraints:
+            try:
+                self.scope = export.SymbolicScope([*self.constraints, text])
+            except Exception:  # its reading of constraints has moved between versions, the exception's class too
+                continue
+            self._supposed.append(text)
 
     @property
     def constraints(self) -> tuple[str, ...]:
         """What the scope says of sizes, in JAX's spelling."""
+        return (*self._constraints, *self._supposed)
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """As `constraints`, without what is only supposed."""
         return tuple(self._constraints)
 
     @property
@@ -105,7 +106,7 @@ class Sizes:
     def _variable(self, name: str) -> Any:
         found = self._variables.get(name)
         if found is None:
-            if name in _FUNCTIONS:
+            if name in JAX_FUNCTIONS:
                 raise SpecError(f"`{name}` is a function of sizes in JAX and cannot name one\n  accepted: another name")
             (found,) = export.symbolic_shape(name, scope=self.scope)
             self._variables[name] = found

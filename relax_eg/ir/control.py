@@ -22,7 +22,7 @@ from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Callable, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.expr import CALL, COND, CONTROL, FUNCTION, SCAN, SHARD_MAP, WHILE, Expr, node
-from relax_eg.ir.lattice import clash, join
+from relax_eg.ir.lattice import clash, covers, join
 from relax_eg.shapes import Dim
 
 ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
@@ -170,7 +170,7 @@ def _check_carry(op: str, result: Annotation, carry: Sequence[Annotation], exact
     if not isinstance(result, Tuple) or n < len(carry) or (exactly and n > len(carry)):
         raise OperatorError(f"{op}: the body returns {result}; a tuple, first the {len(carry)} carried values")
     for i, (before, after) in enumerate(zip(carry, result.fields, strict=False)):
-        if before != after:
+        if not (covers(before, after) and covers(after, before)):
             raise OperatorError(f"{op}: carried value {i} is {before} before a step and {after} after it")
     return result.fields
 

@@ -1,21 +1,36 @@
 """The order of annotations: which one says more, what two have in common, when no value fits both.
 
 `Object` says least. A tensor's annotation may leave out dtype, sizes and rank, a shape's its sizes and rank. Sizes are
-compared in canonical form: `4*n` and `n*4` are one size, `n` and `m` may or may not be equal.
+compared by what is proved of all size variables >= 0, a `match_cast`'s included: `max(n, m) + min(n, m)` and `n + m`
+are one size, `2*n` and `2*m + 1` never are, `n` and `m` may or may not be equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Scope
+
+
+def same(a: Dim, b: Dim) -> bool | None:
+    """True where two sizes are equal whatever the size variables are, False where they differ, else None. Nothing is
+    searched, so the answer depends on no clock."""
+    if a is b:
+        return True
+    difference = a - b
+    return difference.value == 0 if difference.is_const else _proved(a, b)
+
+
+@lru_cache(1 << 12)
+def _proved(a: Dim, b: Dim) -> bool | None:
+    return Scope({v: (0, None) for v in a.variables | b.variables}).equal(a, b)
 
 
 def differ(a: Dim, b: Dim) -> bool:
     """Whether two sizes differ whatever the size variables are."""
-    difference = a - b
-    return difference.is_const and difference.value != 0
+    return same(a, b) is False
 
 
 def covers(coarse: Annotation, fine: Annotation) -> bool:
@@ -34,23 +49,27 @@ def covers(coarse: Annotation, fine: Annotation) -> bool:
 def _covers_sizes(
     coarse: Sequence[Dim] | None, coarse_rank: int | None, fine: Sequence[Dim] | None, fine_rank: int | None
 ) -> bool:
-    return coarse_rank is None or (coarse_rank == fine_rank and (coarse is None or coarse == fine))
+    return coarse_rank is None or (coarse_rank == fine_rank and (coarse is None or _same_sizes(coarse, fine)))
 
 
 def join(a: Annotation, b: Annotation) -> Annotation:
-    """The annotation that covers both and says most."""
+    """The annotation that covers both and says most; of sizes that are equal it has those of `a`."""
     if a == b:
         return a
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         dtype = a.dtype if a.dtype == b.dtype else None
-        if a.shape is not None and a.shape == b.shape:
+        if _same_sizes(a.shape, b.shape):
             return Tensor(a.shape, dtype)
         return Tensor(dtype=dtype, ndim=a.ndim if a.ndim == b.ndim else None)
     if isinstance(a, Shape) and isinstance(b, Shape):
-        return Shape(ndim=a.ndim if a.ndim == b.ndim else None)
+        return a if _same_sizes(a.dims, b.dims) else Shape(ndim=a.ndim if a.ndim == b.ndim else None)
     if isinstance(a, Tuple) and isinstance(b, Tuple) and len(a.fields) == len(b.fields):
         return Tuple(tuple(map(join, a.fields, b.fields)))
     return Object()
+
+
+def _same_sizes(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
+    return a is not None and b is not None and len(a) == len(b) and all(map(same, a, b))
 
 
 def clash(a: Annotation, b: Annotation) -> str | None:

@@ -41,6 +41,8 @@ class Function:
     """A function: parameters, blocks, and the expression it returns.
 
     `sources` tells for expressions the user's source line ("model.py:31") they came from; it is not part of equality.
+    `assume`: what must hold of the sizes at every call, as statements ("n % 8 == 0"); only the entry of a
+    module has any.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Function:
     blocks: tuple[Block, ...]
     result: Expr
     sources: Mapping[Expr, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+    assume: tuple[str, ...] = ()
 
     @property
     def annotation(self) -> Annotation:

@@ -54,7 +54,7 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
         blocks.append(block)
     if not made:
         return function, []
-    return Function(function.name, function.params, tuple(blocks), function.result, function.sources), made
+    return replace(function, blocks=tuple(blocks)), made
 
 
 def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[Block, Function] | None:

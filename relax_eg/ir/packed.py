@@ -22,7 +22,7 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
 
-VERSION = 1
+VERSION = 2
 
 
 class Outside(Protocol):
@@ -88,7 +88,7 @@ class _Packer:
         place = nodes.places
         blocks = [[k.dataflow, [[place[b.var], place[b.value]] for b in k.bindings]] for k in f.blocks]
         sources = [[place[e], self._line(line)] for e, line in f.sources.items() if e in place]
-        return [f.name, [place[p] for p in f.params], blocks, place[f.result], sources]
+        return [f.name, [place[p] for p in f.params], blocks, place[f.result], sources, list(f.assume)]
 
     def _line(self, line: str) -> int:
         lines = self.tables["lines"]
@@ -174,11 +174,12 @@ class _Unpacker:
             self.nodes.append(node(op, [self.nodes[a] for a in args], pairs, self.annotations[annotation]))
 
     def function(self, row: Any) -> Function:
-        name, params, blocks, result, sources = row
+        name, params, blocks, result, sources, assume = row
         nodes = self.nodes
         made = [Block(tuple(Binding(nodes[v], nodes[x]) for v, x in pairs), dataflow) for dataflow, pairs in blocks]
         lines = {nodes[e]: self.lines[line] for e, line in sources}
-        return Function(name, tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(lines))
+        whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(lines)
+        return Function(name, *whole, tuple(assume))
 
     def _annotation(self, row: Any) -> Annotation:
         kind, *parts = row

@@ -150,6 +150,12 @@ def is_size_declaration(statement: ast.stmt) -> bool:
     return bool(made) and all(isinstance(v, ast.Call) and spelled(v.func, "T") is not None for v in made)
 
 
+def _attributes(statement: ast.stmt) -> ast.Call | None:
+    """The call in a line `R.func_attr(...)`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return call if isinstance(call, ast.Call) and spelled(call.func) == "func_attr" else None
+
+
 class _FunctionReader:
     """Reads one function."""
 
@@ -162,6 +168,7 @@ class _FunctionReader:
         self.values = Values(scope)
         self.lines: dict[str, int] = {}  # where each name is bound
         self.blocks: list[Block] = []
+        self.assume: tuple[str, ...] = ()
 
     def read(self) -> Function:
         d = self.definition
@@ -169,7 +176,10 @@ class _FunctionReader:
         for p, arg in zip(params, d.args.args, strict=True):
             self._name(arg.arg, arg)
             self.values.names[arg.arg] = p
-        end = self._body(d.body)
+        lines = [s for s in d.body if _attributes(s) is None]
+        attributes = [a for s in d.body if (a := _attributes(s)) is not None]
+        self.assume = tuple(text for a in attributes for text in self.reader.assumptions(a))
+        end = self._body(lines)
         if end is None:
             raise self.source.error(d, f"function `{d.name}` returns nothing", "`return expression` as its last line")
         return self._function(params, end)
@@ -204,7 +214,7 @@ class _FunctionReader:
 
     def _function(self, params: list[Expr], end: ast.Return) -> Function:
         d = self.definition
-        if end is not d.body[-1]:
+        if end is not next(s for s in reversed(d.body) if _attributes(s) is None):
             raise self.source.error(end, "lines follow this `return`", "`return` as the last line of the function")
         if end.value is None:
             raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
@@ -215,7 +225,7 @@ class _FunctionReader:
             raise self.source.error(end.value, problem, "the declaration to say what is returned")
         self.scope.signatures[d.name] = Signature(tuple(p.annotation for p in params), result.annotation)
         sources = MappingProxyType(self.sources)
-        return Function(d.name, tuple(params), tuple(self.blocks), result, sources)
+        return Function(d.name, tuple(params), tuple(self.blocks), result, sources, self.assume)
 
     def _region(self, statement: ast.stmt) -> str | None:
         """`dataflow`, `bindings` or `inline`, if this is a `with` of one."""

@@ -39,7 +39,7 @@ HEADER = "# relax_eg module text, version "
 # Names that mean something else after `R.`, so no operator may have them.
 RESERVED = frozenset(
     "Callable Object Shape Tensor Tuple bindings call_dps_library call_tir const const_data dataflow dim foreign"
-    " function inline match_cast output scalar shape tuple".split()
+    " func_attr function inline match_cast output scalar shape tuple".split()
 )
 
 INDENT = "    "
@@ -74,6 +74,9 @@ class _FunctionText:
         self._count(function)
         params = ", ".join(f"{p.attr('name')}: {self._annotation(p.annotation)}" for p in function.params)
         self.lines += ["@R.function", f"def {function.name}({params}) -> {self._annotation(function.annotation)}:"]
+        if function.assume:
+            statements = ", ".join(map(quoted, function.assume))
+            self.lines.append(f'{INDENT}R.func_attr({{"assume": [{statements}]}})')
         plain = False
         for block in function.blocks:
             if block.dataflow:

@@ -19,6 +19,10 @@ Node: TypeAlias = "ast.expr | ast.stmt | ast.arg | ast.keyword"
 
 ANNOTATIONS = "R.Tensor(shape, dtype=...), R.Shape(sizes), R.Tuple(...), R.Callable((params,), result) or R.Object"
 ATTRIBUTES = "a number, text, None, a tuple, a size, an annotation, R.scalar(...) or R.foreign(...)"
+FUNCTION_ATTRIBUTES = (
+    'R.func_attr({"assume": ["n % 8 == 0", ...]}), or bounds of sizes as {"tir_var_upper_bound": {"n": 4096}}, '
+    "tir_var_lower_bound likewise"
+)
 
 WINDOW = 110  # characters of a long line that an error shows
 
@@ -142,6 +146,25 @@ class Reader:
             return Dim.of(node.value if isinstance(node, ast.Constant) else ast.unparse(node))  # type: ignore[arg-type]
         except RelaxEgError as error:
             raise self.source.refused(node, error, 'a size, such as 4, "n" or "2*n + 1"') from None
+
+    def assumptions(self, call: ast.Call) -> list[str]:
+        """What `R.func_attr({...})` says of sizes, as statements: in our words, or as bounds the way Relax has them."""
+        try:
+            attributes = ast.literal_eval(call.args[0]) if len(call.args) == 1 and not call.keywords else None
+        except ValueError:
+            attributes = None
+        if not isinstance(attributes, dict):
+            raise self.source.error(call, "these are no attributes of a function", FUNCTION_ATTRIBUTES)
+        found: list[str] = []
+        for key, value in attributes.items():
+            sign = {"tir_var_upper_bound": "<=", "tir_var_lower_bound": ">="}.get(key)
+            if sign and isinstance(value, dict) and all(type(n) is int for n in value.values()):
+                found += [f"{name} {sign} {n}" for name, n in value.items()]
+            elif key == "assume" and isinstance(value, (list, tuple)) and all(isinstance(s, str) for s in value):
+                found += value
+            else:
+                raise self.source.error(call, f"`{key}`: {value!r} is no attribute of a function", FUNCTION_ATTRIBUTES)
+        return found
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
         found: dict[str, ast.expr] = {}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, SCAN, WHILE, Expr
 from relax_eg.ir.module import Function, Module
 
 
@@ -47,15 +47,22 @@ def impure_functions(module: Module) -> frozenset[str]:
 
 def stepped_functions(module: Module) -> frozenset[str]:
     """Names of the functions that XLA cannot run as one program: sizes inside depend on values, or on which branch of a
-    `cond` outside dataflow blocks is taken."""
-    return _with_callers(module, _is_stepped)
+    `cond` outside dataflow blocks is taken. Or they have a branch or a loop with a `match_cast` inside: it is to be
+    checked where the branch is taken and the loop makes a step, and XLA's program contains both all the same."""
+    asserting = _with_callers(module, lambda f: any(e.op == MATCH_CAST for e in f.expressions()))
+
+    def is_stepped(function: Function) -> bool:
+        steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
+        return any(_decides(e, asserting) for e in steps) or any(map(is_data_dependent, function.expressions()))
+
+    return _with_callers(module, is_stepped)
 
 
-def _is_stepped(function: Function) -> bool:
-    steps = [b.value for block in function.blocks if not block.dataflow for b in block.bindings]
-    return any(e.op == COND and not is_sized(e.annotation) for e in steps) or any(
-        is_data_dependent(e) for e in function.expressions()
-    )
+def _decides(e: Expr, asserting: frozenset[str]) -> bool:
+    """Whether which functions a control node runs decides about sizes, or about what is checked."""
+    if e.op == COND and not is_sized(e.annotation):
+        return True
+    return e.op in (COND, WHILE, SCAN) and not asserting.isdisjoint(functions_of(e))
 
 
 def _with_callers(module: Module, holds: Callable[[Function], bool]) -> frozenset[str]:

@@ -10,13 +10,14 @@ from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 from relax_eg.debug import stage
-from relax_eg.errors import OperatorError, ShapeError, WellFormedError
+from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, named_sizes
 from relax_eg.ir.control import deduce_control, functions_of
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.shapes import Binder, Dim
+from relax_eg.shapes.relation import read_statement
 
 
 @stage("check")
@@ -30,17 +31,19 @@ def check(module: Module) -> None:
       dataflow blocks, and so do calls of functions that have such.
     - A size variable is brought in by a parameter or by a `match_cast` before it is used. The parameters' sizes tell
       all their variables.
+    - Only the entry assumes something, and of its own sizes: what others are called with follows.
     - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
     """
     impure = impure_functions(module)
     arity = {f.name: len(f.params) for f in module}
     for function in module:
-        _FunctionCheck(function, arity, impure).run()
+        _FunctionCheck(function, arity, impure, function is module.main).run()
 
 
 class _FunctionCheck:
-    def __init__(self, function: Function, arity: dict[str, int], impure: frozenset[str]) -> None:
+    def __init__(self, function: Function, arity: dict[str, int], impure: frozenset[str], is_entry: bool) -> None:
         self.function = function
+        self.is_entry = is_entry
         self.arity = arity
         self.impure = impure
         self.bound: dict[str, Expr] = {}
@@ -64,6 +67,19 @@ class _FunctionCheck:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
+        self._assumed()
+
+    def _assumed(self) -> None:
+        self.place = "what it assumes"
+        for text in self.function.assume:
+            try:
+                names = frozenset[str]().union(*(relation.variables for relation in read_statement(text)))
+            except SpecError as error:
+                self._fail(None, str(error))
+            if not self.is_entry:
+                self._fail(None, f"`{text}`: only the entry of a module assumes; match_cast asserts inside")
+            for name in sorted(names - self.sizes):
+                self._fail(None, f"`{text}`: no size is named `{name}`{_near(name, self.sizes)}")
 
     def _solvable(self) -> None:
         named = [x for p in self.function.params for x in named_sizes(str(p.attr("name")), p.annotation)]

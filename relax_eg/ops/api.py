@@ -242,10 +242,10 @@ def strided_slice(x: Operand, begin: Sequence[Size], end: Sequence[Size], stride
 
 def getitem(x: Operand, key: Any) -> Expr:
     """`x[key]`: integers, sizes, slices, None and `...`. Ends beyond a known size are clamped as in Python; where the
-    size is symbolic the slice must fit. A step of -1 takes a whole axis backwards; `take` gathers. A mask of bools is a
-    step, `masked_select`."""
+    size is symbolic the slice must fit. A step of -1 takes a whole axis backwards; `take` gathers. A boolean tensor
+    selects, as `masked_select`."""
     (value,) = operands("getitem", x)
-    if isinstance(key, Expr) and key.dtype == "bool":
+    if is_array(key) and str(getattr(key, "dtype", "")) == "bool":
         return library.masked_select(value, key)
     return subscript(value, key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, tuple_get
@@ -10,6 +11,7 @@ from relax_eg.ops.data_dependent import call_routine
 from relax_eg.ops.operands import Operand, Size, as_dims, normal_axis, operands
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import ZERO, dilated
+from relax_eg.ops.windows import AnyStep
 from relax_eg.shapes import Dim, ceildiv, dim_max
 
 
@@ -58,8 +60,12 @@ Padding = str | Sequence[tuple[Size, Size]]
 Steps = int | Sequence[int]
 
 
+def _plain_steps(value: Sequence[int]) -> tuple[int, ...]:
+    return tuple(cast("int", s.dim) if isinstance(s, AnyStep) else s for s in value)
+
+
 def _steps(op: str, value: Steps, rank: int) -> tuple[int, ...]:
-    steps = (value,) * rank if isinstance(value, int) else tuple(value)
+    steps = (value,) * rank if isinstance(value, int) else _plain_steps(value)
     if len(steps) != rank:
         raise OperatorError(f"{op}: {len(steps)} steps for {rank} axes of space")
     return steps
@@ -121,7 +127,7 @@ def reduce_window(
     """`kind` ("sum", "prod", "max", "min") of every window; one entry for each axis."""
     (value,) = operands("reduce_window", x)
     sizes, ones = as_dims(window), (1,) * value.ndim
-    step, around = tuple(strides or ones), tuple(dilation or ones)
+    step, around = _plain_steps(strides or ones), _plain_steps(dilation or ones)
     reach = [dilated(k, d - 1) for k, d in zip(sizes, around, strict=False)]
     low, high = _padding("reduce_window", padding, value.shape, reach, step)
     attrs = {"kind": kind, "window": sizes, "strides": step, "low": low, "high": high, "dilation": around}

@@ -65,27 +65,26 @@ class _Deduction:
         f = self.old
         blocks: list[Block] = []
         for block in f.blocks:
-            values = self._values([b.value for b in block.bindings], [f"binding `{b.name}`" for b in block.bindings])
-            bindings = [self._binding(b, v) for b, v in zip(block.bindings, values, strict=True)]
-            blocks.append(Block(tuple(bindings), block.dataflow))
-        (result,) = self._values([f.result], ["the result"])
+            # One by one: what a binding outside dataflow blocks gives is read by the next under its name.
+            blocks.append(Block(tuple(map(self._binding, block.bindings)), block.dataflow))
+        self.place = "the result"
+        result = self._value(f.result)
         sources = {self.new.get(e, e): line for e, line in f.sources.items()}
         return replace(f, blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
 
-    def _binding(self, b: Binding, value: Expr) -> Binding:
+    def _binding(self, b: Binding) -> Binding:
         self.place = f"binding `{b.name}`"
+        value = self._value(b.value)
         self._follows(b.var, value.annotation)
         bound = b.var if b.var.annotation == value.annotation else var(b.name, value.annotation)
         self.new[b.var] = bound
         return Binding(bound, value)
 
-    def _values(self, roots: Sequence[Expr], places: Sequence[str]) -> list[Expr]:
-        for root, place in zip(roots, places, strict=True):
-            self.place = place
-            for e in postorder((root,), stop=self.new.__contains__):
-                if e not in self.new:
-                    self.new[e] = self._node(e, tuple(self.new[a] for a in e.args))
-        return [self.new[r] for r in roots]
+    def _value(self, root: Expr) -> Expr:
+        for e in postorder((root,), stop=self.new.__contains__):
+            if e not in self.new:
+                self.new[e] = self._node(e, tuple(self.new[a] for a in e.args))
+        return self.new[root]
 
     def _node(self, e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == VAR:

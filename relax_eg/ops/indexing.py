@@ -66,7 +66,8 @@ def _keys(x: Expr, key: Any) -> list[Any]:
 def _index(value: Any) -> Dim:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer, Dim)):
         raise OperatorError(
-            f"getitem: {value!r} is not an index; integers, sizes, slices, None and ... are; `take` gathers"
+            f"getitem: {value!r} is not an index; integers, sizes, slices, None and ... are; `take` gathers, a boolean "
+            "tensor as the only index selects"
         )
     return value if isinstance(value, Dim) else Dim.of(int(value))
 

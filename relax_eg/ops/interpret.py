@@ -38,7 +38,7 @@ from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.record import Site, deduce, get, is_shown, program_of, site_of
-from relax_eg.shapes import Binder, Dim
+from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import TensorProgram
 from relax_eg.tir import evaluate as evaluate_program
 
@@ -98,6 +98,9 @@ class _Interpreter:
             env[param] = _arrays(arg)
             fit.append((str(param.attr("name")), param.annotation, env[param]))
         self.bind(function.name, fit, sizes)
+        if function.assume:
+            scope = Scope(assume=function.assume)
+            scope.check({v: n for v, n in sizes.items() if v in scope.names}, function.name)
         for block in function.blocks:
             for binding in block.bindings:
                 if not block.dataflow and binding.value.op != VAR:

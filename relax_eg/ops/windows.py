@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
 from relax_eg.ops.coarse import is_unknown
 from relax_eg.ops.contraction import accumulates, need_precision
@@ -53,10 +54,53 @@ def window_count(size: Dim, window: Dim, stride: int) -> Dim:
     return at_least_zero((size - window) // stride + 1)
 
 
+class Compared(RuleError):
+    """A rule's function asked whether a step that may be any is `value`."""
+
+    def __init__(self, step: AnyStep, value: int) -> None:
+        super().__init__(f"{step} is compared with {value}")
+        self.step = step
+        self.value = value
+
+
+class AnyStep:
+    """A stride or dilation that may be any integer >= 1, in proofs. It can be handed on, and asked whether it is a
+    number: one of `other_than` it is not, of any other it is not known (Compared)."""
+
+    def __init__(self, name: str, index: int, other_than: frozenset[int] = frozenset()) -> None:
+        self.name = name
+        self.index = index
+        self.other_than = other_than
+        self.dim = Dim.var(f"{_ANY}{name}__{index}")
+
+    def but(self, value: int) -> AnyStep:
+        """The same step where it is not `value`."""
+        return AnyStep(self.name, self.index, self.other_than | {value})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, int):
+            raise RuleError("two steps are compared")
+        if other not in self.other_than:
+            raise Compared(self, other)
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.dim} but {sorted(self.other_than)}>"
+
+
+_ANY = "any__"
+
+
+def is_any_step(value: object) -> bool:
+    return isinstance(value, Dim) and not value.is_const and all(v.startswith(_ANY) for v in value.variables)
+
+
 def _need_steps(site: Site, name: str, length: int, of: str) -> tuple[int, ...]:
     """Attribute `name`: an integer >= 1 for each axis."""
     for value in need_length(site, name, length, of):
-        if not isinstance(value, int) or value < 1:
+        if not is_any_step(value) and (not isinstance(value, int) or value < 1):
             raise site.error(f"{name} has {value}; integers >= 1 are accepted")
     return site[name]
 

@@ -7,7 +7,10 @@ from relax_eg.rules.schemas import Schema
 # isort: split
 from relax_eg.rules.book import (
     algebra,
+    attention,
+    blocks,
     contraction,
+    convolution,
     default,
     elementwise,
     functions,
@@ -34,7 +37,10 @@ __all__ = [
     "ValueTest",
     "Word",
     "algebra",
+    "attention",
+    "blocks",
     "contraction",
+    "convolution",
     "default",
     "elementwise",
     "functions",

@@ -262,7 +262,7 @@ def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path
     """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes; no
     verdict is taken from memory."""
     if isinstance(rules, (str, Path)):
-        chosen: Iterable[Rule | Schema] = _rules_of(Path(rules))
+        chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
     elif isinstance(rules, RuleSet):
         chosen = (*rules, *rules.schemas)
     else:
@@ -278,7 +278,8 @@ def _verdict(rule: Rule | Schema) -> Verdict:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 
 
-def _rules_of(path: Path) -> list[Rule | Schema]:
+def rules_of(path: Path) -> list[Rule | Schema]:
+    """Every rule of the sets that a Python file makes, none of them tested yet."""
     if not path.is_file():
         raise RuleError(f"no file of rules at {path}")
     with unchecked():

@@ -48,6 +48,12 @@ def _per_axis(*choices: Any) -> Callable[[int], Values]:
     return lambda rank: list(itertools.product(choices, repeat=rank))[::-1]
 
 
+def _pool_steps(rank: int) -> Values:
+    # Pools go over the axes of space, which are the last.
+    space = max(rank - 2, 0)
+    return [(1,) * (rank - space) + c for c in _per_axis(1, 2, 3)(space)] + _per_axis(1, 2)(rank)
+
+
 def _one_of(*values: Any) -> Callable[[int], Values]:
     return lambda rank: list(values)
 
@@ -62,7 +68,9 @@ _DOMAINS: dict[str, Callable[[int], Values]] = {
     "axis": _axis,
     "keepdims": _FLAG,
     "reverse": _FLAG,
+    "reduce_window.strides": _pool_steps,
     "strides": _per_axis(1, 2, 3),
+    "dilation": _per_axis(1, 2),
     "interior": _per_axis(0, 1),
     "y": _one_of(2, 3, 1, 0, -1, -2, 4),
     "k": _one_of(0, 1, -1, 2, -2),

@@ -70,9 +70,9 @@ class Rule:
 
     `signature`: pattern variables and their specs, in order. `attributes`: attribute variables, each
     `operator.attribute` whose values in the program it ranges over. `sizes`: size variables that attributes of the left
-    side bind (slice bounds, say), `*t` for any number of them; the function gets each as a keyword, a `Dim` or a tuple
-    of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs: "simplify" to a fixpoint, "algebra" for a few
-    rounds, "merge" once.
+    side bind (slice bounds, say), `*t` for any number of them, `*t:b` for as many as block `*b` has axes; the function
+    gets each as a keyword, a `Dim` or a tuple of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs:
+    "simplify" to a fixpoint, "algebra" for a few rounds, "merge" once.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Rule:
     def stars(self) -> tuple[str, ...]:
         """Names of the `*b` blocks, in order of appearance."""
         names = [d.name for s in self.signature.values() for d in s.dims if isinstance(d, Star)]
-        return tuple(dict.fromkeys(names + [s[1:] for s in self.sizes if s.startswith("*")]))
+        return tuple(dict.fromkeys(names + [s[1:] for s in self.sizes if s.startswith("*") and ":" not in s]))
 
     @cached_property
     def left_operators(self) -> frozenset[str]:
@@ -154,7 +154,7 @@ class Rule:
         return instance
 
     def _guards(self, params: Iterable[Expr]) -> tuple[Guard, ...]:
-        sizes = {v for p in params for d in p.shape for v in d.variables}.union(n.lstrip("*") for n in self.sizes)
+        sizes = {v for p in params for d in p.shape for v in d.variables}.union(map(_plain_name, self.sizes))
         return tuple(parse_guards(self.when, [n for n in self.signature if n not in sizes], self.error))
 
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
@@ -171,7 +171,7 @@ class Rule:
 
     def _call(self, params: Sequence[Expr], ranks: Mapping[str, int], attributes: Mapping[str, Any]) -> Any:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
-        sizes = {n.lstrip("*"): _block(n[1:], ranks) if n.startswith("*") else Dim.var(n) for n in self.sizes}
+        sizes = {_plain_name(n): _sizes(n, ranks) for n in self.sizes}
         try:
             made = self.function(*params, **sizes, **attributes)
             for e in postorder(_expressions(made)):
@@ -281,16 +281,29 @@ def _transpose_hint(problem: str) -> str:
     return f"\n  hint: {op} needs equal shapes; is a .T missing?" if (m, k) == (q, p) else ""
 
 
-def _block(name: str, ranks: Mapping[str, int]) -> tuple[Dim, ...]:
+def _block(name: str, rank: int) -> tuple[Dim, ...]:
     """The sizes that the block `*name` stands for."""
-    return tuple(Dim.var(f"{name}__{i}") for i in range(ranks[name]))
+    return tuple(Dim.var(f"{name}__{i}") for i in range(rank))
+
+
+def _plain_name(declared: str) -> str:
+    """`i` of a size variable `i`, `*i` or `*i:b`."""
+    return declared.lstrip("*").partition(":")[0]
+
+
+def _sizes(declared: str, ranks: Mapping[str, int]) -> Dim | tuple[Dim, ...]:
+    """What stands for a size variable: `*i` is a block of its own, `*i:b` has as many sizes as block `b` has axes."""
+    if not declared.startswith("*"):
+        return Dim.var(declared)
+    name = _plain_name(declared)
+    return _block(name, ranks[declared.partition(":")[2] or name])
 
 
 def _pattern(name: str, spec: Spec, ranks: Mapping[str, int], dtype: str) -> Tensor:
     dims: list[Dim] = []
     for i, d in enumerate(spec.dims):
         if isinstance(d, Star):
-            dims.extend(_block(d.name, ranks))
+            dims.extend(_block(d.name, ranks[d.name]))
         else:
             dims.append(Dim.var(f"{name}__{i}") if d is None else d)
     return Tensor(dims, spec.dtype or dtype)
@@ -301,10 +314,18 @@ def _check_parameters(rule: Rule) -> None:
     parameters = inspect.signature(rule.function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    further = [*(n.lstrip("*") for n in rule.sizes), *rule.attributes]
+    blocks = set(rule.stars)
+    for n in rule.sizes:
+        _, tied, block = n.partition(":")
+        if tied and (not n.startswith("*") or block not in blocks):
+            accepted = ", ".join(f"*{_plain_name(n)}:{b}" for b in rule.stars) or "no block is declared"
+            raise rule.error(f"sizes: {n!r} names a block that the rule lacks; accepted: {accepted}")
+    further = [*map(_plain_name, rule.sizes), *rule.attributes]
     wanted = [*rule.signature, *further]
     named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        given += [n for n in further if n not in given]
     if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
         raise rule.error(
             f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
@@ -344,7 +365,8 @@ class RuleSet:
 
         `shapes`: `"a: m k, b: k n, x: *b n"`; a missing dtype means any float type, the same one throughout.
         `attrs`: attribute variables, `{"p": "permute_dims.axes"}`. `sizes`: further size variables, which attributes of
-        the left side bind: `"begin end"`. `when`: conditions, e.g. `"m < n"`. `both`: also the
+        the left side bind: `"begin end"`, `"*begin:b *end:b"` for one each axis of block `*b`.
+        `when`: conditions, e.g. `"m < n"`. `both`: also the
         other direction, as rule `<name>_reversed`. `check=False` leaves the test to the first use.
         """
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from relax_eg.ir.annotations import Tensor, is_float, is_integer
 from relax_eg.ir.expr import Expr, np_dtype, postorder
-from relax_eg.ops.sizes import product
+from relax_eg.ops.sizes import dilated, product
 from relax_eg.rules.conditions import Condition, Guard
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim, dim_min
@@ -29,6 +29,8 @@ Draw = Callable[[Instance, Sizes, Random, int], dict[str, Array]]
 # No sample holds a tensor of more elements than this: the sizes that matter are small.
 _MOST_ELEMENTS = 4096
 LARGEST_SIZE = 5000
+# Bindings tried as they are drawn, before they are made to fit.
+_PLAIN_ATTEMPTS = 20
 
 
 def size_variables(instance: Instance) -> list[str]:
@@ -74,6 +76,12 @@ def needs(results: tuple[Expr, ...]) -> Needs:
         if e.op == "strided_slice":
             for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
                 nonnegative.update(dict.fromkeys((begin, end - begin, size - end)))
+        elif e.op in ("conv", "reduce_window"):
+            space = e.args[0].shape[e.args[0].ndim - len(e.attr("low")) :]
+            parts = zip(e.attr("low"), space, e.attr("high"), e.attr("input_dilation"), strict=True)
+            nonnegative.update(dict.fromkeys(low + dilated(d, by - 1) + high for low, d, high, by in parts))
+            if e.op == "reduce_window":
+                nonnegative.update(dict.fromkeys(d - 1 for d in e.attr("window")))
         elif e.op == "split":
             nonnegative.update(dict.fromkeys(e.attr("sections")))
         elif e.op == "reshape":
@@ -161,9 +169,25 @@ def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, le
                     binding[n] = int(rng.choice(wide))
         if attempt < 50:
             binding.update(wish)
+        if attempt >= _PLAIN_ATTEMPTS:
+            _fit_slices(instance, binding, rng)
         if min(binding.values()) >= least and admits(instance, binding):
             return binding
     return None
+
+
+def _fit_slices(instance: Instance, binding: dict[str, int], rng: Random) -> None:
+    """Bounds of slices that are variables of their own are drawn anew, inside of what is sliced."""
+    taken = {v for p in instance.params for d in p.shape for v in d.variables}
+    for e in instance.left_nodes:
+        if e.op != "strided_slice":
+            continue
+        for begin, end, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
+            low, high = 0, max(size.evaluate(binding), 0)
+            for d in (begin, end):
+                if d.variables and d == Dim.var(min(d.variables)) and not d.variables & taken:
+                    binding[min(d.variables)] = int(rng.integers(low, high + 1))
+                low = min(max(d.evaluate(binding), 0), high)
 
 
 def _constants(instance: Instance) -> set[int]:

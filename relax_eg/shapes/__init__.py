@@ -3,7 +3,6 @@
 from relax_eg.shapes.binder import Binder
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.division import ceildiv, dim_max, dim_min
-from relax_eg.shapes.join import join
 from relax_eg.shapes.piecewise import dim_select
 from relax_eg.shapes.prove import prove
 from relax_eg.shapes.relation import Relation
@@ -27,7 +26,6 @@ __all__ = [
     "dim_max",
     "dim_min",
     "dim_select",
-    "join",
     "parse_signature",
     "parse_spec",
     "prove",

@@ -6,11 +6,35 @@ is said with max and min.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from relax_eg.shapes.dim import Dim
+from relax_eg.shapes.division import dim_max, dim_min
+from relax_eg.shapes.expression import fold_expression
 from relax_eg.shapes.piecewise import without_selects
 from relax_eg.shapes.relation import Relation
+
+# JAX prints floor division and remainder as functions, and a power with `^`.
+JAX_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
+    "max": dim_max,
+    "min": dim_min,
+    "floordiv": lambda a, b: Dim.of(a) // b,
+    "mod": lambda a, b: Dim.of(a) % b,
+}
+
+
+@lru_cache(1 << 12)
+def dim_of_jax(text: str) -> Dim:
+    """The size that the text of a symbolic dimension of JAX says."""
+    return fold_expression(text.replace("^", "**"), Dim.of, Dim.var, JAX_FUNCTIONS)
+
+
+def constraints_of_jax(scope: str) -> tuple[str, ...]:
+    """The constraints in the text of a `jax.export.SymbolicScope`."""
+    _, _, text = scope.partition(" with constraints:")
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,13 @@ def prove(
     """
     if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool) or timeout_ms < 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise OptionError(f"timeout_ms={timeout_ms!r}: an integer >= 0 is accepted; 0 leaves z3 out")
+    for option, value, fits, accepted in (
+        ("scope", scope, scope is None or isinstance(scope, Scope), "a Scope"),  # pyright: ignore[reportUnnecessaryIsInstance]
+        ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),  # pyright: ignore[reportUnnecessaryIsInstance]
+        ("assume", assume, isinstance(assume, Iterable), "a statement such as 'n % 8 == 0', or a list of such,"),  # pyright: ignore[reportUnnecessaryIsInstance]
+    ):
+        if not fits:
+            raise OptionError(f"{option}={value!r}: {accepted} is accepted")
     relations = (statement,) if isinstance(statement, Relation) else read_statement(statement)
     where = scope if scope is not None else Scope()
     assumptions = [assume] if isinstance(assume, str) else list(assume)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import cast
 
@@ -13,7 +13,7 @@ from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.piecewise import normal
-from relax_eg.shapes.prover import Prover
+from relax_eg.shapes.prover import TIMEOUT_MS, Prover
 from relax_eg.shapes.relation import Relation, read_statement
 from relax_eg.shapes.verdict import Proved, Statistics
 
@@ -154,6 +154,15 @@ class Scope:
         return tuple(map(str, self._assumptions))
 
     @property
+    def statements(self) -> tuple[str, ...]:
+        """All that was declared and assumed, as statements that `assume` takes."""
+        found: list[str] = []
+        for name, bound in self._bounds.items():
+            found += [] if bound.low in (None, 1) else [f"{name} >= {bound.low}"]
+            found += [] if bound.high is None else [f"{name} <= {bound.high}"]
+        return (*found, *self.assumptions)
+
+    @property
     def names(self) -> frozenset[str]:
         """The variables of which something was declared or assumed."""
         return frozenset(self._bounds).union(*(relation.variables for relation in self._assumptions))
@@ -208,6 +217,17 @@ class Scope:
             if relation.variables <= env.keys() and not relation.holds(env):
                 at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
                 raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
+
+    def unproved(self, env: Mapping[str, Dim], known: Scope) -> str | None:
+        """The first statement of this scope that is not proved where its variables are the sizes `env` of which `known`
+        says more; None where all are."""
+        for text in self.statements:
+            for relation in read_statement(text):
+                moved = Relation.of(relation.left.substitute(env), relation.op, relation.right.substitute(env))
+                by = (*moved.divisors, *(d.substitute(env) for d in relation.divisors))
+                if not isinstance(known.prover.prove(replace(moved, divisors=by), TIMEOUT_MS), Proved):
+                    return text
+        return None
 
     def example(self, names: Sequence[str], size: int, fixed: Mapping[str, int] | None = None) -> dict[str, int]:
         """Values of the variables `names` that are allowed together, about as large as `size` where that goes, with

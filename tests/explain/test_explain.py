@@ -123,7 +123,7 @@ def test_repeated_blocks_are_explained_once(explained: Callable[[str], rx.Explan
     assert "a block that is repeated becomes function `block`, called 3 times" in text
     assert text.count("block, as written") == 1
     inside = [s.rule for s in found.steps if s.function == "block"]
-    assert inside == ["matmul_merge_three"] * 3  # one use, three results
+    assert inside.count("matmul_merge_three") == 3  # one use, three results
 
 
 def test_no_step_is_taken_only_to_be_taken_back(explained: Callable[[str], rx.Explanation]) -> None:

@@ -230,6 +230,9 @@ class _Builder:
         return ir.Binding(bound, value)
 
 
+ASSUMED = ("n % 8 == 0", "n*m <= 4096", "select(n < 4, m, 1) >= 1", "ceildiv(m, 2) != n and m >= 2")
+
+
 @st.composite
 def modules(draw: st.DrawFn) -> ir.Module:
     functions: list[ir.Function] = []
@@ -244,5 +247,7 @@ def modules(draw: st.DrawFn) -> ir.Module:
         b.grow()
         result = draw(st.sampled_from(b.pool))
         name = ["main", "Module", "f"][i]
-        functions.append(ir.Function(name, tuple(params), tuple(blocks), result, MappingProxyType(b.sources)))
+        assume = draw(st.lists(st.sampled_from(ASSUMED), max_size=2)) if name == "main" else ()
+        sources = MappingProxyType(b.sources)
+        functions.append(ir.Function(name, tuple(params), tuple(blocks), result, sources, tuple(assume)))
     return ir.Module(tuple(functions))

@@ -57,5 +57,7 @@ def test_what_may_fit_is_left_to_the_call() -> None:
     square = Callable((Tensor("n n"),), Tensor("n"))
     assert ir.call_annotation(square, [Tensor("a b")]) == Tensor("a")
     # A callee's own `k`, which no argument tells, is not the caller's.
-    own = Callable((Tensor("2*k*j"),), Tensor("k"))
-    assert ir.call_annotation(own, [Tensor("2*k*j+1")]) == Tensor(ndim=1, dtype="float32")
+    own = Callable((Tensor("k*j"),), Tensor("k"))
+    assert ir.call_annotation(own, [Tensor("k*j+1")]) == Tensor(ndim=1, dtype="float32")
+    with pytest.raises(OperatorError, match=r"axis 0: sizes 2\*j.* and 2\*j\*k \+ 1 differ"):
+        ir.call_annotation(Callable((Tensor("2*k*j"),), Tensor("k")), [Tensor("2*k*j+1")])

@@ -119,6 +119,15 @@ CASES = [
           expected: branches that give values of the same kind""",  # noqa: E501
     ),
     (
+        HEAD + "    if R.const(True):\n        a: R.Tensor(('2*n',)) = R.exp(x)\n    else:\n"
+        "        a: R.Tensor(('2*n*n + 1',)) = R.exp(x)\n    return a\n",
+        """\
+        line 2: `a` is R.Tensor(("2*n",)) in one branch and R.Tensor(("2*n**2 + 1",)) in the other: axis 0: sizes 2*n and 2*n**2 + 1 differ
+          if R.const(True):
+          ^
+          expected: branches that give values of the same kind""",  # noqa: E501
+    ),
+    (
         HEAD + "    x = y\n    return x\n",
         """\
         line 2: `x` is bound twice, first in line 1

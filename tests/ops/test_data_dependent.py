@@ -30,6 +30,7 @@ DEDUCED: list[tuple[Callable[[], ir.Expr], Annotation]] = [
     (lambda: op.flatnonzero(X), PLACES),
     (lambda: op.masked_select(X, MASK), Tensor(dtype="float32", ndim=2)),
     (lambda: X[MASK], Tensor(dtype="float32", ndim=2)),
+    (lambda: X[np.ones((4, 3), bool)], SOME),
     (lambda: op.masked_select(X, X > 0), SOME),
     (lambda: op.masked_select(U, MASK), Tensor()),
 ]
@@ -45,8 +46,10 @@ def test_rank_and_dtype_are_known(build: Callable[[], ir.Expr], wanted: Annotati
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: op.masked_select(X, X), "masked_select((n, 3) float32, (n, 3) float32): operand 1, the mask, is float32"),
     (lambda: op.masked_select(X, ir.var("m", Tensor("n 4 @bool"))), "axis 1 of operand and mask: sizes 3 and 4 differ"),
-    (lambda: op.masked_select(X, ir.var("m", Tensor("n 3 1 @bool"))), "the mask has rank 3; 1 to the rank"),
+    (lambda: op.masked_select(X, ir.var("m", Tensor("n 3 1 @bool"))), "the mask has rank 3; 1 to the rank of operand"),
     (lambda: op.masked_select(X, ir.var("m", Tensor("@bool"))), "the mask has rank 0"),
+    (lambda: X[MASK, 0], "None and ... are; `take` gathers, a boolean tensor as the only index selects"),
+    (lambda: X[X], "is not an index"),
     (lambda: op.nonzero(X, "float32"), "positions of dtype 'float32'; an integer dtype is needed"),
     (lambda: op.unique(ir.var("z", Tensor("n @complex64"))), "operand 0 is complex64; a dtype with an order is needed"),
 ]  # fmt: skip

@@ -51,6 +51,12 @@ def test_what_the_sizes_decide() -> None:
         op.concat([t("2 3"), t("5 4")], 1)
     with pytest.raises(OperatorError, match=r"on axis 0: sizes a and a \+ 1 differ"):
         op.concat([t("a 3"), t("a+1 4")], 1)
+    with pytest.raises(OperatorError, match=r"on axis 0: sizes 2\*n and 2\*m \+ 1 differ"):  # one is even, one odd
+        op.concat([t("2*n 3"), t("2*m+1 4")], 1)
+    with pytest.raises(OperatorError, match=r"axis -1 does not broadcast: sizes m and m \+ 1 differ"):
+        op.add(t("m"), t("m+1"))
+    with pytest.raises(OperatorError, match=r"sizes k and k \+ 1 differ"):
+        op.matmul(t("m k"), t("k+1 n"))
     with pytest.raises(UndecidedError, match=r"sizes m\*n and 4\*n cannot be shown equal"):
         op.reshape(t("n m"), ("n", 4))
     # Strictly, what is not shown does not hold.

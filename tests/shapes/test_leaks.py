@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 from random_queries import Query, compiled, queries, value
 
-from relax_eg.errors import BoundsError, ShapeError, SpecError
-from relax_eg.shapes import Dim, Proved, Refuted, Scope, Unknown, dim_max, dim_select, join, prove
+from relax_eg.errors import BoundsError, SpecError
+from relax_eg.shapes import Dim, Proved, Refuted, Scope, dim_max, dim_select, prove
 
 BOUNDS = {"n": (0, 5), "m": (1, 5), "k": (-2, 3)}
 # What a branch, or a match_cast in it, may know. Each is false at some points of the box.
@@ -159,60 +159,3 @@ def test_canonical_forms_know_of_no_scope():
     assert str(size) == "max(4, n) + select(n <= 4, 1, 2) + n%2"
     assert Scope().equal(size, 5, deep=True) is None
     assert isinstance(prove("max(n, 4) + n % 2 == 4"), Refuted)
-
-
-# --- where ways meet ---
-
-
-def dims(*texts: str) -> tuple[Dim | None, ...]:
-    return tuple(None if text == "_" else Dim.of(text) for text in texts)
-
-
-def test_joins():
-    scope = Scope(assume=["m == 2*k"])
-    first, second = dims("n", "m", "n*k", "n", "_"), dims("n", "2*k", "k*n", "p", "4")
-    assert join(first, second, scope, "if") == dims("n", "m", "n*k", "_", "_")
-    assert join(first, second, Scope(), "if") == dims("n", "_", "n*k", "_", "_")
-    assert join(dims("(n + m)//m"), dims("n//m + 1"), Scope(), "if") == dims("(n + m)//m")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "text"),
-    [
-        (
-            dims("n", "m + 1"),
-            dims("n", "m"),
-            "f(): if: axis 1 of the then branch is m + 1, of the else branch m; they differ for all sizes; "
-            "accepted: shapes that can be equal",
-        ),
-        (
-            dims("2*n"),
-            dims("2*m + 1"),
-            "f(): if: axis 0 of the then branch is 2*n, of the else branch 2*m + 1; they differ for all sizes; "
-            "accepted: shapes that can be equal",
-        ),
-        (
-            dims("n", "4"),
-            dims("n"),
-            "f(): if: the then branch has 2 axes (n, 4), the else branch has 1 axis (n); accepted: shapes of one rank",
-        ),
-    ],
-)
-def test_joins_of_what_cannot_be_equal(first, second, text):
-    with pytest.raises(ShapeError) as error:
-        join(first, second, Scope(), "f(): if", ("the then branch", "the else branch"))
-    assert str(error.value) == text
-
-
-def test_a_join_says_what_made_the_sizes_differ():
-    inside = Scope(assume=["n <= 4"])
-    with pytest.raises(ShapeError, match=r"axis 0 of one is n, of the other 5; they differ for all sizes"):
-        join(dims("n"), dims("5"), inside, "if")
-    with pytest.raises(ShapeError, match=r"is n, of the other m; they differ for all sizes, where n < m; accepted"):
-        join(dims("n"), dims("m"), Scope(assume=["n < m"]), "if")
-    assert join(dims("n"), dims("m"), Scope(), "if") == (None,)
-
-
-def test_unknown_is_not_equal():
-    assert isinstance(prove("n**2 != 2*m**2", timeout_ms=20), Unknown)
-    assert join(dims("n*n"), dims("2*m*m"), Scope(), "if") == (None,)

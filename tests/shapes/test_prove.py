@@ -8,7 +8,7 @@ from statements import FAILS, HOLDS, lines
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
-from relax_eg.errors import BoundsError, OptionError, SpecError
+from relax_eg.errors import BoundsError, OptionError, RelaxEgError, SpecError
 from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, Unknown, prove
 
 
@@ -164,6 +164,25 @@ def test_bounds_of_variables_that_nothing_mentions():
     assert "did you mean `seq`?" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"assume": 3}, "assume=3: a statement such as 'n % 8 == 0', or a list of such, is accepted"),
+        ({"assume": [3]}, "a statement is text such as 'n*4 == 4*n', got 3 (int)"),
+        ({"bounds": 3}, "bounds=3: {'n': (1, 4096)} is accepted"),
+        ({"bounds": {"n": "1:4"}}, "the bounds of `n` hold '1:4', which is no integer; accepted: (low, high)"),
+        ({"bounds": {"n": (5, 4)}}, "the bounds of `n` are empty: (5, 4); accepted: (low, high) with low <= high"),
+        ({"scope": 3}, "scope=3: a Scope is accepted"),
+        ({"bounds": {"n": (1, 4)}, "assume": "n >= 8"}, "at least 8 (declared in the assumption `n >= 8`) and at most"),
+        ({"assume": "n // (m - m) == 1"}, "division by zero: (n)//0\n  n // (m - m) == 1\n"),
+    ],
+)
+def test_options_that_are_none(options, text):
+    with pytest.raises(RelaxEgError) as error:
+        prove("n + m == m + n", **options)
+    assert text in str(error.value)
+
+
 # --- the command line ---
 
 
@@ -174,6 +193,16 @@ def test_bounds_of_variables_that_nothing_mentions():
         (["n % 8 == 0", "--assume", "n % 4 == 0"], 1, "refuted at n = 4: 4 == 0 is false"),
         (["n//m >= 0", "--bounds", "m=0:4"], 1, "unknown: the divisor m is zero at m = 0, where"),
         (["n = m"], 1, "cannot read the statement; equality is `==`"),
+        (["n == n", "--assume", "n = m"], 1, "cannot read the statement; equality is `==`"),
+        (["n // 0 == 1"], 1, "division by zero: (n)//0"),
+        (["n % m >= 0", "--assume", "m >= 0"], 1, "unknown: the divisor m is zero at m = 0, where"),
+        ([f"n < {'1' * 5000}"], 1, "an integer of 5000 digits"),
+        (["n == n", "--bounds", "m=1:4"], 1, "bounds name `m`, which neither the statement nor an assumption does"),
+        (["n == n", "--bounds", "n=5:4"], 1, "the bounds of `n` are empty: (5, 4)"),
+        (["n == n", "--bounds", "n=1:4", "--bounds", "n=1:5"], 1, "`n` has other bounds already"),
+        (["n == n", "--bounds", "n=1:4", "--assume", "n >= 8"], 1, "no size satisfies the bounds of `n`: at least 8"),
+        (["n == n", "--bounds", "n=few"], 1, "name=low:high is accepted"),
+        (["n == n", "--timeout", "-1"], 1, "timeout_ms=-1: an integer >= 0 is accepted"),
         (["n == m", "--assume", "n < m", "--assume", "m < n"], 1, "no sizes satisfy all of"),
         (["(n + m)//m == n//m + 1", "--timeout", "0"], 1, "unknown: a timeout of 0 ms leaves z3 no time"),
     ],
@@ -181,4 +210,5 @@ def test_bounds_of_variables_that_nothing_mentions():
 def test_the_command(arguments, status, text):
     result = CliRunner().invoke(app, ["prove", *arguments])
     assert result.exit_code == status
-    assert text in result.output
+    assert text in result.output.replace("\n", "")
+    assert "Traceback" not in result.output and not isinstance(result.exception, RelaxEgError)

@@ -1,6 +1,9 @@
 """The books of rules that ship. Every rule has a checked verdict on file (`verdicts.json`)."""
 
+from relax_eg.rules.book.attention import attention
+from relax_eg.rules.book.blocks import blocks
 from relax_eg.rules.book.contraction import contraction
+from relax_eg.rules.book.convolution import convolution
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.layout import layout
@@ -11,12 +14,15 @@ from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
 from relax_eg.rules.rule import RuleSet
 
-algebra = RuleSet("algebra", [*contraction, *reduction, *elementwise])
+algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
 default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout], (*sums.schemas, *functions.schemas))
 
 __all__ = [
     "algebra",
+    "attention",
+    "blocks",
     "contraction",
+    "convolution",
     "default",
     "elementwise",
     "functions",

@@ -70,12 +70,6 @@ def adapter_applies(x: Any, w: Any, a: Any, b: Any) -> Any:
     return x @ (w + a @ b), x @ w + (x @ a) @ b
 
 
-@_rule("x: *b k, w: k n, a: k r, b: r n, s:", both=True, tags=("matmul", "adapter"), check=False)
-def adapter_applies_scaled(x: Any, w: Any, a: Any, b: Any, s: Any) -> Any:
-    """x (W + (A B) s) = x W + ((x A) B) s"""
-    return x @ (w + (a @ b) * s), x @ w + ((x @ a) @ b) * s
-
-
 @_rule("w: m n, u: m r, v: r n, x: n", tags=("matmul",), check=False)
 def low_rank_update_times_vector(w: Any, u: Any, v: Any, x: Any) -> Any:
     """(W + U V) x = W x + U (V x)"""
@@ -173,10 +167,10 @@ def scalar_out_of_right(a: Any, b: Any, s: Any) -> Any:
     return a @ (b * s), (a @ b) * s
 
 
-@_rule("a: m k, b: k n", both=True, tags=("matmul", "transpose"), numerics="exact", check=False)
-def matmul_of_transposes(a: Any, b: Any) -> Any:
-    """(A B)' = B' A'"""
-    return (a @ b).T, b.T @ a.T
+@_rule("a: *b m k, c: *b k n", both=True, tags=("matmul", "transpose"), numerics="exact", check=False)
+def matmul_of_transposes(a: Any, c: Any) -> Any:
+    """(A B)' = B' A', batch by batch"""
+    return op.swapaxes(a @ c, -1, -2), op.swapaxes(c, -1, -2) @ op.swapaxes(a, -1, -2)
 
 
 @_rule(

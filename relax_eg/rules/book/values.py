@@ -112,12 +112,6 @@ def root_of_square(x: Any) -> Any:
 
 
 @_rule("x: *b", when="nonnegative(x)", phase="simplify", tags=("root",), check=False)
-def product_of_roots_of_one(x: Any) -> Any:
-    """sqrt(x) sqrt(x) = x for x >= 0"""
-    return op.sqrt(x) * op.sqrt(x), x
-
-
-@_rule("x: *b", when="nonnegative(x)", phase="simplify", tags=("root",), check=False)
 def square_of_root(x: Any) -> Any:
     """sqrt(x) ** 2 = x for x >= 0"""
     return op.integer_pow(op.sqrt(x), 2), x

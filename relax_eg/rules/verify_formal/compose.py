@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, CORE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ops.record import program_of, site_of
+from relax_eg.ops.sizes import dilated
 from relax_eg.rules.verify_formal.guards import Guard, at_least, divisors, not_zero, zero
 from relax_eg.shapes import Dim, dim_max, dim_min
 from relax_eg.tir.expr import (
@@ -274,7 +275,8 @@ STATED = frozenset({
     "greater_equal", "divide", "round", "integer_pow", "astype", "where", "clip", "matmul", "linear", "full", "iota",
     "one_hot", "dim_value", "permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "concat", "split",
     "strided_slice", "pad", "take", "flip", "triu", "tril", "sum", "prod", "max", "min", "any", "all", "mean", "argmax",
-    "argmin", "relu", "silu", "gelu", "gelu_tanh", "softmax", "log_softmax", "layer_norm", "rms_norm", "cumsum",
+    "argmin", "relu", "silu", "gelu", "gelu_tanh", "softmax", "log_softmax", "layer_norm", "rms_norm", "cumsum", "conv",
+    "reduce_window",
 })  # fmt: skip
 _PROMISE = "promise"
 
@@ -294,6 +296,13 @@ def size_conditions(results: Sequence[Expr]) -> list[tuple[Guard, ...]]:
         if e.op == "strided_slice":
             for low, high, size in zip(e.attr("begin"), e.attr("end"), e.args[0].shape, strict=True):
                 found.update(dict.fromkeys((at_least(d),) for d in (low, high - low, size - high)))
+        elif e.op in ("conv", "reduce_window"):
+            space = e.args[0].shape[e.args[0].ndim - len(e.attr("low")) :]
+            parts = zip(e.attr("low"), space, e.attr("high"), e.attr("input_dilation"), strict=True)
+            padded = (low + dilated(d, by - 1) + high for low, d, high, by in parts)
+            found.update(dict.fromkeys((at_least(d),) for d in padded))
+            if e.op == "reduce_window":
+                found.update(dict.fromkeys((at_least(d - 1),) for d in e.attr("window")))
         elif e.op == "take" and e.attr("mode") != "fill":
             # Only an empty axis has no element that a clipped index could mean.
             extent = e.args[0].shape[e.attr("axis")]

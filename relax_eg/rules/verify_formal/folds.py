@@ -7,6 +7,7 @@ The comparison walks both terms at once under facts. Where a condition on indice
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import permutations
 
 from relax_eg.rules.verify_formal.compose import Composer, index_dim
 from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
@@ -21,6 +22,7 @@ _IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
 # as long as it is the first or the last of equals, or the greater bit pattern.
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
 _MOST_STEPS = 20_000
+_MOST_ORDERS = 4  # axes of a reduction whose order does not matter
 _ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round", "round_away"})
 # Comparisons with 0, or with itself, that facts decide for every element, NaN included.
 _TRUTHS: tuple[tuple[str, frozenset[str], bool], ...] = (
@@ -40,11 +42,17 @@ _EMPTY: frozenset[Guard] = frozenset()
 
 
 class Folds:
-    """Compares terms made by one composer. `claims`: facts that the buffers they read have."""
+    """Compares terms made by one composer. `claims`: facts that the buffers they read have. With `unordered`, extremes
+    are those of sets, whatever the order in which they are taken: the same numbers, but for the sign of a zero."""
 
     def __init__(
-        self, composer: Composer, facts: Facts, claims: Mapping[str, frozenset[str]] | None = None
+        self,
+        composer: Composer,
+        facts: Facts,
+        claims: Mapping[str, frozenset[str]] | None = None,
+        unordered: bool = False,
     ) -> None:
+        self._orderless = _ASSOCIATIVE if unordered else frozenset({"any", "all"})
         self.composer = composer
         self.facts = facts
         self._claims = claims or {}
@@ -64,6 +72,8 @@ class Folds:
             if isinstance(s, Select):
                 guard = self._guard(s.cond)
                 if guard is None:
+                    if self._same_in_both_cases(s.cond, a, b, extra):
+                        return True
                     continue
                 for g in (guard, guard.negated()):
                     more = extra | {g}
@@ -84,6 +94,10 @@ class Folds:
         if isinstance(a, Reduce) and isinstance(b, Reduce):
             return self._same_fold(a, b, extra)
         return isinstance(a, Apply) and isinstance(b, Apply) and self._same_call(a, b, extra)
+
+    def _same_in_both_cases(self, cond: Scalar, a: Scalar, b: Scalar, extra: frozenset[Guard]) -> bool:
+        """Whether the terms are the same where `cond`, on data, holds, and where it does not."""
+        return all(self.same(_decided(a, cond, c), _decided(b, cond, c), extra) for c in (True, False))
 
     def _equal(self, xs: Iterable[object], ys: Iterable[object], extra: frozenset[Guard]) -> bool:
         for x, y in zip(xs, ys, strict=True):
@@ -107,6 +121,12 @@ class Folds:
     def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
         if a.kind != b.kind or len(a.over) != len(b.over):
             return False
+        if a.kind in self._orderless and 1 < len(a.over) <= _MOST_ORDERS:
+            orders = (Reduce(b.kind, over, b.body) for over in permutations(b.over))
+            return any(self._same_in_order(a, c, extra) for c in orders)
+        return self._same_in_order(a, b, extra)
+
+    def _same_in_order(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
         if not self._equal([n for _, n in a.over], [n for _, n in b.over], extra):
             return False
         env: dict[str, Dim] = {}
@@ -164,6 +184,8 @@ class Folds:
         if isinstance(s, Cast):
             if s.arg.dtype == s.dtype:
                 return s.arg
+            if isinstance(s.arg, Cast) and s.arg.arg.dtype == s.dtype and _holds_all_of(s.arg.dtype, s.dtype):
+                return s.arg.arg
             return Index(s.arg.dim, s.dtype) if isinstance(s.arg, Index) and _wide_enough(s) else s
         return self._identity(s, extra) if isinstance(s, Apply) else s
 
@@ -204,14 +226,31 @@ class Folds:
                 return x.args[0]
             case "abs" if isinstance(x, Apply) and x.fn in ("abs", "negative") and kind(x.dtype) in "if":
                 return Apply("abs", x.args)
+            case "abs" if _is_square(x):
+                return x
             case "square":
                 return Apply("multiply", (x, x))
+            case "integer_pow" if y is not None and _is(y, 2) and kind(x.dtype) == "f":
+                return Apply("multiply", (x, x))
+            case "greater" | "greater_equal" if y is not None and self._known(s.fn, x, y) is None:
+                return Apply("less" if s.fn == "greater" else "less_equal", (y, x))
+            case "bitwise_not" if isinstance(x, Apply) and x.fn in ("equal", "not_equal"):
+                return Apply("equal" if x.fn == "not_equal" else "not_equal", x.args)
             case "multiply" if y is not None and _is(y, 1):
                 return x
             case "multiply" if y is not None and _is(x, 1):
                 return y
             case "multiply" if y is not None and _negated(x) is not None and _negated(y) is not None:
                 return Apply("multiply", (_need(_negated(x)), _need(_negated(y))))
+            case "multiply" if y is not None and _magnitude(x) is not None and _magnitude(y) is not None:
+                return Apply("abs", (Apply("multiply", (_need(_magnitude(x)), _need(_magnitude(y)))),))
+            case "multiply" | "divide" if y is not None and _negated(x) is not None and kind(s.dtype) == "f":
+                return Apply("negative", (Apply(s.fn, (_need(_negated(x)), y)),))
+            case "multiply" | "divide" if y is not None and _negated(y) is not None and kind(s.dtype) == "f":
+                return Apply("negative", (Apply(s.fn, (x, _need(_negated(y)))),))
+            # With the same second operand, so that a tie of zeros is broken the same way twice.
+            case "maximum" | "minimum" if isinstance(x, Apply) and x.fn == s.fn and x.args[1] == y:
+                return x
             case "divide" if y is not None and _is(y, 1):
                 return x
             case "subtract" if y is not None and _is(y, 0) and not _is_minus_zero(y):
@@ -258,6 +297,44 @@ def _is_minus_zero(s: Scalar) -> bool:
 
 def _negated(s: Scalar) -> Scalar | None:
     return s.args[0] if isinstance(s, Apply) and s.fn == "negative" else None
+
+
+def _is_square(s: Scalar) -> bool:
+    return isinstance(s, Apply) and s.fn == "multiply" and s.args[0] == s.args[1] and kind(s.dtype) == "f"
+
+
+def _magnitude(s: Scalar) -> Scalar | None:
+    return s.args[0] if isinstance(s, Apply) and s.fn == "abs" and kind(s.dtype) == "f" else None
+
+
+def _decided(s: Scalar, cond: Scalar, holds: bool) -> Scalar:
+    """`s` where it is known whether `cond` holds."""
+    if isinstance(s, Select):
+        if s.cond == cond:
+            return _decided(s.then if holds else s.other, cond, holds)
+        return Select(_decided(s.cond, cond, holds), _decided(s.then, cond, holds), _decided(s.other, cond, holds))
+    if isinstance(s, Apply):
+        args = tuple(_decided(a, cond, holds) for a in s.args)
+        return s if args == s.args else Apply(s.fn, args)
+    if isinstance(s, Cast):
+        return Cast(_decided(s.arg, cond, holds), s.dtype)
+    return s
+
+
+_WIDER = {
+    "bool": {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+             "float64"},
+    "int8": {"int16", "int32", "int64"}, "int16": {"int32", "int64"}, "int32": {"int64"},
+    "uint8": {"uint16", "uint32", "uint64", "int16", "int32", "int64"},
+    "uint16": {"uint32", "uint64", "int32", "int64"}, "uint32": {"uint64", "int64"},
+    "float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
+    "float32": {"float64"},
+}  # fmt: skip
+
+
+def _holds_all_of(wide: str, narrow: str) -> bool:
+    """Whether every value of one dtype is one of the other, so that a conversion there and back changes nothing."""
+    return wide in _WIDER.get(narrow, ())
 
 
 def _need(s: Scalar | None) -> Scalar:

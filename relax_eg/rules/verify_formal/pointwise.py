@@ -79,12 +79,13 @@ class _World:
 
     def __init__(self, claims: Mapping[str, frozenset[str]]) -> None:
         self._claims = claims
-        self._known: list[Formula] = []
+        self.known: list[Formula] = []
         self._terms: dict[Scalar, Term] = {}
         self._obligations: dict[Scalar, Formula] = {}
         self._exp: Any = z3.Function("exp", z3.RealSort(), z3.RealSort())
         self._log: Any = z3.Function("log", z3.RealSort(), z3.RealSort())
-        self._powers: list[tuple[Term, Term]] = []  # arguments of exp and their values
+        # Arguments of exp and their values.
+        self._powers: list[tuple[Term, Term]] = [(z3.RealVal(0), z3.RealVal(1))]
         self._count = 0
 
     def follows(self, given: list[Formula], wanted: Formula) -> bool:
@@ -92,14 +93,15 @@ class _World:
         solver.set("rlimit", _STEPS)
         solver.set("timeout", _MILLISECONDS)
         solver.set("max_memory", _MEMORY_MB)
-        solver.add(*self._known, *given, z3.Not(wanted))
+        solver.add(*self.known, *given, z3.Not(wanted))
         return solver.check() == z3.unsat
 
     def defined(self, terms: Iterable[Scalar]) -> Formula:
         """Where every one of `terms` has a value, if its arguments have."""
         return z3.And(*(self._obligations[t] for t in terms if t in self._obligations))
 
-    def _fresh(self) -> Term:
+    def fresh(self) -> Term:
+        """An unknown number."""
         self._count += 1
         return z3.Real(f"u{self._count}")
 
@@ -137,27 +139,27 @@ class _World:
             ("positive", x > 0), ("nonnegative", x >= 0), ("nonzero", x != 0), ("integral", z3.IsInt(x)),
         ):  # fmt: skip
             if fact in claims:
-                self._known.append(formula)
+                self.known.append(formula)
         return x
 
     # --- functions that are defined by an equation ---
 
     def quotient(self, s: Apply, x: Term, y: Term) -> Term:
-        q = self._fresh()
+        q = self.fresh()
         self._obligations[s] = y != 0
-        self._known.append(z3.Implies(y != 0, q * y == x))
+        self.known.append(z3.Implies(y != 0, q * y == x))
         return q
 
     def root(self, s: Apply) -> Term:
-        x, r = self.term(s.args[0]), self._fresh()
+        x, r = self.term(s.args[0]), self.fresh()
         self._obligations[s] = x >= 0
-        self._known.append(z3.Implies(x >= 0, z3.And(r >= 0, r * r == x)))
+        self.known.append(z3.Implies(x >= 0, z3.And(r >= 0, r * r == x)))
         return r
 
     def reciprocal_root(self, s: Apply) -> Term:
-        x, r = self.term(s.args[0]), self._fresh()
+        x, r = self.term(s.args[0]), self.fresh()
         self._obligations[s] = x > 0
-        self._known.append(z3.Implies(x > 0, z3.And(r > 0, r * r * x == 1)))
+        self.known.append(z3.Implies(x > 0, z3.And(r > 0, r * r * x == 1)))
         return r
 
     def power(self, x: Term, n: int) -> Term:
@@ -170,18 +172,27 @@ class _World:
 
     def exp(self, x: Term) -> Term:
         value = self._exp(x)
-        self._known += [value > 0, self._log(value) == x]
+        self.known += [value > 0, self._log(value) == x]
         self._powers.append((x, value))
         return value
 
     def log(self, s: Apply) -> Term:
-        x = self.term(s.args[0])
+        return self.logarithm(s, s.args[0])
+
+    def logarithm(self, s: Apply, of: Scalar) -> Term:
+        x = self.term(of)
         self._obligations[s] = x > 0
         value = self._log(x)
-        self._known.append(z3.Implies(x > 0, self._exp(value) == x))
+        self.known.append(z3.Implies(x > 0, self._exp(value) == x))
         self._powers.append((value, self._exp(value)))
-        self._logarithm(s.args[0])
+        self._logarithm(of)
         return value
+
+    def odd(self, s: Apply) -> Term:
+        """A function of which only f(-x) = -f(x) is used."""
+        x, f = self.term(s.args[0]), z3.Function(s.fn, z3.RealSort(), z3.RealSort())
+        self.known.append(f(-x) == -f(x))
+        return f(x)
 
     def _logarithm(self, s: Scalar) -> None:
         """The laws of the logarithm for the function that `s` is."""
@@ -206,19 +217,19 @@ class _World:
                 total = law(args[0]) * 2
             case _:
                 return
-        self._known.append(z3.Implies(z3.And(*(a > 0 for a in args)), law(x) == total))
+        self.known.append(z3.Implies(z3.And(*(a > 0 for a in args)), law(x) == total))
         for a in s.args:
             self._logarithm(a)
 
     def laws(self) -> None:
         """exp(a + b) = exp(a) exp(b) for the arguments that occur, and log(1) = 0."""
-        self._known.append(self._log(z3.RealVal(1)) == 0)
-        self._known.append(self._exp(z3.RealVal(0)) == 1)
+        self.known.append(self._log(z3.RealVal(1)) == 0)
+        self.known.append(self._exp(z3.RealVal(0)) == 1)
         for a, x in self._powers:
             for b, y in self._powers:
                 for c, z in self._powers:
                     if c is not a and c is not b:
-                        self._known.append(z3.Implies(c == a + b, z == x * y))
+                        self.known.append(z3.Implies(c == a + b, z == x * y))
 
 
 def _exponent(s: Apply) -> int:
@@ -254,9 +265,26 @@ def _rounded(w: _World, s: Apply) -> Term:
             raise Unsupported(s.fn)
 
 
+def _clamp(w: _World, s: Apply) -> Term:
+    low, x, high = (w.term(a) for a in s.args)
+    above = z3.If(x >= low, x, low)
+    return z3.If(above <= high, above, high)
+
+
 def _sign(w: _World, s: Apply) -> Term:
     x = w.term(s.args[0])
     return z3.If(x > 0, z3.RealVal(1), z3.If(x < 0, z3.RealVal(-1), z3.RealVal(0)))
+
+
+def _one_plus(w: _World, s: Apply) -> Term:
+    (x,) = s.args
+    return w.logarithm(s, Apply("add", (Const(1.0, x.dtype), x)))
+
+
+def _sigmoid(w: _World, s: Apply) -> Term:
+    q, e = w.fresh(), w.exp(-w.term(s.args[0]))
+    w.known.append(q * (1 + e) == 1)
+    return q
 
 
 def _unary(make: Callable[[Term], Term]) -> Callable[[_World, Apply], Term]:
@@ -276,6 +304,7 @@ _FUNCTIONS: dict[str, Callable[[_World, Apply], Term]] = {
     "abs": _unary(lambda x: z3.If(x >= 0, x, -x)),
     "maximum": _binary(lambda x, y: z3.If(x >= y, x, y)),
     "minimum": _binary(lambda x, y: z3.If(x <= y, x, y)),
+    "clamp": _clamp,
     "sign": _sign,
     "floor": _rounded,
     "ceil": _rounded,
@@ -285,7 +314,13 @@ _FUNCTIONS: dict[str, Callable[[_World, Apply], Term]] = {
     "sqrt": lambda w, s: w.root(s),
     "rsqrt": lambda w, s: w.reciprocal_root(s),
     "exp": lambda w, s: w.exp(w.term(s.args[0])),
+    "expm1": lambda w, s: w.exp(w.term(s.args[0])) - 1,
     "log": lambda w, s: w.log(s),
+    "log1p": _one_plus,
+    "sigmoid": _sigmoid,
+    "tanh": lambda w, s: w.odd(s),
+    "sin": lambda w, s: w.odd(s),
+    "erf": lambda w, s: w.odd(s),
     "power": _real_power,
     "less": _binary(lambda x, y: x < y),
     "less_equal": _binary(lambda x, y: x <= y),

@@ -18,12 +18,13 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import FLOATS, Tensor, is_float
 from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, postorder
 from relax_eg.ops.facts import with_implied
+from relax_eg.ops.windows import AnyStep, Compared, is_any_step
 from relax_eg.rules.conditions import Condition, claims_of
 from relax_eg.rules.domain import attribute_values, instances
 from relax_eg.rules.rule import Instance, Rule
@@ -46,6 +47,7 @@ from relax_eg.rules.verify_formal.guards import (
     OutOfTime,
     at_least,
     in_range,
+    is_plain,
     zero,
 )
 from relax_eg.rules.verify_formal.pointwise import same_elements
@@ -63,6 +65,8 @@ _MOST_INSTANCES = 400
 _LARGEST_OPERAND = 4
 # Attributes whose values on operands of a given rank are finitely many, all of which are tried.
 _CLOSED = frozenset({"axes", "axis", "keepdims", "reverse", "mode", "method", "precision"})
+# Attributes for whose values variables stand, one for each axis.
+_OF_STEPS = frozenset({"conv.strides", "conv.dilation", "reduce_window.strides", "reduce_window.dilation"})
 
 Theory = Literal["exact", "modular", "real"]
 _STRENGTH: tuple[Theory, ...] = ("exact", "modular", "real")
@@ -128,28 +132,56 @@ def _instances(rule: Rule) -> Iterator[Instance]:
     yield from chosen
     if rule.has_open_dtype:
         for dtype in FLOATS:
-            if dtype != "float32":
-                yield from instances(rule, limit=_OTHER_FLOATS, ranks=range(LARGEST_RANK + 1), dtypes=(dtype,))
+            if dtype == "float32":
+                continue
+            limit = 1 if _OF_STEPS.intersection(rule.attributes.values()) else _OTHER_FLOATS
+            yield from instances(rule, limit=limit, ranks=range(LARGEST_RANK + 1), dtypes=(dtype,))
 
 
 def _every_instance(rule: Rule) -> Iterator[Instance]:
     """The instances of a rule with attribute variables: every value on operands of up to as many axes as it has."""
     for source in rule.attributes.values():
-        if source.rpartition(".")[2] not in _CLOSED:
+        if source.rpartition(".")[2] not in _CLOSED and source not in _OF_STEPS:
             raise Unsupported(f"{source} has more values than can be tried")
     seen: set[int] = set()
     for blocks in itertools.product(range(_largest_rank(rule) + 1), repeat=len(rule.stars)):
         fixed = max((sum(not isinstance(d, Star) for d in s.dims) for s in rule.signature.values()), default=0)
         rank = min(_LARGEST_OPERAND, fixed + sum(blocks) + 1)
-        values = [
-            list({repr(v): v for r in range(rank + 1) for v in attribute_values(rule, source, r)}.values())
-            for source in rule.attributes.values()
-        ]
-        for chosen in itertools.product(*values):
-            instance = rule.instance(blocks, "float32", dict(zip(rule.attributes, chosen, strict=True)))
+        values = [_attribute_values(rule, source, rank) for source in rule.attributes.values()]
+        for instance in _formed(rule, blocks, itertools.product(*values)):
             if instance is not None and id(instance) not in seen and instance.left != instance.right:
                 seen.add(id(instance))
                 yield instance
+
+
+def _formed(rule: Rule, blocks: tuple[int, ...], choices: Iterable[tuple[Any, ...]]) -> Iterator[Instance | None]:
+    """The instances at these attribute values. Where the rule's function asks whether a step is a number, the case in
+    which it is and the case in which it is not."""
+    for chosen in choices:
+        cases = [chosen]
+        while cases:
+            values = cases.pop()
+            try:
+                yield rule.instance(blocks, "float32", dict(zip(rule.attributes, values, strict=True)))
+            except Compared as asked:
+                cases += [_decided(values, asked, holds) for holds in (True, False)]
+
+
+def _decided(values: tuple[Any, ...], asked: Compared, holds: bool) -> tuple[Any, ...]:
+    def step(s: Any) -> Any:
+        if s is not asked.step:
+            return s
+        return asked.value if holds else s.but(asked.value)
+
+    return tuple(tuple(map(step, v)) if isinstance(v, tuple) else v for v in values)  # type: ignore[reportUnknownArgumentType]
+
+
+def _attribute_values(rule: Rule, source: str, rank: int) -> list[Any]:
+    """The values of an attribute on operands of up to `rank` axes, or what stands for them."""
+    if source in _OF_STEPS:
+        name = source.rpartition(".")[2]
+        return [tuple(AnyStep(name, i) for i in range(r)) for r in range(rank + 1)]
+    return list({repr(v): v for r in range(rank + 1) for v in attribute_values(rule, source, r)}.values())
 
 
 def _ranks(rule: Rule) -> str:
@@ -179,9 +211,9 @@ def _facts(instance: Instance, deadline: Deadline) -> Facts:
     for e in postorder((*instance.left, *instance.right)):
         for d in _dims(e):
             names.update(dict.fromkeys(sorted(d.variables)))
-    known = [at_least(Dim.var(n)) for n in names]
+    known = [at_least(Dim.var(n) - 1 if is_any_step(Dim.var(n)) else Dim.var(n)) for n in names]
     for c in size_conditions(instance.left):
-        if len(c) == 1:
+        if len(c) == 1 and not _is_any_division(c[0].dim):
             known.append(c[0])
     for g in instance.guards:
         if isinstance(g, Condition):
@@ -243,14 +275,18 @@ def _unlisted(results: tuple[Expr, ...]) -> set[tuple[object, ...]]:
 
 def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> Theory:
     at = tuple(Dim.of(0) if n == 1 else loop(f"i{axis}") for axis, n in enumerate(left.shape))
-    ranges = [g for v, n in zip(at, left.shape, strict=True) if not v.is_const for g in in_range(v, n)]
-    facts = base.with_(ranges)
+    facts = base.with_(_ranges(at, left.shape))
     claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
     composer = Composer(claims={n: f & _OF_BITS for n, f in claims.items()})
     a, b = composer.element(left, at), composer.element(right, at)
-    if Folds(composer, facts, claims).same(a, b):
+    # Windows have a condition for each end of each axis, and as many cases: bits are compared where they are claimed.
+    compared = instance.rule.numerics == "exact" or not _has_windows(instance)
+    if compared and Folds(composer, facts, claims).same(a, b):
         return "exact"
     floats = _has_floats((*instance.left, *instance.right))
+    as_sets = compared and instance.rule.numerics != "exact" and _has_extremes(instance)
+    if as_sets and Folds(composer, facts, claims, unordered=True).same(a, b):
+        return "real"
     if instance.rule.numerics == "exact" and floats:
         raise Unsupported("not shown to have the same bits")
     accurately = instance.rule.numerics != "approximate"
@@ -267,6 +303,25 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> T
     if floats and not _equal_elements(a, b, claims, facts.deadline, accurately):
         return "real"
     raise Unsupported(reasons[-1])
+
+
+def _has_windows(instance: Instance) -> bool:
+    return any(e.op in ("conv", "reduce_window") for e in instance.left_nodes)
+
+
+def _has_extremes(instance: Instance) -> bool:
+    return any(e.op in ("max", "min") for e in instance.left_nodes)
+
+
+def _ranges(at: Iterable[Dim], shape: Iterable[Dim]) -> list[Guard]:
+    """That indices lie in a shape, as far as that is worth knowing."""
+    pairs = [(v, n) for v, n in zip(at, shape, strict=True) if not v.is_const]
+    return [g for v, n in pairs for g in ((at_least(v),) if _is_any_division(n) else in_range(v, n))]
+
+
+def _is_any_division(d: Dim) -> bool:
+    """Whether a step that may be any divides in `d`: z3 gets lost in such facts, and proofs do without them."""
+    return not is_plain(d) and any(is_any_step(Dim.var(v)) for v in d.variables)
 
 
 # Facts that say that elements are the same bits; off its diagonal a diagonal matrix may have zeros of either sign.
@@ -297,10 +352,25 @@ def _equal_elements(
         return str(e)
     if why or not accurately:
         return why
-    doubtful = {t for t in walk(b) if isinstance(t, Apply) and t.fn in _DOUBTFUL}
+    doubtful = {t for t in walk(b) if isinstance(t, Apply) and t.fn in _DOUBTFUL} - _same_exponents(a, b)
     if not doubtful <= set(walk(a)):
         return "equal over the reals; the right side may cancel or overflow where the left does not"
     return "" if keeps_precision(a, b) else "the right side computes in a coarser float"
+
+
+def _same_exponents(a: Scalar, b: Scalar) -> set[Scalar]:
+    """Exponentials of `b` whose exponent is a sum or difference of exponents in `a`, and that exponent: it is as large
+    as theirs, and off by no more than what half an ulp of them does; the exponential is the product that `a` computes.
+    """
+    exponents = {t.args[0] for t in walk(a) if isinstance(t, Apply) and t.fn == "exp"}
+    found: set[Scalar] = set()
+    for t in walk(b):
+        if isinstance(t, Apply) and t.fn == "exp":
+            (of,) = t.args
+            inside = of.args if isinstance(of, Apply) and of.fn in ("add", "subtract", "negative") else ()
+            if inside and all(x in exponents for x in inside):
+                found |= {t, of}
+    return found
 
 
 def _shared(left: Expr, right: Expr, facts: Facts) -> dict[Expr, str]:
@@ -317,8 +387,7 @@ def _is_total(e: Expr, facts: Facts) -> bool:
     if not isinstance(e.annotation, Tensor) or not is_float(e.dtype):
         return False
     at = tuple(Dim.of(0) if n == 1 else loop(f"s{axis}") for axis, n in enumerate(e.shape))
-    ranges = [g for v, n in zip(at, e.shape, strict=True) if not v.is_const for g in in_range(v, n)]
-    inside = facts.with_(ranges)
+    inside = facts.with_(_ranges(at, e.shape))
     composer = Composer()
     values = Values(composer, inside, Normalizer(composer, inside))
     try:

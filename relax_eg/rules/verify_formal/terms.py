@@ -283,10 +283,13 @@ class Normalizer:
         return None
 
     def _shift(self, t: Term) -> list[tuple[Term, Fraction]] | None:
-        """A bound variable that indexes only as `v + e` or `e - v` is replaced by that index."""
-        places = [d for f in t.factors if f.kind == "read" for d in f.dims]
+        """A bound variable that indexes the first tensor it occurs in as `v + e` or `e - v` only is replaced by that
+        index."""
+        reads = sorted((f for f in t.factors if f.kind == "read"), key=lambda f: f.name)
         for name in sorted(t.bound):
             v = Dim.var(name)
+            first = next((f.name for f in reads if any(name in d.variables for d in f.dims)), None)
+            places = [d for f in reads if f.name == first for d in f.dims]
             if any(d is v for d in places):
                 continue
             offsets = [d for d in places if self.coefficient(d, name) in (1, -1)]

@@ -1,0 +1,84 @@
+"""Whether a rule follows from the others of its book: is its right side reached from its left side without it?
+
+    python -m benchmarks.minimality [--book movement] [--all]
+
+For every rule, its smallest instance is put into an e-graph with the other rules of the book, its reversed twin left
+out as well; a rule is derivable where both sides land in one class. `--all`: the other rules of all books.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from relax_eg.egraph.given import Given
+
+import relax_eg as rx
+from relax_eg.egraph import Budget, EGraph
+from relax_eg.errors import RelaxEgError
+from relax_eg.rules import Condition, Instance, Rule, RuleSet, Word, book
+from relax_eg.rules.conditions import claims_of
+from relax_eg.rules.domain import instances
+from relax_eg.shapes import Scope
+
+BOOKS = {
+    b.name: b
+    for b in (
+        book.contraction, book.blocks, book.convolution, book.attention, book.reduction, book.elementwise,
+        book.movement, book.values, book.systems, book.layout,
+    )
+}  # fmt: skip
+BUDGET = Budget(nodes=3000, seconds=5)
+
+
+def without(rule: Rule, rules: RuleSet) -> RuleSet:
+    """The other rules, the twin of `rule` in the other direction left out as well."""
+    base = rule.name.removesuffix("_reversed")
+    return RuleSet("others", [r for r in rules if r.name.removesuffix("_reversed") != base])
+
+
+def derivable(rule: Rule, others: RuleSet) -> bool:
+    """Whether the other rules make the sides of the smallest telling instance of `rule` equal."""
+    instance = next(iter(instances(rule, limit=1)), None)
+    if instance is None:
+        return False
+    return reached(instance, others)
+
+
+def reached(instance: Instance, others: RuleSet) -> bool:
+    """Whether the other rules lead from the left side to the right one."""
+    try:
+        with EGraph(instance.left, others, sizes_of(instance), given=known_of(instance)) as egraph:
+            egraph.saturate(BUDGET)
+            return all(egraph.same(a, b) for a, b in zip(instance.left, instance.right, strict=True))
+    except RelaxEgError:
+        return False
+
+
+def known_of(instance: Instance) -> Given:
+    """What a rule's conditions ask of its pattern variables, as declared."""
+    return Given(claims_of(instance.guards), frozenset(g.name for g in instance.guards if isinstance(g, Word)))
+
+
+def sizes_of(instance: Instance) -> Scope:
+    """Sizes that meet a rule's conditions."""
+    return Scope(assume=[str(g) for g in instance.guards if isinstance(g, Condition)])
+
+
+def main(
+    only: Annotated[str, typer.Option("--book", help="one book")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="from the rules of all books")] = False,
+) -> None:
+    found = 0
+    for name, rules in BOOKS.items():
+        if only and name != only:
+            continue
+        for rule in rules:
+            if not rule.reverse and derivable(rule, without(rule, rx.rules.default if everything else rules)):
+                print(f"{name}: {rule.name}")
+                found += 1
+    print(f"{found} derivable")
+
+
+if __name__ == "__main__":
+    typer.run(main)

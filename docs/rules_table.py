@@ -1,0 +1,98 @@
+"""Writes docs/rules_table.md, the rules that ship by family, from their verdicts on file.
+
+python -m docs.rules_table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from relax_eg.rules import Rule, RuleSet, book
+from relax_eg.rules.certificates import status
+
+DOCUMENT = Path(__file__).parent / "rules_table.md"
+
+# What a family is about; the order of the table.
+FAMILIES = {
+    "contraction": "products of matrices: associativity, distribution, diagonals, low rank, rows taken early",
+    "blocks": "products of parts: concatenated operands, Kronecker products, sums in which a product hides",
+    "convolution": "convolution and pooling: linearity, channels, kernels of one element, folding into weights",
+    "attention": "normalisation and attention: rows scaled, softmax, norms folded into weights, shared heads",
+    "reduction": "sums and extremes: of sums, of products, of what is moved, joined or scaled",
+    "elementwise": "scalars: signs, factors, exponentials, comparisons, choices, limits, conversions",
+    "movement": "transposes, reshapes, broadcasts, slices, paddings and concatenations",
+    "values": "laws that hold where facts about values do",
+    "systems": "linear systems: inverses not taken, solved by what is known of the matrix",
+    "layout": "how weights lie in memory",
+}
+# Operators that add up, or take an extreme, over an axis.
+_OVER_AXES = frozenset(
+    ("matmul", "linear", "conv", "sum", "prod", "max", "min", "mean", "any", "all", "reduce_window", "softmax",
+     "log_softmax", "layer_norm", "rms_norm", "argmax", "argmin", "cumsum")
+)  # fmt: skip
+
+
+def laws(rules: Iterable[Rule]) -> list[Rule]:
+    """One rule for each law: without reversed twins, and without further variants, over operators, sides or dtypes, of
+    a rule that one function states."""
+    found: dict[object, Rule] = {}
+    for r in rules:
+        if not r.reverse:
+            found.setdefault(r.function.__code__ if _is_variant(r) else r.name, r)
+    return list(found.values())
+
+
+def _is_variant(rule: Rule) -> bool:
+    return "variants" in rule.tags
+
+
+def is_over_axes(rule: Rule) -> bool:
+    """Whether a contraction or a reduction takes part."""
+    return bool(rule.left_operators & _OVER_AXES)
+
+
+def table() -> str:
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# The rules that ship"
+    yield ""
+    yield "Written by `python -m docs.rules_table`. A law counts once: its other direction and its variants over"
+    yield "operators, operands' sides or dtypes do not. *Proved* is for all sizes; what is not proved is tested, and"
+    yield "says so."
+    yield ""
+    yield "| family | laws | proved | tested | with contraction or reduction | of these proved | rules in all |"
+    yield "|---|---|---|---|---|---|---|"
+    totals = [0] * 6
+    for name in FAMILIES:
+        rules: RuleSet = getattr(book, name)
+        counted = laws(rules)
+        proved = {r.name for r in counted if status(r).status == "proved"}
+        heavy = [r for r in counted if is_over_axes(r)]
+        figures = [
+            len(counted), len(proved), len(counted) - len(proved), len(heavy),
+            sum(r.name in proved for r in heavy), len(rules),
+        ]  # fmt: skip
+        totals = [a + b for a, b in zip(totals, figures, strict=True)]
+        yield f"| [{name}](#{name}) | {' | '.join(map(str, figures))} |"
+    yield f"| all | {' | '.join(map(str, totals))} |"
+    for name, about in FAMILIES.items():
+        yield ""
+        yield f"## {name}"
+        yield ""
+        yield f"{about[0].upper()}{about[1:]}."
+        yield ""
+        yield "| rule | law | |"
+        yield "|---|---|---|"
+        for r in laws(getattr(book, name)):
+            verdict = status(r)
+            how = f"proved, {verdict.theory}" if verdict.status == "proved" else verdict.status
+            twin = ", both ways" if f"{r.name}_reversed" in getattr(book, name) else ""
+            text = " ".join(r.doc.split()).replace("|", "\\|")
+            yield f"| `{r.name}` | {text} | {how}{twin} |"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(table(), encoding="utf-8")

@@ -1,0 +1,160 @@
+"""Normalisation and attention: scales and quotients of rows that pass a matmul, shifts that softmax does not see,
+exponentials in stable form, and keys and values that groups of queries share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.ops import api as op
+from relax_eg.rules.rule import RuleSet
+
+attention = RuleSet("attention")
+_rule = attention.rule
+
+
+# --- rows scaled before a matmul, or after ---
+
+
+@_rule("x: *b m k, r: *b m 1, w: k n", when="k >= 1", both=True, tags=("matmul", "norm"), check=False)
+def row_quotient_through_matmul(x: Any, r: Any, w: Any) -> Any:
+    """(x / r) W = (x W) / r for one divisor of each row: a norm's root after the matmul, or before"""
+    return (x / r) @ w, (x @ w) / r
+
+
+@_rule("x: *b m k, r: *b m 1, v: *b k n", when="k >= 1", tags=("matmul", "attention"), check=False)
+def softmax_divides_last(x: Any, r: Any, v: Any) -> Any:
+    """(X / r) V = (X V) / r batch by batch: the sum of an attention's weights divides its result"""
+    return None if x.ndim == 2 else ((x / r) @ v, (x @ v) / r)
+
+
+@_rule("x: *b m k, r: *b m 1, w: k n", both=True, tags=("matmul", "norm"), check=False)
+def row_scale_through_matmul(x: Any, r: Any, w: Any) -> Any:
+    """(x * r) W = (x W) * r for one factor of each row"""
+    return (x * r) @ w, (x @ w) * r
+
+
+@_rule("x: *b m k, k2: *b k n", tags=("matmul", "attention", "sum"), check=False)
+def row_sum_of_batched_matmul(x: Any, k2: Any) -> Any:
+    """rowsum(A B) = A rowsum(B), batch by batch: what normalises an attention without softmax"""
+    if x.ndim == 2:
+        return None
+    summed = op.sum(k2, x.ndim - 1, keepdims=True)
+    return op.sum(x @ k2, x.ndim - 1, keepdims=True), x @ summed
+
+
+# --- norms, their scales and shifts folded into the weight that follows ---
+
+
+@_rule(
+    "x: *b m k, g: k, w: k n", attrs={"epsilon": "rms_norm.epsilon"}, when=("is_weight(g)", "is_weight(w)"),
+    phase="merge", tags=("matmul", "norm", "weights"), check=False,
+)  # fmt: skip
+def rms_norm_scale_into_weight(x: Any, g: Any, w: Any, epsilon: float) -> Any:
+    """rms_norm(x, g) W = rms_norm(x, 1) (g W): the scale is multiplied into the weight ahead of the calls"""
+    ones = op.full(g.shape, 1.0, g.dtype)
+    left = op.rms_norm(x, g, -1, epsilon) @ w
+    return left, op.rms_norm(x, ones, -1, epsilon) @ (op.expand_dims(g, 1) * w)
+
+
+@_rule(
+    "x: *b m k, g: k, c: k, w: k n", attrs={"epsilon": "layer_norm.epsilon"},
+    when=("is_weight(g)", "is_weight(c)", "is_weight(w)"), phase="merge", tags=("matmul", "norm", "weights"),
+    check=False,
+)  # fmt: skip
+def layer_norm_scale_into_weight(x: Any, g: Any, c: Any, w: Any, epsilon: float) -> Any:
+    """layer_norm(x, g, c) W = layer_norm(x, 1, 0) (g W) + c W: scale and shift are computed ahead of the calls"""
+    ones, zeros = op.full(g.shape, 1.0, g.dtype), op.full(c.shape, 0.0, c.dtype)
+    left = op.layer_norm(x, g, c, -1, epsilon) @ w
+    return left, op.layer_norm(x, ones, zeros, -1, epsilon) @ (op.expand_dims(g, 1) * w) + c @ w
+
+
+@_rule("x: *b m k, c: k, w: k n", when=("is_weight(c)", "is_weight(w)"), phase="merge",
+       tags=("matmul", "norm", "weights"), check=False)  # fmt: skip
+def shift_through_matmul(x: Any, c: Any, w: Any) -> Any:
+    """(x + c) W = x W + c W: a shift becomes a bias, computed ahead of the calls"""
+    return (x + c) @ w, x @ w + c @ w
+
+
+@_rule("x: *b n, g: n, c: n, d: *b 1", attrs={"epsilon": "layer_norm.epsilon"}, when="n >= 1", tags=("norm", "sum"),
+       check=False)  # fmt: skip
+def layer_norm_of_shifted(x: Any, g: Any, c: Any, d: Any, epsilon: float) -> Any:
+    """layer_norm(x + d) = layer_norm(x) for one shift d of each row"""
+    return op.layer_norm(x + d, g, c, -1, epsilon), op.layer_norm(x, g, c, -1, epsilon)
+
+
+# --- softmax ---
+
+
+@_rule("x: *b n, c: *b 1", when="n >= 1", phase="simplify", tags=("softmax", "sum"), check=False)
+def softmax_of_shifted(x: Any, c: Any) -> Any:
+    """softmax(x + c) = softmax(x) for one shift c of each row"""
+    return op.softmax(x + c), op.softmax(x)
+
+
+@_rule("x: *b n, c: *b 1", when="n >= 1", phase="simplify", tags=("softmax", "sum"), check=False)
+def softmax_of_shifted_down(x: Any, c: Any) -> Any:
+    """softmax(x - c) = softmax(x): a maximum subtracted beforehand"""
+    return op.softmax(x - c), op.softmax(x)
+
+
+@_rule("x: *b n", when="n >= 1", tags=("softmax", "sum"), check=False)
+def quotient_of_exponentials(x: Any) -> Any:
+    """exp(x) / sum(exp(x)) = softmax(x), which does not overflow"""
+    last = x.ndim - 1
+    return op.exp(x) / op.sum(op.exp(x), last, keepdims=True), op.softmax(x)
+
+
+@_rule("x: *b n", when="n >= 1", numerics="approximate", tags=("softmax", "log", "sum"), check=False)
+def log_of_softmax(x: Any) -> Any:
+    """log(softmax(x)) = log_softmax(x): finite where softmax is too small for a float, but a few ulps less exact where
+    a row's elements are nearly equal"""
+    return op.log(op.softmax(x)), op.log_softmax(x)
+
+
+@_rule("x: *b n", when="n >= 1", tags=("softmax", "log", "sum"), check=False)
+def exp_of_log_softmax(x: Any) -> Any:
+    """exp(log_softmax(x)) = softmax(x)"""
+    return op.exp(op.log_softmax(x)), op.softmax(x)
+
+
+@_rule("x: *b n", when="n >= 1", phase="simplify", tags=("softmax", "sum"), check=False)
+def sum_of_softmax(x: Any) -> Any:
+    """sum(softmax(x)) = 1"""
+    last = x.ndim - 1
+    return op.sum(op.softmax(x), last), op.full(x.shape[:-1], 1.0, x.dtype)
+
+
+@_rule("x: *b n, c: *b 1", when="n >= 1", phase="simplify", tags=("softmax", "log", "sum"), check=False)
+def log_softmax_of_shifted(x: Any, c: Any) -> Any:
+    """log_softmax(x + c) = log_softmax(x) for one shift c of each row"""
+    return op.log_softmax(x + c), op.log_softmax(x)
+
+
+# --- keys and values that queries share (grouped-query attention, as jax.numpy.repeat is traced) ---
+
+
+def repeated(x: Any, r: Any) -> Any:
+    """Each head of x (batch, heads, positions, width) r times over."""
+    b, h, s, d = x.shape
+    return op.reshape(op.broadcast_to(op.expand_dims(x, 2), (b, h, r, s, d)), (b, h * r, s, d))
+
+
+def grouped(q: Any, h: Any, r: Any) -> Any:
+    """Heads of q that share a key, as further rows of one head."""
+    b, _, s, d = q.shape
+    return op.reshape(q, (b, h, r * s, d))
+
+
+@_rule("q: b h*r s d, k: b h t d", sizes="r", when="r >= 1", tags=("matmul", "attention"), check=False)
+def shared_keys_are_not_repeated(q: Any, k: Any, r: Any) -> Any:
+    """Q repeat(K)' = (queries of a group as rows) K': keys are read once for a group of heads"""
+    b, h, t, _ = k.shape
+    left = q @ op.permute_dims(repeated(k, r), (0, 1, 3, 2))
+    return left, op.reshape(grouped(q, h, r) @ op.permute_dims(k, (0, 1, 3, 2)), (b, h * r, q.shape[2], t))
+
+
+@_rule("p: b h*r s t, v: b h t d", sizes="r", when="r >= 1", tags=("matmul", "attention"), check=False)
+def shared_values_are_not_repeated(p: Any, v: Any, r: Any) -> Any:
+    """P repeat(V) = (weights of a group as rows) V: values are read once for a group of heads"""
+    b, h, _, d = v.shape
+    return p @ repeated(v, r), op.reshape(grouped(p, h, r) @ v, (b, h * r, p.shape[2], d))

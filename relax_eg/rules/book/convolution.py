@@ -1,0 +1,279 @@
+"""Convolutions and pooling: linearity, channels merged, kernels of one element, padding and scales folded into weights.
+
+All are of two axes of space, (batch, channels, height, width) with a kernel (out, channels, height, width), for any
+strides, padding and dilation unless a rule says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.ops import api as op
+from relax_eg.rules.rule import RuleSet
+
+convolution = RuleSet("convolution")
+_rule = convolution.rule
+
+_STEPS = {"strides": "conv.strides", "dilation": "conv.dilation"}
+_PADDED = "a b c d"
+# An image of any channels and its kernel.
+_X, _W = "x: n k h w", "f: o k p q"
+
+
+def _around(a: Any, b: Any, c: Any, d: Any) -> list[tuple[Any, Any]]:
+    return [(a, b), (c, d)]
+
+
+def _per_channel(v: Any) -> Any:
+    """A number for each channel of an image."""
+    return op.expand_dims(v, (1, 2))
+
+
+def _per_kernel(v: Any) -> Any:
+    """A number for each kernel."""
+    return op.expand_dims(v, (1, 2, 3))
+
+
+# --- linearity ---
+
+
+@_rule(f"{_X}, y: n k h w, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+def conv_left_factor(x: Any, y: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """x * f + y * f = (x + y) * f for convolutions by one kernel"""
+    p = _around(**around)
+    left = op.conv(x, f, strides, p, dilation) + op.conv(y, f, strides, p, dilation)
+    return left, op.conv(x + y, f, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+def conv_right_factor(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """x * f + x * g = x * (f + g) for convolutions of one image"""
+    p = _around(**around)
+    left = op.conv(x, f, strides, p, dilation) + op.conv(x, g, strides, p, dilation)
+    return left, op.conv(x, f + g, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+def conv_of_scaled_image(x: Any, f: Any, s: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """(x s) * f = x * (f s): the kernel has fewer elements than the image, or is known ahead"""
+    p = _around(**around)
+    return op.conv(x * s, f, strides, p, dilation), op.conv(x, f * s, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}, s:", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+def scaled_conv(x: Any, f: Any, s: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """(x * f) s = x * (f s)"""
+    p = _around(**around)
+    return op.conv(x, f, strides, p, dilation) * s, op.conv(x, f * s, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+def batch_norm_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """(x * f) g = x * (f g) for a scale g of each channel: a batch norm's scale folded into the kernel"""
+    p = _around(**around)
+    return (
+        op.conv(x, f, strides, p, dilation) * _per_channel(g),
+        op.conv(x, f * _per_kernel(g), strides, p, dilation),
+    )
+
+
+@_rule(f"{_X}, {_W}, g: o", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+def batch_norm_scale_into_kernel_channels_last(
+    x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any
+) -> Any:
+    """(x * f)' g = (x * (f g))' where channels are made the last axis, as JAX's layout NHWC is traced"""
+    p = _around(**around)
+    last = (0, 2, 3, 1)
+    left = op.permute_dims(op.conv(x, f, strides, p, dilation), last) * g
+    return left, op.permute_dims(op.conv(x, f * _per_kernel(g), strides, p, dilation), last)
+
+
+@_rule(f"{_X}, {_W}, g: k", attrs=_STEPS, sizes=_PADDED, tags=("conv", "weights"), check=False)
+def channel_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """(x g) * f = x * (g f) for a scale g of each channel of the image"""
+    p = _around(**around)
+    left = op.conv(x * _per_channel(g), f, strides, p, dilation)
+    return left, op.conv(x, _per_channel(g) * f, strides, p, dilation)
+
+
+@_rule(
+    "y: *b n, m: n, g: n, c: n", when=("is_weight(m)", "is_weight(g)", "is_weight(c)"), tags=("conv", "weights"),
+    check=False,
+)  # fmt: skip
+def normalization_as_affine(y: Any, m: Any, g: Any, c: Any) -> Any:
+    """(y - m) g + c = y g + (c - m g) for moments that training found: the sum is known ahead"""
+    return (y - m) * g + c, y * g + (c - m * g)
+
+
+# --- channels ---
+
+
+@_rule(
+    f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, when="inputs_in_order(f, g)", phase="merge",
+    tags=("conv", "merge"), check=False,
+)  # fmt: skip
+def conv_merge_parallel(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """x * f, x * g = the two parts of x * [f; g]: convolutions that share an image, as one"""
+    p = _around(**around)
+    one, two = op.conv(x, f, strides, p, dilation), op.conv(x, g, strides, p, dilation)
+    both = op.conv(x, op.concat([f, g], 0), strides, p, dilation)
+    (n, o, h, w), r = one.shape, g.shape[0]
+    first = op.strided_slice(both, (0, 0, 0, 0), (n, o, h, w))
+    return (one, two), (first, op.strided_slice(both, (0, o, 0, 0), (n, o + r, h, w)))
+
+
+@_rule(
+    f"{_X}, y: n j h w, {_W}, g: o j p q", attrs=_STEPS, sizes=_PADDED, phase="merge", tags=("conv", "merge"),
+    check=False,
+)  # fmt: skip
+def sum_of_convs(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """x * f + y * g = [x, y] * [f, g]: channels of two images as those of one"""
+    p = _around(**around)
+    left = op.conv(x, f, strides, p, dilation) + op.conv(y, g, strides, p, dilation)
+    return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 1), strides, p, dilation)
+
+
+@_rule(f"{_X}, y: m k h w, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+def convs_of_a_batch(x: Any, y: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """[x * f; y * f] = [x; y] * f: two batches as one"""
+    p = _around(**around)
+    left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(y, f, strides, p, dilation)], 0)
+    return left, op.conv(op.concat([x, y], 0), f, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}, g: r k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+def concat_of_convs(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """[x * f, x * g] = x * [f; g]: the branches of an inception block"""
+    p = _around(**around)
+    left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(x, g, strides, p, dilation)], 1)
+    return left, op.conv(x, op.concat([f, g], 0), strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=f"{_PADDED} i j", tags=("conv",), check=False)
+def channels_sliced_before_conv(x: Any, f: Any, i: Any, j: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """(x * f)[:, i:j] = x * f[i:j]"""
+    p = _around(**around)
+    whole = op.conv(x, f, strides, p, dilation)
+    n, _, h, w = whole.shape
+    kernel = op.strided_slice(f, (i, 0, 0, 0), (j, *f.shape[1:]))
+    return op.strided_slice(whole, (0, i, 0, 0), (n, j, h, w)), op.conv(x, kernel, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=f"{_PADDED} i j", tags=("conv",), check=False)
+def batch_sliced_before_conv(x: Any, f: Any, i: Any, j: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """(x * f)[i:j] = x[i:j] * f"""
+    p = _around(**around)
+    whole = op.conv(x, f, strides, p, dilation)
+    part = op.strided_slice(x, (i, 0, 0, 0), (j, *x.shape[1:]))
+    return op.strided_slice(whole, (i, 0, 0, 0), (j, *whole.shape[1:])), op.conv(part, f, strides, p, dilation)
+
+
+@_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=_PADDED, tags=("conv", "sum"), check=False)
+def channel_sum_of_conv(x: Any, f: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """the sum over channels of x * f = x * (the sum of the kernels)"""
+    p = _around(**around)
+    left = op.sum(op.conv(x, f, strides, p, dilation), 1)
+    return left, op.squeeze(op.conv(x, op.sum(f, 0, keepdims=True), strides, p, dilation), 1)
+
+
+# --- kernels of one element, and as large as the image ---
+
+
+@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"), check=False)
+def pointwise_conv_is_matmul(x: Any, f: Any) -> Any:
+    """x * f = x' F for a kernel of one element: a matmul over channels"""
+    rows = op.permute_dims(x, (0, 2, 3, 1)) @ op.squeeze(f, (2, 3)).T
+    return op.conv(x, f), op.permute_dims(rows, (0, 3, 1, 2))
+
+
+@_rule("x: n k h w, f: o k 1 1", tags=("conv", "matmul"), check=False)
+def pointwise_conv_is_matmul_channels_last(x: Any, f: Any) -> Any:
+    """(x * f)' = x' F for a kernel of one element, channels last on both sides: nothing is moved"""
+    rows = op.permute_dims(x, (0, 2, 3, 1))
+    return op.permute_dims(op.conv(x, f), (0, 2, 3, 1)), rows @ op.squeeze(f, (2, 3)).T
+
+
+@_rule("x: n k h w, f: o k h w", when=("h >= 1", "w >= 1"), tags=("conv", "matmul"), check=False)
+def conv_of_the_whole_image_is_matmul(x: Any, f: Any) -> Any:
+    """x * f = X F' for a kernel as large as the image"""
+    (n, k, h, w), o = x.shape, f.shape[0]
+    flat = op.reshape(x, (n, k * h * w)) @ op.reshape(f, (o, k * h * w)).T
+    return op.conv(x, f), op.expand_dims(flat, (2, 3))
+
+
+@_rule(
+    "x: n k h w, f: o k 2*i+1 2*j+1, g: o k 1 1", sizes="i j", tags=("conv", "kernel"), check=False,
+)  # fmt: skip
+def smaller_kernel_into_larger(x: Any, f: Any, g: Any, i: Any, j: Any) -> Any:
+    """x * f + x * g = x * (f + g in its middle) for a g of one element: branches of a block as one convolution"""
+    around = [(i, i), (j, j)]
+    enlarged = op.pad(g, [(0, 0), (0, 0), *around], 0.0)
+    return op.conv(x, f, padding=around) + op.conv(x, g), op.conv(x, f + enlarged, padding=around)
+
+
+@_rule(
+    f"{_X}, {_W}", attrs=_STEPS, sizes="a b c d r s t u", when=("r >= 0", "s >= 0", "t >= 0", "u >= 0"),
+    phase="simplify", tags=("conv", "pad"), check=False,
+)  # fmt: skip
+def pad_into_conv(
+    x: Any, f: Any, r: Any, s: Any, t: Any, u: Any, strides: Any, dilation: Any, **around: Any
+) -> Any:  # fmt: skip
+    """pad(x) * f = x * f, padded by as much more"""
+    wide = op.pad(x, [(0, 0), (0, 0), (r, s), (t, u)], 0.0)
+    (a, b), (c, d) = _around(**around)
+    left = op.conv(wide, f, strides, [(a, b), (c, d)], dilation)
+    return left, op.conv(x, f, strides, [(a + r, b + s), (c + t, d + u)], dilation)
+
+
+# --- pooling ---
+
+
+@_rule("x: n 1 h w", sizes="p q", when=("p >= 1", "q >= 1"), tags=("conv", "pool"), check=False)
+def conv_by_ones_is_window_sum(x: Any, p: Any, q: Any) -> Any:
+    """x * ones = the sums of x over windows: an average pool without its division"""
+    return op.conv(x, op.full((1, 1, p, q), 1.0, x.dtype)), op.reduce_window(x, "sum", (1, 1, p, q))
+
+
+@_rule(
+    "x: n k h w, f: o k 1 1", attrs={"strides": "reduce_window.strides"}, sizes="p q",
+    tags=("conv", "pool"), check=False,
+)  # fmt: skip
+def pool_before_pointwise_conv(x: Any, f: Any, p: Any, q: Any, strides: Any) -> Any:
+    """window sums of x * f = (window sums of x) * f for a kernel of one element: fewer elements to convolve"""
+    if len(strides) != 4 or strides[:2] != (1, 1):
+        return None
+    window = (1, 1, p, q)
+    left = op.reduce_window(op.conv(x, f), "sum", window, strides)
+    return left, op.conv(op.reduce_window(x, "sum", window, strides), f)
+
+
+@_rule("x: n k h w", when=("h >= 1", "w >= 1"), tags=("pool", "sum"), check=False)
+def window_sum_of_everything(x: Any) -> Any:
+    """the sum of a window as large as the image = its sum"""
+    h, w = x.shape[2:]
+    return op.reduce_window(x, "sum", (1, 1, h, w)), op.sum(x, (2, 3), keepdims=True)
+
+
+@_rule("x: n k h w", when=("h >= 1", "w >= 1"), numerics="exact", tags=("pool", "max"), check=False)
+def window_max_of_everything(x: Any) -> Any:
+    """the maximum of a window as large as the image = its maximum"""
+    h, w = x.shape[2:]
+    return op.reduce_window(x, "max", (1, 1, h, w)), op.max(x, (2, 3), keepdims=True)
+
+
+@_rule(
+    "x: *b", attrs={"strides": "reduce_window.strides"}, sizes="*p:b", tags=("pool", "max"), check=False,
+)  # fmt: skip
+def max_pool_before_relu(x: Any, p: Any, strides: Any) -> Any:
+    """max pool of relu(x) = relu of the max pool of x, without padding: fewer elements to compare"""
+    return op.reduce_window(op.relu(x), "max", p, strides), op.relu(op.reduce_window(x, "max", p, strides))
+
+
+@_rule(
+    "x: *b, s:", attrs={"strides": "reduce_window.strides"}, sizes="*p:b *l:b *h:b", tags=("pool", "sum"), check=False
+)
+def scaled_before_pool(x: Any, s: Any, p: Any, l: Any, h: Any, strides: Any) -> Any:  # noqa: E741
+    """window sums of x s = (window sums of x) s"""
+    around = tuple(zip(l, h, strict=True))
+    left = op.reduce_window(x * s, "sum", p, strides, around)
+    return left, op.reduce_window(x, "sum", p, strides, around) * s
