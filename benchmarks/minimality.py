@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from relax_eg.egraph.given import Given
 
 import relax_eg as rx
 from relax_eg.egraph import Budget, EGraph
-from relax_eg.egraph.given import Given
 from relax_eg.errors import RelaxEgError
 from relax_eg.rules import Condition, Instance, Rule, RuleSet, Word, book
 from relax_eg.rules.conditions import claims_of

@@ -4,10 +4,13 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
-from relax_eg.backend.optimized import Check, Optimized, Ready, Variant
+from relax_eg.backend.compare import Check
+from relax_eg.backend.optimized import Optimized, Ready, Variant
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
+from relax_eg.explain.certificate import Certificate
+from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
@@ -19,6 +22,7 @@ from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
+from relax_eg.why import WhyNot, why_not
 
 try:
     __version__ = _version("relax-eg")
@@ -29,8 +33,10 @@ __all__ = [
     "PROFILES",
     "Budget",
     "Callable",
+    "Certificate",
     "Check",
     "CostReport",
+    "Explanation",
     "Jitted",
     "Module",
     "Object",
@@ -47,6 +53,7 @@ __all__ = [
     "Tuple",
     "Unknown",
     "Variant",
+    "WhyNot",
     "cache",
     "errors",
     "jit",
@@ -58,4 +65,5 @@ __all__ = [
     "rules",
     "trace",
     "verify",
+    "why_not",
 ]

@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | rules | verify | prove | extract | calibrate | cache`."""
+"""The command line: `relax-eg optimize | rules | verify | why-not | prove | extract | calibrate | cache`."""
 
 from __future__ import annotations
 
@@ -218,16 +218,62 @@ def list_rules(
 @app.command()
 def verify(
     rules: Annotated[Path | None, typer.Argument(help="A rule file; the books that ship if left out.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="Check this instead, by the books that ship and the rule file.")
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
 ) -> None:
-    """Check every rule again and print a table; ends with status 1 if one is refuted."""
+    """Check every rule again and print a table; ends with status 1 if one is refuted.
+
+    With --certificate, do every step of a derivation over; ends with status 1 if one does not hold."""
+
+    def certified(path: Path) -> None:
+        found = rx.Certificate.load(path)
+        with err.status("checking every step"):
+            done = found.verify(read_rules(rules))
+        out.print(f"{found.data['name']}: holds; {done}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"by {found.premises}", markup=False, highlight=False, soft_wrap=True)
 
     def action() -> None:
+        if certificate is not None:
+            certified(certificate)
+            return
         with err.status("checking rules"):
             report = verify_in(jobs or (2 if rules is None else 1), rules)
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
         if report.refuted:
             raise typer.Exit(1)
+
+    run(action)
+
+
+@app.command(name="why-not")
+def why_not(
+    rule: Annotated[str, typer.Argument(help="The name of a rule.")],
+    function: Annotated[str, typer.Argument(help="The function, as file.py:name.")],
+    spec: Annotated[list[str] | None, typer.Option("--spec", help="One per argument, as for optimize.")] = None,
+    at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
+    bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
+    weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
+    rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
+    target: Annotated[str, typer.Option("--target", help="Device profile.")] = "cpu",
+    numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
+) -> None:
+    """Print why a rule did not fire in a function: the nearest match, and what failed there."""
+
+    def action() -> None:
+        found = rx.why_not(
+            rule,
+            load_object(function),
+            *(spec or []),
+            rules=read_rules(rules),
+            target=target,
+            at=read_sizes(at or [], "--at") or None,
+            bounds=read_bounds(bounds or []) or None,
+            weights=tuple(weights or ()),
+            numerics=numerics,  # type: ignore[arg-type]
+        )
+        out.print(str(found), markup=False, highlight=False, soft_wrap=True)
 
     run(action)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
@@ -19,6 +20,7 @@ from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
+from relax_eg.explaining import explained
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
@@ -78,7 +80,7 @@ def optimize(
     check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
         statements = (assume,) if isinstance(assume, str) else tuple(assume)
-        traced = _traced(program, specs, kwspecs, bounds, statements)
+        traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing)
     started = time.perf_counter()
@@ -113,13 +115,14 @@ def _collector_paused() -> Generator[None]:
                 gc.enable()
 
 
-def _traced(
+def traced_program(
     program: Callable[..., Any] | Module,
     specs: tuple[Any, ...],
     kwspecs: Mapping[str, Any],
     bounds: Bounds | None,
     assume: tuple[str, ...],
 ) -> Source:
+    """A function or module as what is optimized. TraceError, SpecError, OptionError."""
     # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
     decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
     if isinstance(program, Module):
@@ -160,9 +163,10 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     # What was kept as written is walked only if somebody looks at it.
     variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
     tolerance = _TOLERANCES[options.numerics[-1]]
+    explain = functools.partial(explained, traced, options, chosen)
     if traced.in_steps:
-        return InSteps(program, (variant,), tolerance, traced.module)
-    return Optimized(program, (variant,), options.weights, tolerance)
+        return InSteps(program, (variant,), tolerance, traced.module, explain)
+    return Optimized(program, (variant,), options.weights, tolerance, explain)
 
 
 def _search(traced: Source, options: Options, place: Place | None) -> Found:
@@ -208,6 +212,11 @@ def _prices(
 
 def _model(module: Module, binding: Sizes, options: Options) -> WholeCost:
     return WholeCost(options.profile, binding, {f.name: f for f in module})
+
+
+def pays(written: Module, candidate: Module, weights: set[str], options: Options) -> bool:
+    """Whether a program is chosen over the one as written."""
+    return _pays([_prices(written, candidate, weights, b, options) for b in options.bindings])
 
 
 def _pays(prices: Sequence[tuple[ProgramCost, ProgramCost]]) -> bool:

@@ -57,3 +57,7 @@ class ExtractionError(RelaxEgError, ValueError):
 
 class OptionError(RelaxEgError, ValueError):
     """An option of the public API with a value outside what it accepts."""
+
+
+class ExplanationError(RelaxEgError):
+    """A program that cannot be explained, or an explanation or certificate that does not hold: which step, and why."""

@@ -11,11 +11,14 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
-from relax_eg.egraph import EGraph, Given, Saturation, dump, facts_of_functions
+from relax_eg.egraph import EGraph, Saturation, dump, recording
+from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.report import RunnerUp, SelectedRow
 from relax_eg.extract.select import second_best
@@ -29,6 +32,8 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
+from relax_eg.rules import Schema
+from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.shapes import Dim, Scope
 
 # What leaves a loop is done once instead of many times; how many, a body cannot know.
@@ -46,14 +51,32 @@ class Outcome:
     runner_up: RunnerUp | None
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One e-graph that kept record: block `block` of `function`, its values as written and as chosen, what rules about
+    functions proposed, and what was known."""
+
+    function: str
+    block: int
+    written: tuple[Expr, ...]
+    chosen: tuple[Expr, ...]
+    alternatives: tuple[tuple[Expr, Expr, str], ...]
+    scope: Scope
+    known: Given
+    recording: Recording
+
+
 @dataclass
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included."""
+    `functions`: every function in its best form so far, those that rules made included. With `record`, `searched` has
+    what is needed to explain the outcome."""
 
     module: Module
     options: Options
+    record: bool = False
+    searched: list[Searched] = field(default_factory=list[Searched])
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
@@ -114,39 +137,55 @@ class Units:
         """`function` with the cheapest values. Where some parameters are the `same` at every step, also the form that
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
-        for block, scope in zip(function.blocks, self._scopes[function.name], strict=True):
+        sources = dict(function.sources)
+        for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
                 continue
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms = self._choices(function.name, block, scope, weights, same or set(), once, known)
+            forms, made = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
+            sources = {**{e: self._origin(rule) for e, rule in made.items()}, **sources}
             if len(new) > 1 and len(function.blocks) == 1:
                 self._outside[function.name] = replace(function, blocks=(new[1],))
-        return replace(function, blocks=tuple(blocks))
+        return replace(function, blocks=tuple(blocks), sources=MappingProxyType(sources))
+
+    def _origin(self, rule: str) -> str:
+        """What is said, where the user's source line would stand, of an expression that a rule made."""
+        rules = self.options.rules
+        found = rules[rule] if rule not in self._schemas else self._schemas[rule]
+        return f"by {rule}, {found.where}"
+
+    @cached_property
+    def _schemas(self) -> dict[str, Schema]:
+        return {s.name: s for s in self.options.rules.schemas}
 
     def _choices(
         self,
-        name: str,
         block: Block,
+        place: tuple[str, int],
         scope: Scope,
         weights: set[str],
         same: set[str],
         once: float | None,
         known: Given,
-    ) -> list[list[Expr]]:
+    ) -> tuple[list[list[Expr]], dict[Expr, str]]:
+        """The block's values: the cheapest and, where something is the `same` at every step, those that are when that
+        is nearly free. Also which rule made which expression of the cheapest."""
         options = self.options
         roots = [b.value for b in block.bindings]
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        with EGraph(roots, options.rules, scope, self._alternatives(roots), known) as egraph:
+        alternatives = self._alternatives(roots)
+        with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
             saturation = egraph.saturate(budget, options.progress)
             read = dump(egraph)
+            kept = recording(egraph) if self.record else None
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         models = [WholeCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
@@ -157,17 +196,21 @@ class Units:
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
             if rule:
                 made[rule] = made.get(rule, 0) + 1
-        row = SelectedRow(name, selection.how, selection.cost, selection.bound, read.graph.node_count)
+        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count)
         second = second_best(read.graph, chosen.costs, selection)
         runner_up = None
         if second is not None:
-            runner_up = RunnerUp(name, second.without, second.with_rule, second.extra, second.why)
+            runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, second.why)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
-        values = [read.decode(selection.choice)]
+        cheap, makers = read.decode_with_rules(selection.choice)
+        values = [cheap]
+        if kept is not None:
+            equal = tuple(roots), tuple(values[0]), tuple(alternatives)
+            self.searched.append(Searched(*place, *equal, scope, known, kept))
         if same:
             apart = cheapest(read.graph, read.decode, same, models, once)
             values.append(read.decode(apart.selection.choice))
-        return values
+        return values, makers
 
     def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
         """`binding` with an assumed size for variables of the function that the entry does not have."""

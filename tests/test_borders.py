@@ -28,13 +28,15 @@ ROOMS: dict[str, set[str]] = {
     "ir": {"shapes", "tir"},
     "ops": {"ir", "tir", "shapes"},
     "rules": {"ops", "ir", "tir", "shapes"},
-    "egraph": {"rules", "ops", "ir", "tir", "shapes", "extract.graph"},
+    "explain": {"rules", "ops", "ir", "tir", "shapes"},
+    "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
-    "backend": {"ir", "ops", "tir", "shapes", "extract.report"},
+    "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.report"},
     "frontends": {"ir", "ops", "tir", "shapes"},
     "measure": {"extract", "ops", "ir", "tir", "shapes"},
 }
-CONDUCTORS = {"driver", "options", "units", "cache", "jit", "cli", "__init__", "__main__"}  # may import everything
+# May import everything.
+CONDUCTORS = {"driver", "options", "units", "cache", "jit", "explaining", "why", "cli", "__init__", "__main__"}
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
 OUTSIDE: dict[str, set[str]] = {

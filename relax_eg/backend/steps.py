@@ -17,9 +17,11 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
+from relax_eg.backend.compare import Check, compared
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
-from relax_eg.backend.optimized import Check, Optimized, Program, Ready, Variant, as_declared, compared, without_notes
+from relax_eg.backend.optimized import Optimized, Program, Ready, Variant, as_declared, without_notes
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError, TraceError
+from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import CALL, COND, CONTROL, MATCH_CAST, SCAN, VAR, WHILE, Expr, np_dtype, postorder
@@ -182,7 +184,16 @@ class InSteps(Optimized):
     """An optimized module whose entry XLA cannot take as one program: called like any optimized function, it runs block
     by block. `as_written`: the module before."""
 
-    def __init__(self, program: Program, variants: tuple[Variant, ...], tolerance: float, as_written: Module) -> None:
+    def __init__(
+        self,
+        program: Program,
+        variants: tuple[Variant, ...],
+        tolerance: float,
+        as_written: Module,
+        explained: Callable[[], Explanation],
+    ) -> None:
+        self._explained = explained
+        self._explanation = None
         self._program = program
         self.variants = variants
         self._tolerance = tolerance

@@ -2,19 +2,18 @@
 
 from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.dump import Dump, UnsoundRuleError, dump
-from relax_eg.egraph.given import Given, facts_of_functions
+from relax_eg.egraph.recording import recording
 from relax_eg.egraph.saturate import EGraph
 
 __all__ = [
     "Budget",
     "Dump",
     "EGraph",
-    "Given",
     "LeftOut",
     "RuleFigures",
     "Saturation",
     "StopReason",
     "UnsoundRuleError",
     "dump",
-    "facts_of_functions",
+    "recording",
 ]

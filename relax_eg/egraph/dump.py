@@ -31,6 +31,16 @@ class Dump:
     @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
         """The roots' expressions when class `c` is computed by candidate `choice[c]`. The choice must be acyclic."""
+        return self.decode_with_rules(choice)[0]
+
+    def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str]]:
+        """As `decode`; and of the expressions that a rule made, which."""
+        done = self._built(choice)
+        made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
+        return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}
+
+    def _built(self, choice: Sequence[int]) -> dict[int, Expr]:
+        """The expressions of the classes that the roots need, operands first."""
         done: dict[int, Expr] = {}
         graph = self.graph
         for root in graph.roots:
@@ -52,7 +62,7 @@ class Dump:
                     opcode, dims = payload
                     done[c] = opcode.build(tuple(done[k] for k in candidate.children), dims)
                 stack.pop()
-        return [done[r] for r in graph.roots]
+        return done
 
 
 @stage("dump")

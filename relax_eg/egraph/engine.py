@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egglog import bindings
-
 from relax_eg.errors import RelaxEgError
 
 _CHUNK = 24
@@ -42,6 +40,9 @@ class Engine:
     """An e-graph. Bound to the thread that made it."""
 
     def __init__(self) -> None:
+        # Here, not above: what re-checks a certificate does without the engine.
+        from egglog import bindings
+
         self._graph: Any = bindings.EGraph()
         self._unions: dict[tuple[str, ...], str] = {}  # rulesets -> the ruleset of all their rules
         self._seconds = 0.0  # spent in the engine

@@ -17,13 +17,13 @@ from functools import cached_property
 from itertools import product
 
 from relax_eg.egraph.engine import Engine
-from relax_eg.egraph.given import Given, Leaves, Sizes
 from relax_eg.egraph.vocabulary import MAX_RANK, Opcode, Vocabulary
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr
 from relax_eg.ops import TABLE
-from relax_eg.rules import Claim, Instance, ValueTest
-from relax_eg.rules.conditions import OnValue
+from relax_eg.rules import Claim, Instance
+from relax_eg.rules.conditions import OnValue, key_of
+from relax_eg.rules.given import Given, Leaves, Sizes
 from relax_eg.rules.propagation import (
     ALL_IMPLIED,
     MOVES,
@@ -382,13 +382,6 @@ def _fits(p: Expr, x: Expr, sizes: dict[str, Dim]) -> bool:
         return False
     axes = zip(p.shape, b.shape, strict=True)
     return all(str(d) not in d.variables or sizes.setdefault(str(d), n) is n for d, n in axes)
-
-
-def key_of(guard: OnValue) -> str:
-    """What a guard asks of a value, as one word."""
-    if isinstance(guard, Claim):
-        return guard.fact
-    return f"{guard.op} {guard.number!r}" if isinstance(guard, ValueTest) else guard.word
 
 
 def _keeps_origin(op: str) -> bool:

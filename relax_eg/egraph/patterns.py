@@ -77,7 +77,8 @@ def needed(instance: Instance) -> frozenset[Needed]:
 class Compiler:
     """Turns rule instances into engine commands for one e-graph.
 
-    `declare(opcode)` makes sure that an opcode exists in the engine and gives the commands for it.
+    `declare(opcode)` makes sure that an opcode exists in the engine and gives the commands for it. `fired`: where a
+    record of matches is to be kept, the relation of each instance, with the instance and the sizes it binds.
     """
 
     words: Vocabulary
@@ -85,6 +86,7 @@ class Compiler:
     facts: FactBase
     declare: Callable[[Opcode], list[str]]
     holds: Holds
+    fired: dict[str, tuple[Instance, tuple[str, ...]]] | None = None
 
     def compile(self, instance: Instance, name: str, ruleset: str, demand: str) -> Compiled:
         """`instance` for the ruleset `ruleset`, under the engine rule name `name`; its questions for `demand`."""
@@ -106,6 +108,8 @@ class Compiler:
             demanded.facts.append(f"(= {fresh} {demanded.lookup(d)})")
         filters = (*body.facts, *demanded.facts) if demanded.facts else ()
         right = _Right(body, demanded, instance)
+        if self.fired is not None:
+            right.actions.append(self._record(body, instance))
         facts = " ".join(questions + demanded.facts)
         commands = body.commands + demanded.commands
         if demanded.asks:
@@ -113,6 +117,15 @@ class Compiler:
         commands.append(f'(rule ({facts}) ({" ".join(right.actions)}) :ruleset {ruleset} :name "{name}")')
         made = tuple(right.atoms), tuple(right.ground), right.leaves
         return Compiled(commands, tuple(body.atoms), filters, facts, *made, bool(demanded.asks))
+
+    def _record(self, body: _Body, instance: Instance) -> str:
+        """The action that keeps a match of `instance`: its variables, and the sizes it binds."""
+        assert self.fired is not None
+        symbol, sizes = f"fired_{len(self.fired)}", tuple(body.sizes)
+        self.fired[symbol] = (instance, sizes)
+        body.commands.append(f"(relation {symbol} ({'T ' * len(instance.params)}{'Dim ' * len(sizes)}))")
+        values = [body.names[p] for p in instance.params]
+        return f"({' '.join([symbol, *values, *(body.sizes[n] for n in sizes)])})"
 
 
 class _Right:

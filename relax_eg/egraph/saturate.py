@@ -19,7 +19,6 @@ from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, Sto
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine, EngineError, Row
 from relax_eg.egraph.facts import FactBase
-from relax_eg.egraph.given import Given
 from relax_eg.egraph.growth import Forecast, Growth
 from relax_eg.egraph.patterns import Compiler, Needed, needed
 from relax_eg.egraph.sizes import EqualSizes
@@ -27,6 +26,7 @@ from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, decl
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
+from relax_eg.rules.given import Given
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
@@ -41,7 +41,8 @@ class EGraph:
     """The e-graph of one dataflow block.
 
     `alternatives`: (node, equal expression, rule) for what rules about functions propose; they stand beside what they
-    are equal to from the start. `given`: what is known of the values of parameters."""
+    are equal to from the start. `given`: what is known of the values of parameters. `record`: keep every match, for
+    explaining what is found (`egraph.recording`)."""
 
     @stage("insert")
     def __init__(
@@ -51,6 +52,7 @@ class EGraph:
         scope: Scope,
         alternatives: Sequence[tuple[Expr, Expr, str]] = (),
         given: Given | None = None,
+        record: bool = False,
     ) -> None:
         self.roots = tuple(roots)
         self.words = Vocabulary()
@@ -81,7 +83,9 @@ class EGraph:
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
         self.facts = FactBase(self.engine, self.words, scope, given or Given(), self.roots, self.number)
-        self._compiler = Compiler(self.words, self.demand, self.facts, self._declare, self._holds)
+        self.fired: dict[str, tuple[Instance, tuple[str, ...]]] = {}  # relation of matches: instance, sizes it binds
+        kept = self.fired if record else None
+        self._compiler = Compiler(self.words, self.demand, self.facts, self._declare, self._holds, kept)
         self._insert(self.written)
         for _, proposed, rule in alternatives:
             new = [e for e in postorder([proposed], stop=self.number.__contains__) if e not in self.number]

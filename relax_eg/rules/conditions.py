@@ -162,6 +162,13 @@ def names_of(guard: Guard) -> Collection[str]:
     return guard.names if isinstance(guard, InOrder) else (guard.name,)
 
 
+def key_of(guard: OnValue) -> str:
+    """What a guard asks of a value, as one word."""
+    if isinstance(guard, Claim):
+        return guard.fact
+    return f"{guard.op} {guard.number!r}" if isinstance(guard, ValueTest) else guard.word
+
+
 def claims_of(guards: Iterable[Guard]) -> dict[str, frozenset[str]]:
     """The facts that guards ask of each pattern variable."""
     found: dict[str, frozenset[str]] = {}
@@ -182,6 +189,7 @@ __all__ = [
     "ValueTest",
     "Word",
     "claims_of",
+    "key_of",
     "names_of",
     "parse_guards",
 ]

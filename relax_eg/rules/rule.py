@@ -45,7 +45,8 @@ RuleFunction = Callable[..., Any]
 class Instance:
     """One instance of a rule: `left[i]` may be rewritten to `right[i]`, for all i together.
 
-    `params` are the pattern variables (variables with tensor annotations, whose sizes are variables too).
+    `params` are the pattern variables (variables with tensor annotations, whose sizes are variables too). `ranks`,
+    `dtype`, `attributes`: what `Rule.instance` was asked for.
     """
 
     rule: Rule
@@ -53,6 +54,9 @@ class Instance:
     left: tuple[Expr, ...]
     right: tuple[Expr, ...]
     guards: tuple[Guard, ...] = ()
+    ranks: tuple[int, ...] = field(default=(), compare=False)
+    dtype: str = field(default="float32", compare=False)
+    attributes: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     @cached_property
     def left_nodes(self) -> tuple[Expr, ...]:
@@ -144,7 +148,8 @@ class Rule:
         guards = self._guards(params)
         if (ranks or attributes) and any(_impossible(g, params) for g in guards):
             return None
-        instance = Instance(self, params, left, right, guards)
+        asked = tuple(ranks.values()), dtype, tuple(attributes.items())
+        instance = Instance(self, params, left, right, guards, *asked)
         self._check(instance, attributes)
         return instance
 

@@ -9,13 +9,14 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import op
-from relax_eg.egraph import Budget, EGraph, Given, facts_of_functions
+from relax_eg.egraph import Budget, EGraph
 from relax_eg.egraph.facts import FactBase
 from relax_eg.ir import Expr, Function, Module, const, var
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ops.facts import FACTS
 from relax_eg.rules import Claim, Rule, RuleSet, systems, values
 from relax_eg.rules.domain import instances
+from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.propagation import Known, closed, constant_has, needed
 from relax_eg.shapes import Scope
 
@@ -188,7 +189,10 @@ def test_used_once() -> None:
 @pytest.mark.parametrize(
     ("test", "value", "yes"),
     [
-        ("c == 2", 2.0, True), ("c == 2", 3.0, False), ("c > 1", 1.0, False), ("c >= 1", 1.0, True),
+        ("c == 2", 2.0, True),
+        ("c == 2", 3.0, False),
+        ("c > 1", 1.0, False),
+        ("c >= 1", 1.0, True),
         ("c != 0", 0.0, False),
     ],
 )
@@ -268,9 +272,7 @@ def test_the_engine_derives_what_is_known_of_the_program(monkeypatch: pytest.Mon
         base = egraph.facts
         symbols = base._symbols  # pyright: ignore[reportPrivateUsage]
         classes = {egraph.engine.integer(r.inputs[0]): r.output for r in egraph.engine.tables()["node"]}
-        held = {
-            f: {r.inputs[0] for r in egraph.engine.tables()[symbols[f]]} for f in FACTS if f in symbols
-        }
+        held = {f: {r.inputs[0] for r in egraph.engine.tables()[symbols[f]]} for f in FACTS if f in symbols}
         known = Known(lambda e, f: _leaf(e, f, declared), False, lambda d: True)
         for e, n in egraph.number.items():
             if e.op == "exp" and e.args[0] in (x, A):

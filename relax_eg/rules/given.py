@@ -11,8 +11,8 @@ from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, VAR, Expr
 from relax_eg.ir.module import Function, Module
 from relax_eg.ops.facts import FACTS
-from relax_eg.rules import RuleSet
 from relax_eg.rules.propagation import Known, closed, constant_has, needed, of_annotation
+from relax_eg.rules.rule import RuleSet
 from relax_eg.shapes import Dim, Proved, Scope, prove
 
 Facts = Mapping[str, frozenset[str]]

@@ -1,0 +1,87 @@
+"""What explaining costs: the time of `explain`, its steps, and the certificate's bytes and time to check.
+
+    python -m benchmarks.explanations [--only decoder] [--minilm]
+
+Over the patterns, decoders, and with --minilm the sentence encoder; `nodes` are those of the program as written. What
+is found for a large decoder is explained even where it gains too little to be chosen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks import scale
+from benchmarks.cases import CASES
+from relax_eg import driver
+
+Programs = Iterator[tuple[str, Any, tuple[Any, ...], Mapping[str, Any]]]
+
+
+def programs(with_minilm: bool) -> Programs:
+    """Name, function, specs and options of each program."""
+    for case in CASES:
+        weights = {"weights": ("params",)} if case.weights else {}
+        yield case.name, case.written, tuple(case.specs), {"at": case.at(256), **weights}
+    for layers, sharing in ((4, "on"), (32, "on"), (32, "off")):
+        options = {"weights": ("params",), "at": {"b": 1, "s": 16}, "sharing": sharing}
+        yield (
+            f"decoder, {layers} layers, sharing {sharing}",
+            scale.decoder,
+            (scale.decoder_specs(layers), "b s @ int32"),
+            options,
+        )
+    if with_minilm:
+        from examples import minilm
+
+        params, _ = minilm.load()
+        options = {"weights": ("params",), "at": {"b": 1, "s": 32}}
+        yield "MiniLM-L6", minilm.encode, (params, "b s @ int32", "b s @ int32"), options
+
+
+def measured(fn: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> list[str]:
+    """The columns of a program's row after its name."""
+    times = [time.perf_counter()]
+    gain = 0.0 if fn is scale.decoder else driver.NEVER_SLOWER
+    with patch.object(driver, "NEVER_SLOWER", gain):
+        best = rx.optimize(fn, *specs, cache=False, **options)
+    times.append(time.perf_counter())
+    try:
+        found = best.explain()
+    except rx.errors.ExplanationError as e:
+        return [f"{times[1] - times[0]:.2f}", "", "", "", "", "", f"GAP: {e}"]
+    times.append(time.perf_counter())
+    nodes = str(sum(len(f.expressions()) for f in found.derivation.written))
+    spent = [f"{b - a:.2f}" for a, b in zip(times, times[1:], strict=False)]
+    if found.replayed is None:
+        return [*spent, nodes, "", "", "", "kept as written"]
+    data = json.dumps(best.certificate().data)
+    started = time.perf_counter()
+    rx.Certificate(json.loads(data)).verify(rx.rules.default)
+    checked = time.perf_counter() - started
+    left = "; ".join(found.replayed.not_evaluated)
+    return [*spent, nodes, str(len(found.steps)), f"{len(data):,}", f"{checked:.2f}", left]
+
+
+def main(
+    only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
+    minilm: Annotated[bool, typer.Option("--minilm", help="the sentence encoder, too")] = False,
+) -> None:
+    """Explain programs and check their certificates."""
+    table = Table("program", "optimize s", "explain s", "nodes", "steps", "bytes", "verify s", "")
+    for name, fn, specs, options in programs(minilm):
+        if only in name:
+            table.add_row(name, *measured(fn, specs, options))
+    Console(width=150).print(table, markup=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

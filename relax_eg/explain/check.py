@@ -1,0 +1,270 @@
+"""Doing a derivation over: every rule, condition, shape and size in it is looked at again, and every expression in it
+is evaluated by the reference interpreter, at small random sizes, and compared with the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
+from relax_eg.explain.closure import sizes_that_differ
+from relax_eg.explain.record import signature
+from relax_eg.explain.result import Derivation, Libraries, Part, mentioned
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
+from relax_eg.explain.values import compared, draw, stand_in, tells
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, VAR, Expr, postorder, tuple_
+from relax_eg.ir.module import Function, Module
+from relax_eg.ir.scopes import scopes_of
+from relax_eg.ir.wellformed import check as check_module
+from relax_eg.ops.interpret import evaluate
+from relax_eg.rules import Claim, Condition, Rule, RuleSet, ValueTest
+from relax_eg.rules.certificates import status
+from relax_eg.rules.conditions import key_of
+from relax_eg.rules.given import Leaves, Sizes, facts_of_functions
+from relax_eg.rules.propagation import Known
+from relax_eg.shapes import Dim, Proved, Scope, prove
+
+_SEEDS = (0, 1)
+
+
+@dataclass
+class Replay:
+    """What doing a derivation over came to.
+
+    `equations`: uses of rules; `conditions`: their side conditions, each with its proof; `equal_sizes`: sizes that are
+    written differently, with theirs; `compared`: pairs of expressions that were evaluated, at `sizes`; `not_evaluated`:
+    why some were not; `unchecked`: rules about whole nodes among these, whose steps nothing else looks at.
+    """
+
+    equations: int = 0
+    conditions: dict[Equation, list[str]] = field(default_factory=dict[Equation, list[str]])
+    equal_sizes: dict[str, None] = field(default_factory=dict[str, None])
+    compared: int = 0
+    sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    not_evaluated: list[str] = field(default_factory=list[str])
+    unchecked: list[str] = field(default_factory=list[str])
+
+    def __str__(self) -> str:
+        proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
+        text = f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated"
+        return "; ".join([text, *(f"not evaluated: {why}" for why in self.not_evaluated)])
+
+
+def replay(derivation: Derivation, libraries: Libraries | None = None) -> Replay:
+    """Do `derivation` over. ExplanationError names the first step that does not hold, and why.
+
+    `libraries` computes library calls; without it each stands for some function of its operands.
+    """
+    for module in (derivation.written, derivation.shared, derivation.chosen):
+        check_module(module)
+    derivation.check_structure()
+    scopes = scopes_of(derivation.shared, derivation.scope)
+    exact = derivation.numerics == ("exact",)
+    used = {e.rule.name: e.rule for p in derivation.parts for e in p.equations if isinstance(e.rule, Rule)}
+    facts = facts_of_functions(derivation.shared, derivation.facts, RuleSet("used", used.values()), exact)
+    found = Replay()
+    for part in derivation.parts:
+        check = _Check(derivation, part, scopes[part.function][part.block], facts.get(part.function, {}), exact, found)
+        check.run()
+        check.evaluate(libraries)
+    return found
+
+
+class _Check:
+    def __init__(
+        self,
+        derivation: Derivation,
+        part: Part,
+        scope: Scope,
+        facts: Mapping[str, frozenset[str]],
+        exact: bool,
+        found: Replay,
+    ) -> None:
+        self.derivation = derivation
+        self.part = part
+        self.scope = scope
+        self.facts = facts
+        self.found = found
+        self.known = Known(Leaves(facts).have, exact, Sizes(scope).are_positive)
+        self.loosest = derivation.numerics[-1]
+        self.sources = derivation.sources.get(part.function, {})
+
+    def run(self) -> None:
+        for e in self.part.equations:
+            self.found.conditions[e] = list(self._equation(e))
+            self.found.equations += 1
+        for goal in self.part.goals:
+            self._goal(goal)
+
+    def fail(self, e: Equation | None, text: str) -> ExplanationError:
+        where = f"{self.derivation.name}: in `{self.part.function}`"
+        if e is None:
+            return ExplanationError(f"{where}: {text}")
+        line = next((self.sources[x] for pair in e.pairs for x in pair if x in self.sources), "")
+        at = f" at {line}" if line else ""
+        return ExplanationError(f"{where}, step by rule `{e.rule.name}` ({e.rule.where}){at}: {text}")
+
+    # --- rules ---
+
+    def _equation(self, e: Equation) -> list[str]:
+        """Check one use of a rule; the side conditions, each with its proof."""
+        rule = e.rule
+        verdict = status(rule)
+        if verdict.status == "refuted":
+            raise self.fail(e, "the rule is refuted")
+        if rule.numerics not in self.derivation.numerics:
+            allowed = ", ".join(self.derivation.numerics)
+            raise self.fail(e, f"the rule is of class {rule.numerics}; allowed were {allowed}")
+        proofs: list[str] = []
+        if isinstance(rule, Rule):
+            proofs = self._instance(e)
+        elif e.instance is not None or len(e.pairs) != 1:
+            raise self.fail(e, "a rule about whole nodes rewrites one value")
+        for left, right in e.pairs:
+            proofs += self._same_annotation(e, left.annotation, right.annotation)
+        return proofs
+
+    def _instance(self, e: Equation) -> list[str]:
+        instance, sizes = e.instance, dict(e.sizes)
+        if instance is None or instance.rule is not e.rule or len(e.operands) != len(instance.params):
+            raise self.fail(e, "it is no instance of the rule")
+        proofs: list[str] = []
+        for p, operand in zip(instance.params, e.operands, strict=True):
+            wanted = Tensor(tuple(d.substitute(sizes) for d in p.shape), p.dtype)
+            proofs += self._same_annotation(e, wanted, operand.annotation, f"`{p.attr('name')}`")
+        try:
+            made = equation(instance, e.operands, sizes)
+        except OperatorError as error:
+            raise self.fail(e, f"a side cannot be formed: {error}") from None
+        if made.pairs != e.pairs:
+            raise self.fail(e, "its sides are not what the rule says of these operands")
+        env = {str(p.attr("name")): x for p, x in zip(instance.params, e.operands, strict=True)}
+        for g in instance.guards:
+            if isinstance(g, Condition):
+                text = f"{g.left.substitute(sizes)} {g.op} {g.right.substitute(sizes)}"
+                proofs.append(f"{text}: {self._proof(e, text)}")
+            elif isinstance(g, (Claim, ValueTest)):
+                if not self.known.has(env[g.name], key_of(g)):
+                    raise self.fail(e, f"its condition {g} is not known to hold")
+                proofs.append(f"{g}: derived from what is declared and from the operators")
+        return proofs
+
+    def _same_annotation(self, e: Equation | None, a: Annotation, b: Annotation, what: str = "the result") -> list[str]:
+        """Shapes and dtypes agree, by proof where sizes are written differently."""
+        if a == b:
+            return []
+        xs, ys = dims_of(a), dims_of(b)
+        pairs = [(x, y) for x, y in dict.fromkeys(zip(xs, ys, strict=False)) if x != y]
+        one = _one_of(pairs)
+        if len(xs) != len(ys) or with_sizes(a, one) != with_sizes(b, one):
+            raise self.fail(e, f"{what} is {b} where {a} is wanted")
+        return [f"{x} == {y}: {self._proof(e, f'{x} == {y}')}" for x, y in pairs]
+
+    def _proof(self, e: Equation | None, statement: str) -> str:
+        answer = prove(statement, self.scope)
+        if not isinstance(answer, Proved):
+            raise self.fail(e, f"not proved: {statement} ({answer})")
+        return f"proved ({answer.by})"
+
+    # --- goals ---
+
+    def _goal(self, goal: Goal) -> None:
+        """The steps lead from the start to the end, each by a rule that was checked or by goals that were."""
+        at = goal.start
+        for step, to in goal.steps:
+            if isinstance(step, Rewritten):
+                if step.sides != (at, to):
+                    raise self.fail(step.equation, "it does not lead from the expression before it to the one after it")
+            else:
+                self._inside(step, at, to)
+            at = to
+        if at is not goal.end:
+            raise self.fail(None, "the steps do not lead to what they are said to lead to")
+
+    def _inside(self, step: Inside, at: Expr, to: Expr) -> None:
+        names = [[k for k, _ in x.attrs] for x in (at, to)]
+        if at.op != to.op or names[0] != names[1] or not len(at.args) == len(to.args) == len(step.operands):
+            raise self.fail(None, f"a step inside operands turns {at.op} into {to.op}")
+        for a, b, goal in zip(at.args, to.args, step.operands, strict=True):
+            if (a is not b) if goal is None else (goal.start, goal.end) != (a, b):
+                raise self.fail(None, f"an operand of {at.op} was changed, and no step says why")
+        differing = sizes_that_differ(at, to)
+        one = _one_of(differing)
+        if signature(at.op, dict(at.attrs), None, one) != signature(to.op, dict(to.attrs), None, one):
+            raise self.fail(None, f"a step inside operands changes attributes of {at.op}")
+        proofs = [f"{x} == {y}: {self._proof(None, f'{x} == {y}')}" for x, y in differing]
+        proofs += self._same_annotation(None, at.annotation, to.annotation, f"the result of {at.op}")
+        self.found.equal_sizes.update(dict.fromkeys(proofs))
+
+    # --- values ---
+
+    def evaluate(self, libraries: Libraries | None) -> None:
+        """Evaluate every expression of the goals, and compare those that are said to be equal."""
+        pairs = self._pairs(libraries is None)
+        if not pairs:
+            return
+        terms = list(dict.fromkeys(x for a, b, e in pairs for x in (a, b, *(() if e is None else e.operands))))
+        reads = [x for x in postorder(terms) if x.op == VAR]
+        functions = mentioned(terms, self.derivation.functions)
+        body = Function("terms", tuple(reads), (), tuple_(terms))
+        module = Module((body, *functions.values()))
+        told: set[int] = set()
+        for seed in _SEEDS:
+            try:
+                given, sizes = draw(body, self.scope, self.facts, seed)
+                with np.errstate(all="ignore"):
+                    values = evaluate(module, given, sizes=sizes, libraries=libraries or stand_in)
+            except (OperatorError, ShapeError, BoundsError) as error:
+                self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
+                self._unchecked(e for _, _, e in pairs)
+                return
+            self.found.sizes.append(sizes)
+            of = dict(zip(terms, values, strict=True))
+            for i, (a, b, e) in enumerate(pairs):
+                if tells(of[a]):
+                    told.add(i)
+                near = [of[x] for x in (() if e is None else e.operands)]
+                problem = compared(of[a], of[b], self.loosest if e is None else e.rule.numerics, near)
+                if problem:
+                    at = ", ".join(f"{k}={v}" for k, v in sizes.items())
+                    raise self.fail(e, f"the values differ at {at or 'its sizes'}: {problem}")
+        self.found.compared += len(told)
+        for i in range(len(pairs)):
+            if i not in told:
+                rule = pairs[i][2]
+                what = f"step by rule `{rule.rule.name}`" if rule is not None else "a result"
+                why = "has no finite values where it was tried"
+                self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
+                self._unchecked([rule])
+
+    def _pairs(self, opaque: bool) -> list[tuple[Expr, Expr, Equation | None]]:
+        """Expressions that are said to be equal: each with the rule that says so, None for a whole goal."""
+        found: list[tuple[Expr, Expr, Equation | None]] = []
+        for e in self.part.equations:
+            if opaque and not isinstance(e.rule, Rule) and self._runs_opaque(e):
+                self.found.not_evaluated.append(f"`{e.rule.name}` moves library calls that are not at hand")
+                self._unchecked([e])
+                continue
+            found += [(a, b, e) for a, b in e.pairs]
+        return found + [(g.start, g.end, None) for g in self.part.results if g.start is not g.end]
+
+    def _unchecked(self, equations: Iterable[Equation | None]) -> None:
+        self.found.unchecked += [e.rule.name for e in equations if e is not None and not isinstance(e.rule, Rule)]
+
+    def _runs_opaque(self, e: Equation) -> bool:
+        sides = [x for pair in e.pairs for x in pair]
+        functions = mentioned(sides, self.derivation.functions).values()
+        inside = [x for f in functions for x in f.expressions()]
+        return any(x.op == CALL_DPS_LIBRARY for x in (*postorder(sides), *inside))
+
+
+def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:
+    """For sizes that are equal in pairs, one that stands for all its equals."""
+    one: dict[Dim, Dim] = {}
+    for x, y in pairs:
+        kept, other = one.get(x, x), one.get(y, y)
+        one.update({z: kept for z, k in one.items() if k == other} | {x: kept, y: kept, other: kept})
+    return one

@@ -1,0 +1,220 @@
+"""Congruence closure over expressions that can say why two of them are equal.
+
+After Nieuwenhuis and Oliveras, "Proof-producing congruence closure" (RTA 2005): beside the union-find there is a forest
+in which each edge is one reason; the path between two expressions in it is why they are equal. A path between two that
+are equal never changes, so the operands' paths that a congruence stands on were there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from relax_eg.explain.record import One, Signature, signature_of
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.shapes import Dim
+
+# An equation with the place of a pair in it; None: operands are equal.
+_Reason = tuple[Equation, int] | None
+
+
+class Closure:
+    """Expressions, and which of them are equal. `classes`, `one`: as in `Recording`; an expression that is in no class
+    there has class -1."""
+
+    def __init__(self, classes: Mapping[tuple[Signature, tuple[int, ...]], int], one: One) -> None:
+        self.terms: list[Expr] = []
+        self.number: dict[Expr, int] = {}
+        self._classes = classes
+        self._one = one
+        self._class: list[int] = []
+        self._parts: dict[int, list[int]] = {}  # class -> terms, one or more of each set of equals
+        self._members: list[list[int]] = []
+        self._parent: list[int] = []
+        self._towards: list[tuple[int, _Reason] | None] = []
+        self._signatures: list[int] = []
+        self._known_signatures: dict[Signature, int] = {}
+        self._table: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._readers: list[list[int]] = []
+        self._goals: dict[tuple[int, int], Goal] = {}
+        self.changes = 0
+
+    def find(self, i: int) -> int:
+        """The number that stands for all equals of `i`."""
+        parent = self._parent
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        return self.find(self.add(a)) == self.find(self.add(b))
+
+    def add(self, root: Expr) -> int:
+        """The number of an expression, which is added with all below it. O(what is new)."""
+        found = self.number.get(root)
+        if found is not None:
+            return found
+        for e in postorder((root,), stop=self.number.__contains__):
+            if e not in self.number:
+                self._append(e)
+        return self.number[root]
+
+    def _append(self, e: Expr) -> None:
+        i = self.number[e] = len(self.terms)
+        args = [self.number[a] for a in e.args]
+        sign = signature_of(e, self._one)
+        self.terms.append(e)
+        where = self._classes.get((sign, tuple(self._class[a] for a in args)), -1)
+        self._class.append(where)
+        self._parts.setdefault(where, []).append(i)
+        self._members.append([i])
+        self._parent.append(i)
+        self._towards.append(None)
+        self._signatures.append(self._known_signatures.setdefault(sign, len(self._known_signatures)))
+        self._readers.append([])
+        key = self._signatures[i], tuple(map(self.find, args))
+        for a in dict.fromkeys(key[1]):
+            self._readers[a].append(i)
+        equal = self._table.setdefault(key, i)
+        if equal != i:
+            self._union(i, equal, None)
+
+    def lookup(self, sign: Signature, args: tuple[int, ...]) -> int | None:
+        """A node with this signature on these operands, if there is one."""
+        number = self._known_signatures.get(sign)
+        return None if number is None else self._table.get((number, args))
+
+    def parts(self, where: int) -> list[int]:
+        """One of each set of equals in a class."""
+        if where < 0:
+            return []
+        found = list(dict.fromkeys(map(self.find, self._parts.get(where, ()))))
+        self._parts[where] = found
+        return found
+
+    def members(self, i: int) -> list[int]:
+        """All equals of `i`."""
+        return self._members[self.find(i)]
+
+    def learn(self, found: Equation) -> None:
+        """Both sides of every pair of an equation are equal."""
+        for k, (left, right) in enumerate(found.pairs):
+            self._union(self.add(left), self.add(right), (found, k))
+
+    def _union(self, a: int, b: int, reason: _Reason) -> None:
+        pending = [(a, b, reason)]
+        while pending:
+            x, y, why = pending.pop()
+            rx, ry = self.find(x), self.find(y)
+            if rx == ry:
+                continue
+            self.changes += 1
+            if len(self._members[rx]) > len(self._members[ry]):
+                x, y, rx, ry = y, x, ry, rx
+            self._reroot(x)
+            self._towards[x] = (y, why)
+            self._parent[rx] = ry
+            self._members[ry] += self._members[rx]
+            self._members[rx] = []
+            readers, self._readers[rx] = self._readers[rx], []
+            for r in readers:
+                key = self._signatures[r], tuple(self.find(self.number[e]) for e in self.terms[r].args)
+                other = self._table.setdefault(key, r)
+                if other != r:
+                    pending.append((r, other, None))
+            self._readers[ry] += readers
+
+    def _reroot(self, x: int) -> None:
+        """Turn the edges from `x` to the root of its tree around."""
+        edge, at = self._towards[x], x
+        self._towards[x] = None
+        while edge is not None:
+            above, why = edge
+            edge = self._towards[above]
+            self._towards[above] = (at, why)
+            at = above
+
+    # --- why ---
+
+    def goal(self, a: Expr, b: Expr) -> Goal:
+        """Why `a` equals `b`, which they must."""
+        root = (self.number[a], self.number[b])
+        todo = [root]
+        while todo:
+            pair = todo[-1]
+            if pair in self._goals:
+                todo.pop()
+                continue
+            path = self._path(*pair)
+            missing = [p for x, y, why in path if why is None for p in self._inner(x, y) if p not in self._goals]
+            if missing:
+                todo += missing
+                continue
+            steps = [(self._step(x, y, why), self.terms[y]) for x, y, why in path]
+            self._goals[pair] = Goal(self.terms[pair[0]], self.terms[pair[1]], steps)
+            todo.pop()
+        return self._goals[root]
+
+    def _path(self, a: int, b: int) -> list[tuple[int, int, _Reason]]:
+        """The edges from `a` to `b`."""
+        up = {a: 0}
+        line = [a]
+        at = a
+        while (edge := self._towards[at]) is not None:
+            at = edge[0]
+            up[at] = len(line)
+            line.append(at)
+        back: list[tuple[int, int, _Reason]] = []
+        at = b
+        while at not in up:
+            edge = self._towards[at]
+            assert edge is not None, "not equal"
+            back.append((edge[0], at, edge[1]))
+            at = edge[0]
+        found: list[tuple[int, int, _Reason]] = []
+        for x in line[: up[at]]:
+            edge = self._towards[x]
+            assert edge is not None
+            found.append((x, edge[0], edge[1]))
+        return found + back[::-1]
+
+    def congruent(self, a: Expr, b: Expr) -> Inside | None:
+        """The step from `a` to `b` by their operands alone, where these are equal."""
+        x, y = self.number[a], self.number[b]
+        if self._signatures[x] != self._signatures[y] or len(a.args) != len(b.args):
+            return None
+        pairs = self._inner(x, y)
+        if any(self.find(p) != self.find(q) for p, q in pairs):
+            return None
+        for p, q in pairs:
+            self.goal(self.terms[p], self.terms[q])
+        step = self._step(x, y, None)
+        return step if isinstance(step, Inside) else None
+
+    def _inner(self, x: int, y: int) -> list[tuple[int, int]]:
+        pairs = zip(self.terms[x].args, self.terms[y].args, strict=True)
+        return [(self.number[a], self.number[b]) for a, b in pairs if a is not b]
+
+    def _step(self, x: int, y: int, why: _Reason) -> Step:
+        a, b = self.terms[x], self.terms[y]
+        if why is not None:
+            return Rewritten(why[0], why[1], why[0].pairs[why[1]][0] is a)
+        pairs = zip(a.args, b.args, strict=True)
+        goals = tuple(None if p is q else self._goals[self.number[p], self.number[q]] for p, q in pairs)
+        return Inside(goals, tuple(sizes_that_differ(a, b)))
+
+
+def sizes_that_differ(a: Expr, b: Expr) -> list[tuple[Dim, Dim]]:
+    """Pairs of sizes in the attributes of two nodes of one signature that are written differently."""
+    found: dict[tuple[Dim, Dim], None] = {}
+    todo: list[tuple[Any, Any]] = [(dict(a.attrs)[k], v) for k, v in b.attrs]
+    while todo:
+        x, y = todo.pop()
+        if isinstance(x, Dim) and isinstance(y, Dim):
+            if x != y:
+                found[x, y] = None
+        elif isinstance(x, tuple) and isinstance(y, tuple):
+            todo += zip(x, y, strict=True)  # type: ignore[reportUnknownArgumentType]
+    return list(found)

@@ -1,0 +1,73 @@
+"""What a search leaves for explaining its result: plain data, without the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from relax_eg.ir.annotations import Annotation, Tuple, with_sizes
+from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr
+from relax_eg.ops import TABLE
+from relax_eg.rules import Instance
+from relax_eg.shapes import Dim
+
+LEAVES = frozenset((VAR, CONSTANT, SHAPE, FUNCTION))
+
+Signature = tuple[Any, ...]
+One = Mapping[Dim, Dim]
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A match of a rule instance: the classes its pattern variables stood for, in order, and the sizes it bound."""
+
+    instance: Instance
+    operands: tuple[int, ...]
+    sizes: tuple[tuple[str, Dim], ...]
+
+
+@dataclass(slots=True)
+class Recording:
+    """Everything that was equal in an e-graph, and why.
+
+    `classes`: for each node, as its signature and its operands' classes, the class it is in; `firings`: every match of
+    a rule; `one`: for each size the one that stands for all sizes proved equal to it.
+    """
+
+    classes: dict[tuple[Signature, tuple[int, ...]], int] = field(
+        default_factory=dict[tuple[Signature, tuple[int, ...]], int]
+    )
+    firings: list[Firing] = field(default_factory=list[Firing])
+    one: dict[Dim, Dim] = field(default_factory=dict[Dim, Dim])
+
+
+def signature(op: str, attrs: Mapping[str, Any], annotation: Annotation | None, one: One) -> Signature:
+    """What two nodes share that are equal when their operands are: everything but the operands, sizes up to proved
+    equality. `annotation`: where it does not follow from the operands."""
+    items = tuple((k, _with_one(attrs[k], one)) for k in sorted(attrs))
+    fixed = None if annotation is None else with_sizes(annotation, one)
+    # Types belong to it: an attribute 1 is not an attribute True.
+    return op, items, repr(items), fixed
+
+
+def leaf_signature(e: Expr) -> Signature:
+    return ("leaf", e)
+
+
+def signature_of(e: Expr, one: One) -> Signature:
+    """The signature of an expression."""
+    if e.op in LEAVES:
+        return leaf_signature(e)
+    return signature(e.op, dict(e.attrs), None if follows(e) else e.annotation, one)
+
+
+def follows(e: Expr) -> bool:
+    """Whether the annotation of a node follows from its operands and attributes."""
+    return e.op in TABLE or (e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple))
+
+
+def _with_one(value: Any, one: One) -> Any:
+    if isinstance(value, Dim):
+        return one.get(value, value)
+    return tuple(_with_one(v, one) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]

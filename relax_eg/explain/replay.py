@@ -1,0 +1,188 @@
+"""Finding a derivation: the recorded matches, done over as rewriting of expressions.
+
+A match is recorded by the classes it bound, which have grown since. So it is done over for whatever was in them then:
+where its left side is there among the expressions that are already known to be equal to something of the program as
+written or of the chosen one. Round by round this equates what the e-graph equated, until the two programs meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from relax_eg.errors import ExplanationError, OperatorError
+from relax_eg.explain.closure import Closure
+from relax_eg.explain.record import LEAVES, Firing, Recording, Signature, signature
+from relax_eg.explain.steps import Equation, Goal, equation, equations_of, goals_in_order, with_sizes_of
+from relax_eg.ir.expr import TUPLE_GET, VAR, Expr
+from relax_eg.ops import TABLE
+from relax_eg.rules.conditions import Claim, OnValue, ValueTest
+
+Holds = Callable[[OnValue, Expr], bool]
+
+# Derivations of more goals, and goals of more steps, are left as they were found.
+_SHORTENED = 4000
+_LONGEST_WAY = 12
+
+
+def derive(
+    recording: Recording, written: Sequence[Expr], chosen: Sequence[Expr], given: Sequence[Equation], holds: Holds
+) -> list[Goal]:
+    """A goal for every pair of a `written` and a `chosen` expression.
+
+    `given`: equations that were there from the start; `holds`: whether an expression is known to be what a condition
+    asks. ExplanationError where the recorded matches do not lead from one to the other.
+    """
+    closure = Closure(recording.classes, recording.one)
+    for e in (*written, *chosen):
+        closure.add(e)
+    for found in given:
+        closure.learn(found)
+    pending = [_Match(f, recording) for f in recording.firings]
+    pairs = list(zip(written, chosen, strict=True))
+    while not all(closure.equal(a, b) for a, b in pairs):
+        before = closure.changes
+        # All of a round on what was known before it: so the shortest ways are found first.
+        learned = [found for m in pending for found in m.equations(closure, holds)]
+        for found in learned:
+            closure.learn(found)
+        pending = [m for m in pending if not m.done]
+        if closure.changes == before and not learned:
+            raise ExplanationError(_gap(closure, pairs))
+    results = [closure.goal(a, b) for a, b in pairs]
+    _shorten(closure, results)
+    return results
+
+
+def _shorten(closure: Closure, results: Sequence[Goal]) -> None:
+    """Where steps of a goal go the long way round, only operands having changed in the end, change only these."""
+    goals = goals_in_order(results)
+    for goal in goals if len(goals) <= _SHORTENED else ():
+        places = [goal.start, *(to for _, to in goal.steps)]
+        spans = [(i, j) for i in range(len(places)) for j in range(i + 2, len(places))]
+        for i, j in sorted(spans, key=lambda span: span[0] - span[1]) if len(places) <= _LONGEST_WAY else ():
+            step = closure.congruent(places[i], places[j])
+            if step is None:
+                continue
+            instead = [g for g in step.operands if g is not None]
+            below = goals_in_order(instead)
+            # What the operands' goals stand on must not be this very goal.
+            if goal in below:
+                continue
+            now = Goal(places[i], places[j], goal.steps[i:j])
+            if len(equations_of(below)) < len(equations_of(goals_in_order([now]))):
+                goal.steps[i:j] = [(step, places[j])]
+                break
+
+
+def _gap(closure: Closure, pairs: Sequence[tuple[Expr, Expr]]) -> str:
+    count = sum(not closure.equal(a, b) for a, b in pairs)
+    a, b = next((a, b) for a, b in pairs if not closure.equal(a, b))
+    return (
+        f"no derivation was found from {a!r} to {b!r} ({count} of {len(pairs)} results): the matches on record do not "
+        "lead from one to the other"
+    )
+
+
+@dataclass
+class _Match:
+    """A recorded match, to be done over."""
+
+    firing: Firing
+    recording: Recording
+    done: bool = False
+    _tried: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+    _signatures: dict[Expr, Signature] = field(default_factory=dict[Expr, Signature])
+
+    def equations(self, closure: Closure, holds: Holds) -> Iterator[Equation]:
+        """What it says of expressions that are there now and were not before."""
+        instance = self.firing.instance
+        parts = {
+            str(p.attr("name")): closure.parts(c) for p, c in zip(instance.params, self.firing.operands, strict=True)
+        }
+        if not all(parts.values()):
+            return
+        for nodes in self._matches(closure, parts):
+            operands = self._operands(closure, nodes, holds)
+            if operands is None:
+                continue
+            key = tuple(closure.find(closure.number[x]) for x in operands)
+            if key in self._tried:
+                continue
+            self._tried.add(key)
+            found = self._equation(operands)
+            if found is not None:
+                yield found
+        # With one expression for each variable, equal to all else in the class, there is nothing more to come.
+        self.done = bool(self._tried) and all(len(p) == 1 for p in parts.values())
+
+    def _equation(self, operands: Sequence[Expr]) -> Equation | None:
+        """What the match says of `operands`; None where it cannot be formed of these very expressions."""
+        instance, sizes = self.firing.instance, dict(self.firing.sizes)
+        # Of sizes that are equal one stands for all; an operator may want the one that its operand has.
+        own = {
+            str(d): size
+            for p, x in zip(instance.params, operands, strict=True)
+            for d, size in zip(p.shape, x.shape, strict=True)
+            if str(d) in d.variables
+        }
+        for chosen in (sizes, {**sizes, **own}):
+            with contextlib.suppress(OperatorError):
+                return equation(instance, operands, chosen)
+        return None
+
+    def _matches(self, closure: Closure, parts: Mapping[str, list[int]]) -> Iterator[dict[Expr, int]]:
+        """Nodes that the left side's nodes may be, by number; pattern variables too."""
+        nodes = self.firing.instance.left_nodes
+        found: list[dict[Expr, int]] = [{}]
+        for e in nodes:
+            found = [more for env in found for more in self._extended(closure, parts, e, env)]
+        yield from found
+
+    def _extended(
+        self, closure: Closure, parts: Mapping[str, list[int]], e: Expr, env: dict[Expr, int]
+    ) -> Iterator[dict[Expr, int]]:
+        if e.op in LEAVES:
+            number = closure.number.get(e)
+            if number is not None:
+                yield {**env, e: number}
+            return
+        free = [a for a in dict.fromkeys(e.args) if a.op == VAR and a not in env]
+        sign = self._signature(e)
+        for chosen in product(*(parts[str(a.attr("name"))] for a in free)):
+            more = {**env, **dict(zip(free, chosen, strict=True))}
+            hit = closure.lookup(sign, tuple(closure.find(more[a]) for a in e.args))
+            if hit is not None:
+                more[e] = hit
+                yield more
+
+    def _signature(self, e: Expr) -> Signature:
+        found = self._signatures.get(e)
+        if found is None:
+            sizes = dict(self.firing.sizes)
+            attrs = {k: with_sizes_of(v, sizes) for k, v in e.attrs}
+            fixed = None if e.op in TABLE or e.op == TUPLE_GET else e.annotation
+            found = self._signatures[e] = signature(e.op, attrs, fixed, self.recording.one)
+        return found
+
+    def _operands(self, closure: Closure, nodes: Mapping[Expr, int], holds: Holds) -> list[Expr] | None:
+        """For each pattern variable the very operand that a matched node has; where a condition asks something of it
+        that does not show, an equal of which it does. None where there is no such."""
+        instance = self.firing.instance
+        found: dict[Expr, Expr] = {}
+        for e in reversed(instance.left_nodes):
+            if e.op not in LEAVES:
+                for p, a in zip(e.args, closure.terms[nodes[e]].args, strict=True):
+                    if p.op == VAR:
+                        found.setdefault(p, a)
+        for p in instance.params:
+            asked = [g for g in instance.guards if isinstance(g, (Claim, ValueTest)) and g.name == p.attr("name")]
+            if asked and not all(holds(g, found[p]) for g in asked):
+                equals = (closure.terms[i] for i in closure.members(closure.number[found[p]]))
+                shown = next((x for x in equals if all(holds(g, x) for g in asked)), None)
+                if shown is None:
+                    return None
+                found[p] = shown
+        return [found[p] for p in instance.params]

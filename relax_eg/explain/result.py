@@ -1,0 +1,151 @@
+"""What an explanation is made of, and that its parts belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from relax_eg.errors import ExplanationError
+from relax_eg.explain.steps import Equation, Goal, equations_of, goals_in_order
+from relax_eg.ir.calls import callees_first, inlined
+from relax_eg.ir.control import functions_of
+from relax_eg.ir.expr import CALL, FUNCTION, TUPLE_GET, Expr, node, postorder, tuple_, tuple_get
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.rules import RuleSet
+from relax_eg.shapes import Scope
+
+Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Block `block` of `function`: a goal for each of its bindings, from the value as written to the one chosen."""
+
+    function: str
+    block: int
+    results: tuple[Goal, ...]
+
+    @cached_property
+    def goals(self) -> list[Goal]:
+        """Every goal, each after those it uses."""
+        return goals_in_order(self.results)
+
+    @cached_property
+    def equations(self) -> list[Equation]:
+        """The uses of rules, each once."""
+        return equations_of(self.goals)
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """From a program as written to the one chosen for it.
+
+    `written`: the program; `shared`: the same with repeated blocks as calls; `chosen`: what was chosen; `functions`:
+    every function that a step mentions, as chosen; `parts`: why each block of `shared` equals that of `functions` where
+    it is another; `rules`: those that were allowed, `numerics`: their classes; `scope` and `facts`: what is known of
+    the sizes and of the values of the entry's parameters; `sources`: lines of the user's file.
+    """
+
+    name: str
+    written: Module
+    shared: Module
+    chosen: Module
+    functions: Mapping[str, Function]
+    parts: tuple[Part, ...]
+    rules: RuleSet
+    numerics: tuple[str, ...]
+    scope: Scope
+    facts: Mapping[str, frozenset[str]]
+
+    @cached_property
+    def sources(self) -> dict[str, Mapping[Expr, str]]:
+        """By function, the user's source line of expressions as written."""
+        return {f.name: f.sources for f in self.shared}
+
+    def check_structure(self) -> None:
+        """Raise ExplanationError unless repeated blocks are what they were, and the parts lead from one program to the
+        other. O(size of the programs and goals)."""
+        self._check_outlined()
+        done = {(p.function, p.block): p for p in self.parts}
+        for f in self.shared:
+            best = self.functions.get(f.name)
+            if best is None:
+                continue
+            alike = (f.params, f.result, len(f.blocks)) == (best.params, best.result, len(best.blocks))
+            if not alike:
+                raise ExplanationError(f"{self.name}: `{f.name}` was chosen with another signature or other blocks")
+            for n, (old, new) in enumerate(zip(f.blocks, best.blocks, strict=True)):
+                self._check_block(f.name, n, old, new, done.pop((f.name, n), None))
+        if done:
+            raise ExplanationError(f"{self.name}: there is no block {sorted(done)[0]} in the program as written")
+        for f in self.chosen:
+            if self.functions.get(f.name) != f:
+                raise ExplanationError(f"{self.name}: the derivation leads to another function `{f.name}` than chosen")
+        if self.chosen.main.name != self.shared.main.name:
+            raise ExplanationError(f"{self.name}: the chosen program starts with `{self.chosen.main.name}`")
+
+    def _check_block(self, name: str, n: int, old: Block, new: Block, part: Part | None) -> None:
+        where = f"{self.name}: block {n} of `{name}`"
+        named = [b.var for b in old.bindings] == [b.var for b in new.bindings]
+        if old.dataflow != new.dataflow or not named:
+            raise ExplanationError(f"{where} was chosen with other bindings")
+        before, after = [b.value for b in old.bindings], [b.value for b in new.bindings]
+        if part is None:
+            if before != after:
+                raise ExplanationError(f"{where} is another than as written, and no derivation says why")
+            return
+        if not old.dataflow:
+            raise ExplanationError(f"{where} has steps in order; only dataflow blocks are rewritten")
+        if [g.start for g in part.results] != before:
+            raise ExplanationError(f"{where}: the derivation does not start from the program as written")
+        if [g.end for g in part.results] != after:
+            raise ExplanationError(f"{where}: the derivation does not end at the chosen program")
+
+    def _check_outlined(self) -> None:
+        """With the calls of the functions it made inlined, the shared program is the one as written."""
+        names = {f.name for f in self.written}
+        made: dict[str, Function] = {}
+        for f in callees_first(self.shared):
+            plain = replace(f, blocks=tuple(_without_calls(b, made) for b in f.blocks))
+            if f.name not in names:
+                made[f.name] = plain
+            elif plain != self.written[f.name]:
+                raise ExplanationError(f"{self.name}: with repeated blocks inlined `{f.name}` is not as written")
+        if missing := names - {f.name for f in self.shared}:
+            raise ExplanationError(f"{self.name}: `{min(missing)}` of the program as written is missing")
+        if self.written.main.name != self.shared.main.name:
+            raise ExplanationError(f"{self.name}: the program as written starts with `{self.written.main.name}`")
+
+
+def _without_calls(block: Block, made: Mapping[str, Function]) -> Block:
+    """`block` with the calls of `made` functions inlined."""
+    values = [b.value for b in block.bindings]
+    if not any(e.op == FUNCTION and e.attr("name") in made for e in postorder(values)):
+        return block
+    done: dict[Expr, Expr] = {}
+    for e in postorder(values):
+        args = tuple(done[a] for a in e.args)
+        if e.op == CALL and args[0].op == FUNCTION and args[0].attr("name") in made:
+            found = inlined(made[str(args[0].attr("name"))], args[1:])
+            done[e] = found[0] if len(found) == 1 else tuple_(found)
+        elif e.op == TUPLE_GET:
+            done[e] = tuple_get(args[0], e.attr("index"))
+        else:
+            done[e] = node(e.op, args, e.attrs, e.annotation)
+    return Block(tuple(Binding(b.var, done[b.value]) for b in block.bindings), block.dataflow)
+
+
+def mentioned(roots: Sequence[Expr], functions: Mapping[str, Function]) -> dict[str, Function]:
+    """The functions that expressions run, and those that these run."""
+    found: dict[str, Function] = {}
+    work = list(postorder(roots))
+    while work:
+        e = work.pop()
+        names = functions_of(e) if e.op != FUNCTION else (str(e.attr("name")),)
+        for name in names:
+            if name in functions and name not in found:
+                found[name] = functions[name]
+                work += functions[name].expressions()
+    return found

@@ -1,0 +1,220 @@
+"""An explanation as people read it: like a proof on paper, one line of mathematics for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from relax_eg.explain.certificate import Certificate, certificate
+from relax_eg.explain.check import Replay, replay
+from relax_eg.explain.result import Derivation, Libraries, Part
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, instantiated
+from relax_eg.ir.control import functions_of
+from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
+from relax_eg.ir.module import Function
+from relax_eg.ops import TABLE
+from relax_eg.rules import Rule, Schema
+from relax_eg.rules.certificates import status
+from relax_eg.rules.format import expression_text
+
+_LONGEST_PROGRAM = 14  # lines of a program that is shown in full
+_MOST_OPERANDS = 6
+_SMALL = 40  # characters of a value that is shown where it stands
+
+
+@dataclass(frozen=True)
+class Line:
+    """One step, as shown: `before` became `after` by `rule`, in block `block` of `function`; `source` is the user's
+    line, `where` what the names in the texts stand for, `forward` whether the rule was used from left to right.
+    `equation`: the number of the use of the rule; a step that was made before at another place has that step's."""
+
+    number: int
+    function: str
+    rule: str
+    before: str
+    after: str
+    source: str
+    forward: bool
+    where: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """How the chosen program follows from the program as written. Printing it shows the derivation.
+
+    `steps`: the uses of rules, in order; `replayed`: what doing it over came to, None where nothing was changed.
+    """
+
+    derivation: Derivation
+    replayed: Replay | None
+
+    @staticmethod
+    def of(derivation: Derivation, libraries: Libraries | None = None) -> Explanation:
+        """The explanation of a derivation, which is done over. ExplanationError where a step does not hold."""
+        return Explanation(derivation, replay(derivation, libraries))
+
+    @cached_property
+    def steps(self) -> tuple[Line, ...]:
+        lines: list[Line] = []
+        for part in self.derivation.parts:
+            lines += _lines(part, self, len(lines))
+        return tuple(lines)
+
+    def certificate(self) -> Certificate:
+        """The derivation as plain data, to be checked by others without the search."""
+        return certificate(self.derivation, self.replayed)
+
+    def __str__(self) -> str:
+        return "\n".join(self._text())
+
+    def _text(self) -> Iterator[str]:
+        d = self.derivation
+        if self.replayed is None:
+            yield f"{d.name}: kept as written, so there is nothing to explain"
+            return
+        count = len(self.steps)
+        yield f"{d.name}: {count} step{'' if count == 1 else 's'} from the program as written to the one chosen"
+        yield f"replayed: {self.replayed}"
+        if not count:
+            yield "what is computed is what was written;"
+            yield "the gain is in what runs once, ahead of the calls, on weights alone"
+        names = {f.name for f in d.written}
+        for f in d.shared:
+            if f.name not in names:
+                calls = sum(f.name in functions_of(e) for g in d.shared for e in g.expressions())
+                yield (
+                    f"\na block that is repeated becomes function `{f.name}`, called {calls} times; "
+                    "with the calls inlined it is the program as written"
+                )
+        parts: dict[str, list[Line]] = {}
+        for line in self.steps:
+            parts.setdefault(line.function, []).append(line)
+        for name in parts:
+            yield f"\n{name}, as written"
+            yield from _program(d.shared[name])
+            for line in parts[name]:
+                yield from self._step(line)
+            yield f"\n{name}, as chosen"
+            yield from _program(d.functions[name])
+
+    def _step(self, line: Line) -> Iterator[str]:
+        rule = self._rules[line.rule]
+        verdict = status(rule)
+        sure = f"{verdict.status} ({verdict.theory})" if verdict.theory else verdict.status
+        yield f"\n  {line.number}. {line.before}" + (f"      {line.source}" if line.source else "")
+        yield f"     = {line.after}"
+        way = "" if line.forward else ", right to left"
+        yield f"     by {rule}      {rule.where}, {sure}{way}"
+        if line.where:
+            yield f"     where {'; '.join(line.where)}"
+        for c in line.conditions:
+            yield f"     as {c}"
+
+    @cached_property
+    def _rules(self) -> dict[str, Rule | Schema]:
+        return {e.rule.name: e.rule for p in self.derivation.parts for e in p.equations}
+
+
+def _program(function: Function) -> Iterator[str]:
+    lines = str(function).splitlines()
+    if len(lines) <= _LONGEST_PROGRAM:
+        yield from (f"    {x}" for x in lines)
+    else:
+        yield f"    a function of {len(lines)} lines"
+
+
+@dataclass
+class _Names:
+    """Short names for the values that rules speak of, made up as they are met."""
+
+    chosen: dict[Expr, str] = field(default_factory=dict[Expr, str])
+    new: list[str] = field(default_factory=list[str])
+
+    def __call__(self, e: Expr) -> Expr:
+        """What stands for `e` where a step is shown."""
+        if e.op in (VAR, CONSTANT) or e in self.chosen:
+            return var(self.chosen[e], e.annotation) if e in self.chosen else e
+        text = self._small(e)
+        name = self.chosen[e] = f"t{len(self.chosen) + 1}"
+        self.new.append(f"{name} = {text}")
+        return var(name, e.annotation)
+
+    def _small(self, e: Expr) -> str:
+        """`e` on operands that have names; others are not shown."""
+        plain = (VAR, CONSTANT, FUNCTION)
+        args = [a if a.op in plain else var(self.chosen.get(a, "..."), a.annotation) for a in e.args]
+        whole = _text(e) if len(postorder((e,))) <= 8 else ""
+        return whole if whole and len(whole) <= _SMALL else _text(node(e.op, args, e.attrs, e.annotation))
+
+
+def _text(e: Expr) -> str:
+    """One expression over few others, functions of the module by name."""
+    if any(x.op == FUNCTION for x in e.args) or (e.op not in TABLE and e.args):
+        args = [str(a.attr("name")) if a.op in (FUNCTION, VAR) else f"{a.op}(...)" for a in e.args]
+        shown = args if len(args) <= _MOST_OPERANDS else [*args[:_MOST_OPERANDS], "..."]
+        return f"{e.op}({', '.join(shown)})"
+    return expression_text(e)
+
+
+def _lines(part: Part, explanation: Explanation, before: int) -> list[Line]:
+    d = explanation.derivation
+    names, sources = _Names(), d.sources.get(part.function, {})
+    replayed = explanation.replayed
+    conditions = replayed.conditions if replayed is not None else {}
+    lines: list[Line] = []
+    for step, source in _in_order(part, sources):
+        e = step.equation
+        left, right = _sides(e, step.result, names)
+        texts = (left, right) if step.forward else (right, left)
+        where, names.new = tuple(names.new), []
+        number = before + len(lines) + 1
+        proofs = tuple(dict.fromkeys(conditions.get(e, ())))
+        lines.append(Line(number, part.function, e.rule.name, *texts, source, step.forward, where, proofs))
+    return lines
+
+
+def _in_order(part: Part, sources: Mapping[Expr, str]) -> Iterator[tuple[Rewritten, str]]:
+    """The uses of rules in the order in which a reader needs them, operands' when they are reached, each once."""
+    met: set[Goal] = set()
+    shown: set[tuple[Equation, int]] = set()
+    for root in part.results:
+        first: list[tuple[Rewritten | Inside, Expr, str]] = [(Inside((root,), ()), root.end, "")]
+        stack: list[Iterator[tuple[Rewritten | Inside, Expr, str]]] = [iter(first)]
+        while stack:
+            found = next(stack[-1], None)
+            if found is None:
+                stack.pop()
+                continue
+            step, _, source = found
+            if isinstance(step, Rewritten):
+                key = step.equation, step.result
+                if key not in shown:
+                    shown.add(key)
+                    yield step, source
+                continue
+            for goal in reversed(step.operands):
+                if goal is not None and goal not in met:
+                    met.add(goal)
+                    stack.append(_walk(goal, sources, source))
+
+
+def _walk(goal: Goal, sources: Mapping[Expr, str], outer: str) -> Iterator[tuple[Rewritten | Inside, Expr, str]]:
+    """The steps of a goal with the line of the user's file that they are about."""
+    at, line = goal.start, sources.get(goal.start, outer)
+    for step, to in goal.steps:
+        line = sources.get(at, line)
+        yield step, to, line
+        at = to
+
+
+def _sides(e: Equation, result: int, names: _Names) -> tuple[str, str]:
+    """Both sides of a use of a rule as text."""
+    if e.instance is None:
+        left, right = (_text(x) for x in e.pairs[result])
+        return left, right
+    env = {p: names(x) for p, x in zip(e.instance.params, e.operands, strict=True)}
+    pair = e.instance.left[result], e.instance.right[result]
+    left, right = map(expression_text, instantiated(pair, env, dict(e.sizes)))
+    return left, right

@@ -1,0 +1,149 @@
+"""Values to do a derivation over with: small random arguments, and how far results may be apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import BoundsError, OperatorError
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.module import Function
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.ops.keys import is_key, words
+from relax_eg.rules.hypotheses import adapted
+from relax_eg.shapes import Scope
+
+Array = np.ndarray[Any, Any]
+Facts = Mapping[str, frozenset[str]]
+# Of float results, in units of rounding of their dtype, relative to the largest value there is.
+_ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
+
+
+def draw(function: Function, scope: Scope, facts: Facts, seed: int) -> tuple[list[Any], dict[str, int]]:
+    """Arguments of `function`, which have the `facts` of its parameters, and all its sizes. OperatorError where there
+    are no values of some parameter's kind."""
+    rng = np.random.default_rng(seed)
+    sizes = _sizes(function, scope, seed)
+    return [_value(p.annotation, facts.get(str(p.attr("name")), ()), sizes, rng, seed) for p in function.params], sizes
+
+
+def _sizes(function: Function, scope: Scope, seed: int) -> dict[str, int]:
+    """Small sizes, different from each other where the scope lets them be: equal ones hide a transposition."""
+    names = sorted({*function.size_variables, *missing_sizes(function)})
+    found: dict[str, int] = scope.example(names, 3) if names else {}
+    fixed: dict[str, int] = {}
+    for i, name in enumerate(names):
+        wish = {**fixed, name: 2 + (i + seed) % 4}
+        try:
+            found, fixed = scope.example(names, 3, wish), wish
+        except BoundsError:
+            fixed[name] = found[name]
+    return found
+
+
+def _value(a: Annotation, facts: Collection[str], sizes: Mapping[str, int], rng: Any, seed: int) -> Any:
+    if isinstance(a, Tuple):
+        return tuple(_value(f, (), sizes, rng, seed) for f in a.fields)
+    if isinstance(a, Shape) and a.dims is not None:
+        return tuple(d.evaluate(dict(sizes)) for d in a.dims)
+    if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
+        raise OperatorError(f"no values are drawn for a parameter annotated {a}")
+    shape = tuple(d.evaluate(dict(sizes)) for d in a.shape)
+    return adapted(_array(a.dtype, shape, rng, seed), facts, (), rng)
+
+
+def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int) -> Array:
+    kind = np_dtype(dtype)
+    if is_key(dtype):
+        made = np.empty(shape, kind)
+        words(made)[...] = rng.integers(0, 1 << 32, words(made).shape, dtype=np.uint32)
+        return made
+    if kind.kind == "b":
+        return rng.random(shape) < 0.7
+    if kind.kind in "iu":
+        return rng.integers(0, 2, shape).astype(kind)  # they may be indices, or say how often a loop runs
+    # Positive ones first: all logarithms and roots have values there. Then small ones, with which loops stay finite.
+    made = rng.uniform(0.5, 1.5, shape) if seed == 0 else 0.1 * rng.normal(size=shape)
+    if kind.kind == "c":
+        made = made + 1j * rng.normal(size=shape)
+    return np.asarray(made).astype(kind)
+
+
+def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
+    """How two values differ beyond what the numerics class allows, "" where they do not. `near`: values from which they
+    are computed, whose rounding counts too."""
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):  # type: ignore[reportUnknownArgumentType]
+            return "one is a tuple of other length"
+        return next((why for x, y in zip(a, b, strict=True) if (why := compared(x, y, numerics, near))), "")  # type: ignore[reportUnknownArgumentType]
+    x, y = np.asarray(a), np.asarray(b)
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
+    if x.dtype.names or x.dtype.kind in "biuOSU":
+        return "" if np.array_equal(x, y) else f"{_most_different(x, y)}"
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    p, q = x.astype(wide), y.astype(wide)
+    finite = np.isfinite(p) & np.isfinite(q)
+    if not np.array_equal(p[~finite], q[~finite], equal_nan=True):
+        return _most_different(x, y)
+    scale = max([float(np.max(np.abs(v[finite]), initial=0.0)) for v in (p, q)] + [_largest(v) for v in near])
+    eps = float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and its like
+    apart = float(np.max(np.abs(p[finite] - q[finite]), initial=0.0))
+    return "" if apart <= _ROUNDING[numerics] * eps * scale else _most_different(x, y)
+
+
+def tells(value: Any) -> bool:
+    """Whether a value says anything when it is compared: it is not all NaN and infinite."""
+    if isinstance(value, tuple):
+        return all(map(tells, value))  # type: ignore[reportUnknownArgumentType]
+    array = np.asarray(value)
+    if array.dtype.names or array.dtype.kind not in "fcV" or not array.size:
+        return True
+    return bool(np.isfinite(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)).any())
+
+
+def _largest(value: Any) -> float:
+    array = np.asarray(value)
+    if isinstance(value, tuple) or array.dtype.names or array.dtype.kind not in "fV":
+        return 0.0
+    wide = array.astype(np.float64)
+    return float(np.max(np.abs(wide[np.isfinite(wide)]), initial=0.0))
+
+
+def _most_different(x: Array, y: Array) -> str:
+    at = next(iter(np.argwhere(x != y)), np.zeros(x.ndim, int))
+    index = tuple(int(i) for i in at)
+    return f"{x[index]} became {y[index]} at index {index}"
+
+
+def stand_in(call: Expr, operands: list[Any], sizes: Mapping[str, int]) -> Any:
+    """A value for a library call that is not at hand: some smooth function of its operands, so that equal operands
+    give equal results and nothing more is assumed."""
+    total = sum(float(np.sum(np.asarray(x, np.float64))) for x in _flat(operands) if np.asarray(x).dtype.kind in "fiub")
+    return _made(call.annotation, 1e-3 * total + len(str(call.attr("name"))), dict(sizes))
+
+
+def _flat(values: Any) -> list[Any]:
+    found: list[Any] = []
+    todo = list(values)
+    while todo:
+        v = todo.pop()
+        if isinstance(v, tuple):
+            todo += v  # type: ignore[reportUnknownArgumentType]
+        elif not isinstance(v, str):
+            found.append(v)
+    return found
+
+
+def _made(a: Annotation, seed: float, sizes: dict[str, int]) -> Any:
+    if isinstance(a, Tuple):
+        return tuple(_made(f, seed + i, sizes) for i, f in enumerate(a.fields))
+    if not isinstance(a, Tensor) or a.shape is None or a.dtype is None or is_key(a.dtype):
+        raise OperatorError(f"a library call gives {a}, for which no value can stand in")
+    shape = tuple(d.evaluate(sizes) for d in a.shape)
+    count = np.arange(int(np.prod(shape))).reshape(shape)
+    kind = np_dtype(a.dtype)
+    return (count % 2).astype(kind) if kind.kind in "biu" else np.cos(seed + count).astype(kind)

@@ -1,0 +1,193 @@
+"""Certificates: derivations that others check, without the search, and that no tampering survives."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from benchmarks import scale
+from relax_eg.cli import app
+
+Data = dict[str, Any]
+
+
+def logs(x, y):
+    return jnp.exp(jnp.log(x)) + jnp.trace(y @ y)
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    best = rx.optimize(logs, "n", "n n", facts={"x": "positive"}, at={"n": 512}, cache=False)
+    return json.loads(json.dumps(best.certificate().data))
+
+
+def verified(data: Data) -> str:
+    return str(rx.Certificate(data).verify(rx.rules.default))
+
+
+def changed(data: Data, change: Callable[[Data], None]) -> Data:
+    more = copy.deepcopy(data)
+    change(more)
+    return more
+
+
+def equations(data: Data, rule: str) -> list[Data]:
+    return [e for p in data["parts"] for e in p["rules"] if e["rule"] == rule]
+
+
+def test_it_is_checked_again(data: Data) -> None:
+    assert data["version"] == 1
+    assert "R.trace" not in data["written"] and "R.exp" in data["written"] and "R.exp" not in data["chosen"]
+    (step,) = equations(data, "exp_of_log")
+    assert step["place"].startswith("test_certificate.py:")
+    assert step["proofs"] == ["positive(x): derived from what is declared and from the operators"]
+    assert "4 uses of rules, 1 side conditions proved" in verified(data)
+
+
+def test_the_command_needs_no_engine(data: Data, tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    rx.Certificate(data).save(path)
+    code = (
+        "import sys; sys.modules['egglog'] = None\n"
+        "from relax_eg.cli import app\n"
+        f"app(['verify', '--certificate', {str(path)!r}], standalone_mode=False)\n"
+        "assert sys.modules['egglog'] is None and not any(m.startswith('egglog.') for m in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "logs: holds; 4 uses of rules" in done.stdout
+    assert "by rules of class exact, reassociate; given" in done.stdout and "x is positive" in done.stdout
+
+
+def swap_operand(d: Data) -> None:
+    e = equations(d, "trace_of_product")[0]
+    e["operands"][0] = equations(d, "exp_of_log")[0]["operands"][0]
+
+
+def other_rule(d: Data) -> None:
+    e, other = equations(d, "exp_of_log")[0], equations(d, "plus_zero_int")[0]
+    e["rule"], e["content"] = other["rule"], other["content"]
+
+
+def other_content(d: Data) -> None:
+    equations(d, "exp_of_log")[0]["content"] = "0" * 32
+
+
+def no_such_rule(d: Data) -> None:
+    equations(d, "exp_of_log")[0]["rule"] = "exp_of_nothing"
+
+
+def step_left_out(d: Data) -> None:
+    for part in d["parts"]:
+        goal = next(g for g in part["goals"] if g[2])
+        goal[2].pop()
+
+
+def step_turned(d: Data) -> None:
+    for part in d["parts"]:
+        step = next(s for g in part["goals"] for s in g[2] if s[0] == "rule")
+        step[4] = not step[4]
+
+
+def no_facts(d: Data) -> None:
+    d["facts"] = {}
+
+
+def only_exact(d: Data) -> None:
+    d["numerics"] = ["exact"]
+
+
+def another_text(d: Data) -> None:
+    d["chosen"] = d["chosen"].replace("R.add", "R.subtract")
+
+
+def another_program(d: Data) -> None:
+    """Both the text of the chosen program and the program itself."""
+    another_text(d)
+    nodes, functions = d["programs"]["nodes"], d["programs"]["functions"]
+    chosen = next(f for f in functions if f[0].startswith("chosen:"))
+    value = chosen[2][0][1][0][1]
+    assert nodes[value][0] == "add"
+    nodes.append(["subtract", *nodes[value][1:]])
+    for f in functions:
+        if f[0].startswith(("chosen:", "functions:")):
+            f[2][0][1][0][1] = len(nodes) - 1
+
+
+def unreadable(d: Data) -> None:
+    del d["programs"]["nodes"]
+
+
+def another_version(d: Data) -> None:
+    d["version"] = 99
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (swap_operand, r"step by rule `trace_of_product`.*`a` is .* where .* is wanted"),
+        (other_rule, "no such instance|it is no instance|cannot be read"),
+        (other_content, r"rule `exp_of_log` \(values.py:\d+\) does not say what the rule of this name said"),
+        (no_such_rule, "uses rule `exp_of_nothing`, which no rule file that was given has"),
+        (step_left_out, "the steps do not lead to what they are said to lead to"),
+        (step_turned, "it does not lead from the expression before it to the one after it"),
+        (no_facts, r"step by rule `exp_of_log`.*its condition positive\(x\) is not known to hold"),
+        (only_exact, "the rule is of class reassociate; allowed were exact"),
+        (another_text, "the text of the program as chosen is not that of the program in the data"),
+        (another_program, "the derivation does not end at the chosen program"),
+        (unreadable, "the certificate cannot be read: KeyError: 'nodes'"),
+        (another_version, "certificate of version 99; this is version 1"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_tampering_is_found(data: Data, change: Callable[[Data], None], said: str, tmp_path: Path) -> None:
+    with pytest.raises(rx.errors.ExplanationError, match=said):
+        verified(changed(data, change))
+    path = tmp_path / "c.json"
+    rx.Certificate(changed(data, change)).save(path)
+    assert CliRunner().invoke(app, ["verify", "--certificate", str(path)]).exit_code == 1
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    with pytest.raises(rx.errors.ExplanationError, match="is no certificate"):
+        rx.Certificate.load(path)
+    path.write_text('{"version": 1}')
+    with pytest.raises(rx.errors.ExplanationError, match=r"a file that `best.certificate\(\).save\(path\)` wrote"):
+        rx.Certificate.load(path)
+
+
+def test_it_grows_with_program_and_steps() -> None:
+    """Steps are local: twice the layers, each with steps of its own, make no more than twice the certificate."""
+    sizes: list[int] = []
+    for layers in (2, 4):
+        specs = scale.decoder_specs(layers), "b s @ int32"
+        best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64}, sharing="off", cache=False)
+        assert not best.report.kept_as_written
+        sizes.append(len(json.dumps(best.certificate().data)))
+    assert sizes[1] < 2.1 * sizes[0]
+
+
+def test_what_nothing_can_check_does_not_pass() -> None:
+    """A rule about whole nodes is checked by evaluation alone, so where there are no values there is no verdict."""
+
+    def diverging(a, b, x):
+        return jax.lax.fori_loop(0, 40, lambda i, y: y + jnp.log(-1.0 - jnp.abs((a @ b) @ y)), x)
+
+    best = rx.optimize(diverging, "64 64", "64 64", "64", cache=False)
+    assert "loop_invariants" in {s.rule for s in best.explain().steps}
+    with pytest.raises(
+        rx.errors.ExplanationError, match=r"a step by rule `loop_invariants` cannot be checked: .*no fin"
+    ):
+        best.certificate().verify(rx.rules.default)

@@ -1,0 +1,267 @@
+"""Derivations: from the program as written to the chosen one, by rules, as text and as steps that were replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import relax_eg as rx
+from benchmarks import scale
+from benchmarks.cases import CASES
+from relax_eg.egraph import EGraph, recording
+from relax_eg.explain.check import replay
+from relax_eg.explain.replay import derive
+from relax_eg.explain.result import Derivation, Part
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
+from relax_eg.ir.expr import const, node, var
+from relax_eg.ir.module import pure_function
+from relax_eg.shapes import Dim, Scope
+
+Explained = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[str]]
+
+
+def trace_of_product(a, b):
+    return jnp.trace(a @ b)
+
+
+def lora(x, w, a, b):
+    return x @ (w + a @ b)
+
+
+def qkv(params, x):
+    return x @ params["q"], x @ params["k"], x @ params["v"]
+
+
+def chain(a, b, c, d, v):
+    return a @ b @ c @ d @ v
+
+
+def logs(x, y):
+    return jnp.exp(jnp.log(x)) + jnp.log(jnp.exp(y))
+
+
+def iterate(a, b, x):
+    return jax.lax.fori_loop(0, 40, lambda i, y: y + 0.1 * ((a @ b) @ y), x)
+
+
+def recurrent(x, w, u):
+    def step(h, row):
+        h = jnp.tanh(h @ w + row @ u)
+        return h, h
+
+    return jax.lax.scan(step, jnp.zeros((x.shape[1], w.shape[0])), x)
+
+
+def sliced(x, y):
+    both = jnp.concatenate([x, y], axis=1)
+    return jnp.split(both, 2, axis=1)[0] * jnp.split(both, 2, axis=1)[1]
+
+
+SQUARE = "64 64"
+PROGRAMS: dict[str, Explained] = {
+    "trace": (trace_of_product, ("n k", "k n"), {"at": {"n": 256, "k": 64}}, ["trace_of_product"]),
+    "lora": (lora, ("b n", "n n", "n 4", "4 n"), {"at": {"b": 8, "n": 256}}, ["adapter_applies"]),
+    "qkv": (
+        qkv, ({k: "256 256" for k in "qkv"}, "s 256"), {"weights": ("params",), "at": {"s": 16}},
+        ["matmul_merge_three"],
+    ),
+    "chain": (chain, (*["n n"] * 4, "n"), {"at": {"n": 128}}, ["matmul_vector_associates"]),
+    "facts": (logs, ("n", "n"), {"facts": {"x": "positive"}, "at": {"n": 100_000}}, ["exp_of_log", "log_of_exp"]),
+    "invariant": (iterate, (SQUARE, SQUARE, "64"), {}, ["loop_invariants", "matmul_vector_associates"]),
+    "steps": (recurrent, ("t b 64", "128 128", "64 128"), {"at": {"t": 100, "b": 4}}, ["loop_steps"]),
+    "exact": (sliced, ("n n", "n n"), {"numerics": "exact", "at": {"n": 256}}, ["first_slice_of_concat"]),
+    "decoder": (
+        scale.decoder, (scale.decoder_specs(4), "b s @ int32"), {"weights": ("params",), "at": {"b": 8, "s": 64}},
+        ["matmul_merge_three", "calls_ahead", "batched_rows_sliced_before_matmul"],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def explained() -> Callable[[str], rx.Explanation]:
+    known: dict[str, rx.Explanation] = {}
+
+    def of(name: str) -> rx.Explanation:
+        if name not in known:
+            fn, specs, options, _ = PROGRAMS[name]
+            known[name] = rx.optimize(fn, *specs, cache=False, **options).explain()
+        return known[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_step_is_a_rule_that_was_replayed(name: str, explained: Callable[[str], rx.Explanation]) -> None:
+    found, rules = explained(name), PROGRAMS[name][3]
+    assert found.replayed is not None
+    assert set(rules) <= {s.rule for s in found.steps}
+    assert found.replayed.not_evaluated == []
+    assert found.replayed.compared >= found.replayed.equations > 0
+
+
+def test_it_reads_like_a_proof(explained: Callable[[str], rx.Explanation]) -> None:
+    text = str(explained("trace"))
+    first, second = text.index("trace_of_product, as written"), text.index("trace_of_product, as chosen")
+    assert first < text.index("trace(a @ b)      test_explain.py:") < text.index("= sum(a * b.T)") < second
+    assert "by trace_of_product: trace(a @ b)  =>  sum(a * b.T)      reduction.py:" in text
+    assert "proved (real)" in text
+    assert "3 steps from the program as written to the one chosen" in text
+
+
+def test_facts_show_as_conditions(explained: Callable[[str], rx.Explanation]) -> None:
+    assert "as positive(x): derived from what is declared and from the operators" in str(explained("facts"))
+
+
+def test_repeated_blocks_are_explained_once(explained: Callable[[str], rx.Explanation]) -> None:
+    found = explained("decoder")
+    text = str(found)
+    assert "a block that is repeated becomes function `block`, called 3 times" in text
+    assert text.count("block, as written") == 1
+    inside = [s.rule for s in found.steps if s.function == "block"]
+    assert inside.count("matmul_merge_three") == 3  # one use, three results
+
+
+def test_no_step_is_taken_only_to_be_taken_back(explained: Callable[[str], rx.Explanation]) -> None:
+    assert sorted(s.rule for s in explained("exact").steps) == ["first_slice_of_concat", "last_slice_of_concat"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_every_pattern_has_a_derivation(case: Any) -> None:
+    weights = ("params",) if case.weights else ()
+    best = rx.optimize(case.written, *case.specs, at=case.at(256), weights=weights, cache=False)
+    found = best.explain()
+    if best.report.kept_as_written:
+        assert "kept as written, so there is nothing to explain" in str(found)
+    else:
+        assert found.replayed is not None and found.replayed.not_evaluated == []
+        assert found.steps or weights
+
+
+def test_the_chosen_program_says_which_rule_made_a_value() -> None:
+    best = rx.optimize(trace_of_product, "n k", "k n", at={"n": 256, "k": 64}, cache=False)
+    assert "# by trace_of_product, reduction.py:" in str(best.module)
+    assert rx.parse(str(best.module)) == best.module
+
+
+def test_what_was_kept_has_nothing_to_explain() -> None:
+    best = rx.optimize(lambda x: x + 1.0, "n", cache=False)
+    assert "kept as written, so there is nothing to explain" in str(best.explain())
+
+
+def test_explaining_something_from_the_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        best = rx.optimize(trace_of_product, "n n", "n n", at={"n": 256})
+    assert best.report.cached
+    assert "trace_of_product" in {s.rule for s in best.explain().steps}
+
+
+def test_weights_alone() -> None:
+    best = rx.optimize(lora, "b n", "n n", "n 4", "4 n", at={"b": 8, "n": 256}, weights=("w", "a", "b"), cache=False)
+    assert "the gain is in what runs once, ahead of the calls, on weights alone" in str(best.explain())
+
+
+# --- what does not hold is found ---
+
+
+def broken(name: str, explained: Callable[[str], rx.Explanation], change: Callable[[Part], Part]) -> Derivation:
+    d = explained(name).derivation
+    return replace(d, parts=(*(change(p) for p in d.parts[:1]), *d.parts[1:]))
+
+
+def test_a_step_that_leads_elsewhere_is_refused(explained: Callable[[str], rx.Explanation]) -> None:
+    def change(part: Part) -> Part:
+        (goal,) = part.results
+        return replace(part, results=(Goal(goal.start, goal.end, goal.steps[:-1]),))
+
+    with pytest.raises(rx.errors.ExplanationError, match="the steps do not lead to what they are said to lead to"):
+        replay(broken("lora", explained, change))
+
+
+def test_a_derivation_of_something_else_is_refused(explained: Callable[[str], rx.Explanation]) -> None:
+    def change(part: Part) -> Part:
+        (goal,) = part.results
+        return replace(part, results=(Goal(goal.start, goal.start, []),))
+
+    with pytest.raises(rx.errors.ExplanationError, match="the derivation does not end at the chosen program"):
+        replay(broken("lora", explained, change))
+
+
+def test_a_wrong_value_is_found_by_evaluation() -> None:
+    """A rule about functions says what it likes; that its two sides are equal shows only in their values."""
+    x = var("x", rx.Tensor("n"))
+    schema = next(s for s in rx.rules.functions.schemas)
+    wrong = Equation(schema, ((x + x, x * const(3.0)),))
+    goal = Goal(x + x, x * const(3.0), [(Rewritten(wrong, 0, True), x * const(3.0))])
+    best = rx.optimize(lambda x: x + x, "n", cache=False).explain().derivation
+    f = best.shared.main
+    (block,) = f.blocks
+    (binding,) = block.bindings
+    chosen = rx.Module((replace(f, blocks=(replace(block, bindings=(replace(binding, value=goal.end),)),)),))
+    d = replace(
+        best, chosen=chosen, functions={f.name: chosen.main}, parts=(Part(f.name, 0, (goal,)),), rules=rx.rules.default
+    )
+    with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `\w+` .*: the values differ at n="):
+        replay(d)
+
+
+def test_a_gap_is_an_error_not_a_step() -> None:
+    from relax_eg.explain.record import Recording
+
+    x = var("x", rx.Tensor("n"))
+    with pytest.raises(
+        rx.errors.ExplanationError, match=r"no derivation was found from .*the matches on record do not lead"
+    ):
+        derive(Recording(), [x + x], [x * const(2.0)], [], lambda g, e: True)
+
+
+def test_congruence_is_explained_by_operands() -> None:
+    """sin(x) = sin(y) follows from x = y, and from y = z follows sin(sin(x)) = sin(sin(z))."""
+    from relax_eg.explain.closure import Closure
+
+    schema = rx.rules.functions.schemas[0]
+    x, y, z = (var(n, rx.Tensor("n")) for n in "xyz")
+    closure = Closure({}, {})
+    a, b = rx.op.sin(rx.op.sin(x)), rx.op.sin(rx.op.sin(z))
+    closure.add(a), closure.add(b)
+    assert not closure.equal(a, b)
+    closure.learn(Equation(schema, ((x, y),)))
+    assert closure.equal(a, rx.op.sin(rx.op.sin(y))) and not closure.equal(a, b)
+    closure.learn(Equation(schema, ((y, z),)))
+    assert closure.equal(a, b)
+    goal = closure.goal(a, b)
+    assert (goal.start, goal.end) == (a, b)
+    assert any(isinstance(step, Inside) for step, _ in goal.steps)
+    assert goal.steps[-1][1] is b
+
+
+def test_sizes_that_are_proved_equal_are_conditions_of_a_step() -> None:
+    """A reshape to 8*(n//8) is none where 8 divides n; what is said of it holds under that assumption alone."""
+    x = var("x", rx.Tensor("n"))
+    rounded = Dim.of("8*(n//8)")
+    reshaped = node("reshape", (x,), (("shape", (rounded,)),), rx.Tensor((rounded,), "float32"))
+    written, chosen = (rx.op.sum(rx.op.exp(e)) for e in (reshaped, x))
+    scope = Scope(assume=["n % 8 == 0"])
+    with EGraph([written], rx.rules.default, scope, record=True) as egraph:
+        egraph.saturate(rx.Budget())
+        results = derive(recording(egraph), [written], [chosen], [], lambda g, e: True)
+    assert [e.rule.name for e in equations_of(goals_in_order(results))] == ["reshape_to_itself"]
+
+    def derivation(scope: Scope) -> Derivation:
+        before, after = (rx.Module((pure_function("main", (x,), [e]),)) for e in (written, chosen))
+        functions = {"main": after.main}
+        parts = (Part("main", 0, tuple(results)),)
+        return Derivation("f", before, before, after, functions, parts, rx.rules.default, ("exact",), scope, {})
+
+    done = replay(derivation(scope))
+    assert any(
+        c.startswith("n == 8*(n//8): proved (") or c.startswith("8*(n//8) == n: proved (") for c in done.equal_sizes
+    )
+    with pytest.raises(rx.errors.ExplanationError, match=r"not proved: "):
+        replay(derivation(Scope()))

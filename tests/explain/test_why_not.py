@@ -1,0 +1,142 @@
+"""Why a rule did not fire: the nearest match, the user's line, and what failed there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from relax_eg.cli import app
+
+mine = rx.RuleSet("mine")
+
+
+@mine.rule(shapes="a: m k, b: k n", when="k % 8 == 0")
+def doubled_in_blocks(a, b):
+    """2 (a b) = (2 a) b, where k is a multiple of 8"""
+    return (a @ b) * 2.0, (a * 2.0) @ b
+
+
+def two_products(x, w1, y, w2):
+    return x @ w1 + y @ w2
+
+
+def associated(a, b, v):
+    return (a @ b) @ v
+
+
+Asked = tuple[Any, Callable[..., Any], tuple[str, ...], dict[str, Any], str, str]
+PRODUCTS, MATRIX_VECTOR = ("n 4", "4 5", "n 4", "4 5"), ("n n", "n n", "n")
+EXPECTED: dict[str, Asked] = {
+    "other values": (
+        "matmul_left_factor", two_products, PRODUCTS, {}, "no match",
+        "needs the same `a` in both places: found x and y, which are different values",
+    ),
+    "other operator": (
+        "log_of_exp", lambda x: jnp.log(jnp.sin(x)), ("n",), {}, "no match",
+        "needs `exp`, as in exp(x), where there is sin(x)",
+    ),
+    "no operator": (
+        "log_of_exp", two_products, PRODUCTS, {}, "no match",
+        "the program has no `exp`, `log`, which its left side needs",
+    ),
+    "other shape": (
+        "trace_of_product", two_products, PRODUCTS, {}, "no match", "should be n, it is 5 (refuted at n = ",
+    ),
+    "rank": (
+        mine["doubled_in_blocks"], lambda a, b: (a @ b) * 2.0, ("n 8", "8"), {}, "no match",
+        "`b` should have 2 axes (k n): b has 1 axes (8,)",
+    ),
+    "dtype": (
+        rx.rules.default["plus_zero_int"], lambda x: x + 0.0, ("n",), {}, "no match", "needs 0 where there is 0.0",
+    ),
+    "condition refuted": (
+        mine["doubled_in_blocks"], lambda a, b: (a @ b) * 2.0, ("n 12", "12 5"), {}, "no match",
+        "its condition k % 8 == 0, with k = 12: refuted: 4 == 0 is false",
+    ),
+    "condition open": (
+        mine["doubled_in_blocks"], lambda a, b: (a @ b) * 2.0, ("n k", "k 5"), {}, "no match",
+        "its condition k % 8 == 0, with k = k: refuted at k = 1: 1 == 0 is false",
+    ),
+    "fact": (
+        "exp_of_log", lambda x: jnp.exp(jnp.log(x)), ("n",), {}, "no match",
+        "its condition positive(x): x is not known to be positive; facts={'x': 'positive'} declares it",
+    ),
+    "numerics": (
+        "matmul_vector_associates", associated, MATRIX_VECTOR, {"numerics": "exact"}, "not allowed",
+        "its class is reassociate; numerics='exact' allows exact. numerics='reassociate' allows it",
+    ),
+    "fired": (
+        "matmul_vector_associates", associated, MATRIX_VECTOR, {"at": {"n": 512}}, "fired",
+        "what it made is in the chosen program",
+    ),
+    "price": (
+        "adapter_applies", lambda x, w, a, b: x @ (w + a @ b), ("b n", "n n", "n 4", "4 n"),
+        {"at": {"b": 100_000, "n": 64}}, "not chosen", "at b=100000, n=64, the left side is predicted to take ",
+    ),
+    "part only": (
+        "trace_of_product", lambda a, b: jnp.tanh(a @ b), ("n n", "n n"), {}, "no match",
+        "needs `where`, as in where(iota(shape=(n, n), axis=0, dtype=int32) == ",
+    ),
+    "a schema": (
+        rx.rules.functions.schemas[0], two_products, PRODUCTS, {}, "no match",
+        "it proposes nothing for any `scan` or `while_loop` there",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_why(name: str) -> None:
+    rule, fn, specs, options, outcome, said = EXPECTED[name]
+    found = rx.why_not(rule, fn, *specs, **options)
+    assert found.outcome == outcome, str(found)
+    assert any(said in r for r in found.reasons), str(found)
+    if found.match:
+        assert found.source.startswith("test_why_not.py:")
+
+
+def test_it_prints_rule_place_and_reason() -> None:
+    first, second, third = repr(rx.why_not("matmul_left_factor", two_products, *PRODUCTS)).splitlines()
+    assert first.startswith("matmul_left_factor: a @ b + a @ c  =>  a @ (b + c)      contraction.py:")
+    line = two_products.__code__.co_firstlineno + 1
+    assert second == f"nearest match: test_why_not.py:{line}  x @ w1 + y @ w2"
+    assert third == "  needs the same `a` in both places: found x and y, which are different values"
+
+
+@mine.rule(shapes="a: m k, b: k n, v: n")
+def tanh_of_two_steps(a, b, v):
+    """tanh is odd"""
+    return rx.op.tanh(a @ (b @ v)), -rx.op.tanh(-(a @ (b @ v)))
+
+
+def test_what_other_rules_made_is_looked_at() -> None:
+    """As written there is no a @ (b @ v)."""
+    found = rx.why_not(mine["tanh_of_two_steps"], lambda a, b, v: jnp.sin((a @ b) @ v), *MATRIX_VECTOR)
+    assert found.reasons == ("needs `tanh`, as in tanh(a @ (b @ v)): only sin reads this",)
+
+
+def test_a_module_will_do() -> None:
+    module = rx.trace(two_products, *PRODUCTS)
+    assert "different values" in str(rx.why_not("matmul_left_factor", module))
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(rx.errors.OptionError, match="no rule `log_of_exps` in set `default`; did you mean log_of_exp"):
+        rx.why_not("log_of_exps", two_products, *PRODUCTS)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("def two(x, w, y, v):\n    return x @ w + y @ v\n")
+    specs = [arg for s in PRODUCTS for arg in ("--spec", s)]
+    done = CliRunner().invoke(app, ["why-not", "matmul_left_factor", f"{path}:two", *specs])
+    assert done.exit_code == 0, done.output
+    assert "nearest match: model.py:2  x @ w + y @ v" in done.output
+    assert "found x and y, which are different values" in done.output
+    refused = CliRunner().invoke(app, ["why-not", "nothing", f"{path}:two", *specs])
+    assert refused.exit_code == 1
