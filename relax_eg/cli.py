@@ -156,6 +156,7 @@ def optimize(
     numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
     nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
+    measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
     sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
@@ -186,6 +187,7 @@ def optimize(
                 numerics=numerics,  # type: ignore[arg-type]
                 budget=rx.Budget(nodes=nodes, seconds=seconds),
                 progress=line,
+                measure=measure,
                 sharing=sharing,  # type: ignore[arg-type]
                 cache=cache,
             )

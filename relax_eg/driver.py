@@ -6,6 +6,7 @@ import functools
 import gc
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from relax_eg.errors import OptionError
 from relax_eg.explaining import explained
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
+from relax_eg.extract.report import CostReport, MeasuredRow, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import trace_function
@@ -32,6 +33,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.measured import BY_PRICE, Entry, alternatives, check_measurable, searched_with, timed
 from relax_eg.options import Bounds, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome, Units
@@ -57,6 +59,7 @@ def optimize(
     progress: Progress | None = None,
     sharing: Literal["on", "off"] = "on",
     cache: bool = True,
+    measure: int = 0,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -73,7 +76,8 @@ def optimize(
     limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
     `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
     `cache`: whether what an earlier search found for this very program and these options is taken from disk
-    (`relax_eg.cache`).
+    (`relax_eg.cache`). `measure`: how many programs are timed, at the first of `at` and on random arguments, beside the
+    one as written; with 0, price decides.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -82,7 +86,9 @@ def optimize(
         statements = (assume,) if isinstance(assume, str) else tuple(assume)
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
-    options = read_options(traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing)
+    options = read_options(
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure
+    )
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -163,7 +169,7 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     # What was kept as written is walked only if somebody looks at it.
     variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
     tolerance = _TOLERANCES[options.numerics[-1]]
-    explain = functools.partial(explained, traced, options, chosen)
+    explain = functools.partial(explained, traced, searched_with(options, found.report), chosen)
     if traced.in_steps:
         return InSteps(program, (variant,), tolerance, traced.module, explain)
     return Optimized(program, (variant,), options.weights, tolerance, explain)
@@ -173,14 +179,18 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
     """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
     started = time.perf_counter()
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-    units = Units(traced.module, options)
-    candidate = units.run(weights)
+    units, candidate = _searched_for(traced, options, weights)
     prices = [_prices(traced.module, candidate, weights, b, options) for b in options.bindings]
     kept = not _pays(prices)
+    measured: tuple[MeasuredRow, ...] = ()
+    if options.measure:
+        units, candidate, measured = _by_the_clock(traced, options, weights, units, candidate)
+        prices = [_prices(traced.module, candidate, weights, b, options) for b in options.bindings]
+        kept = measured[0].chosen
     module = traced.module if kept else candidate
     check_module(module)
     report = _report(traced, module, prices[0], kept, options, units.outcomes, time.perf_counter() - started)
-    found = Found(None if kept else module, traced.effectful, report)
+    found = Found(None if kept else module, traced.effectful, replace(report, measured=measured))
     if place is not None and any(o.saturation.stop is StopReason.TIME_LIMIT for o in units.outcomes):
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
@@ -196,6 +206,41 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
         },
     )
     return found
+
+
+def _searched_for(traced: Source, options: Options, weights: set[str]) -> tuple[Units, Module]:
+    units = Units(traced.module, options)
+    return units, units.run(weights)
+
+
+def _by_the_clock(
+    traced: Source, options: Options, weights: set[str], units: Units, candidate: Module
+) -> tuple[Units, Module, tuple[MeasuredRow, ...]]:
+    """The search and the program that was measured to be the fastest (that of lowest price, where it is the one as
+    written), and all that was measured."""
+    check_measurable(traced, options)
+    searches: dict[str, tuple[Units, Module]] = {BY_PRICE: (units, candidate)}
+    binding = options.bindings[0]
+
+    def entry(label: str, chosen: Options) -> Entry:
+        if label not in searches:
+            searches[label] = _searched_for(traced, chosen, weights)
+        units, module = searches[label]
+        made: Counter[str] = Counter()
+        for o in units.outcomes:
+            made.update(o.made)
+        after = _prices(traced.module, module, weights, binding, options)[1]
+        return Entry(label, module, after.seconds, tuple(r for r, _ in made.most_common()))
+
+    def call(module: Module | None) -> Optimized:
+        report = _report(traced, traced.module, before_after, module is None, options, units.outcomes, 0.0)
+        return _optimized(traced, options, Found(module, traced.effectful, report))
+
+    before_after = _prices(traced.module, candidate, weights, binding, options)
+    entries = alternatives(entry(BY_PRICE, options), options, entry)
+    rows = timed(traced, options, before_after[0].seconds, entries, call)
+    label = next(r.label for r in rows if r.chosen)
+    return (*searches.get(label, searches[BY_PRICE]), rows)
 
 
 def _prices(

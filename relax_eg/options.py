@@ -24,6 +24,7 @@ Sizes = Mapping[str, int]
 Bounds = Mapping[str, tuple[int | None, int | None] | int]
 Facts = Mapping[str | int, str | Sequence[str]]
 
+MOST_MEASURED = 16  # programs that `measure` may time
 _MOST_NAMED = 12  # arguments that an error lists
 
 
@@ -42,6 +43,7 @@ class Options:
     budget: Budget
     progress: Progress | None
     sharing: Literal["on", "off"]
+    measure: int = 0
 
 
     @property
@@ -82,12 +84,15 @@ def read_options(
     budget: Budget,
     progress: Progress | None,
     sharing: Any,
+    measure: Any,
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
         raise OptionError(f"numerics={numerics!r}: one of {', '.join(NUMERICS)} is accepted")
     if sharing not in ("on", "off"):
         raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
+    if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
+        raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
@@ -126,6 +131,7 @@ def read_options(
         budget,
         progress,
         sharing,
+        measure,
     )
 
 

@@ -110,6 +110,28 @@ class SelectedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
+    program as written, with the interval that holds the true median ratio with 95%."""
+
+    label: str
+    predicted: float
+    seconds: float
+    speedup: float
+    low: float
+    high: float
+    chosen: bool = False
+
+    @property
+    def figures(self) -> tuple[float, float, float, float, float]:
+        return self.predicted, self.seconds, self.speedup, self.low, self.high
+
+    def __str__(self) -> str:
+        ratio = f"{self.speedup:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.label} {_time(self.seconds)}, {ratio}" + (", chosen" if self.chosen else "")
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerUp:
     """The program that came second, in one function, and why it lost: it does `without` a rule that the chosen one
     needs, or computes one value more by `with_rule` (both "": one value more as written); or, where the program was
@@ -141,7 +163,8 @@ class CostReport:
     chosen program, how many; `matches` all matches during saturation, and `searched` what each rule did there. `nodes`:
     of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
     and only `seconds` is of this run. `selected`: how each function's program was chosen, and how near the best of its
-    candidates it is; `runner_up`: the program that came closest to it (None: there is no other).
+    candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
+    `measured`: the programs that `measure=k` timed, the one as written first.
     """
 
     name: str
@@ -166,6 +189,7 @@ class CostReport:
     cached: bool = False
     selected: tuple[SelectedRow, ...] = ()
     runner_up: RunnerUp | None = None
+    measured: tuple[MeasuredRow, ...] = ()
 
     @property
     def predicted_gain(self) -> float:
@@ -192,6 +216,7 @@ class CostReport:
         more["numerics"] = tuple(data["numerics"])
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
+        more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
@@ -239,7 +264,10 @@ class CostReport:
         fired = ", ".join(f"{k} x{v}" for k, v in self.rules.items()) or "none that the chosen program needs"
         lines = [f"rules used: {fired}"]
         if self.kept_as_written:
-            lines.append("kept as written: no program was predicted to be more than 5% faster")
+            why = "was measured to be faster" if self.measured else "was predicted to be more than 5% faster"
+            lines.append(f"kept as written: no program {why}")
+        if self.measured:
+            lines.append("measured: " + "; ".join(map(str, self.measured)))
         if self.selected:
             lines.append(_selection(self.selected))
         if self.runner_up is not None:

@@ -1,0 +1,133 @@
+"""`measure=k`: what is timed, what is chosen, what is remembered. No test asks how long anything took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg import measured
+from relax_eg.errors import OptionError
+from relax_eg.extract.report import CostReport, MeasuredRow
+from relax_eg.measure import choice
+from relax_eg.ops.facts import FACTS, impossible, violation
+
+Array = Any
+LORA = ("b 64", "64 64", "64 4", "4 64")
+
+
+def lora(x: Array, w: Array, a: Array, b: Array) -> Array:
+    return x @ (w + a @ b)
+
+
+def arguments(rows: int = 3) -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(s).astype(np.float32) for s in ((rows, 64), (64, 64), (64, 4), (4, 64))]
+
+
+def decided_for(label: str) -> Any:
+    """The clock, replaced by a decision: what follows from one is under test here."""
+
+    def fastest(programs: Mapping[str, tuple[Any, float]]) -> tuple[MeasuredRow, ...]:
+        for call, _ in programs.values():
+            jax.block_until_ready(call())
+        return tuple(MeasuredRow(n, p, 1e-3, 1.0, 1.0, 1.0, n == label) for n, (_, p) in programs.items())
+
+    return fastest
+
+
+def test_what_is_timed_computes_the_same() -> None:
+    best = rx.optimize(lora, *LORA, at={"b": 8}, measure=3)
+    rows = best.report.measured
+    assert [r.label for r in rows][:2] == ["as written", "by price"] and len(rows) <= 4
+    assert sum(r.chosen for r in rows) == 1
+    assert all(r.low <= r.speedup <= r.high and r.seconds > 0 for r in rows)
+    assert best.report.kept_as_written == rows[0].chosen
+    assert "measured: as written " in str(best.report)
+    assert best.check(*arguments()).passed
+    assert CostReport.from_json(best.report.to_json()) == best.report
+
+
+def sum_times_vector(a: Array, b: Array, c: Array, v: Array) -> Array:
+    return (a @ b + a @ c) @ v
+
+
+@pytest.mark.parametrize("label", ["as written", "by price", "without matmul_vector_associates"])
+def test_what_was_decided_runs_and_is_explained(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "fastest", decided_for(label))
+    square = ("n n", "n n", "n n", "n")
+    best = rx.optimize(sum_times_vector, *square, at={"n": 256}, measure=4, rules=rx.rules.contraction)
+    (row,) = [r for r in best.report.measured if r.chosen]
+    assert row.label == label
+    assert best.report.kept_as_written == (label == "as written")
+    assert ("matmul_vector_associates" in best.report.rules) == (label == "by price")
+    rng = np.random.default_rng(0)
+    assert best.check(*(rng.standard_normal(s).astype(np.float32) for s in ((5, 5), (5, 5), (5, 5), (5,)))).passed
+    text = str(best.explain())
+    assert ("matmul_vector_associates" in text) == (label == "by price")
+
+
+def test_a_decision_is_replayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(measured, "fastest", decided_for("by price"))
+    first = rx.optimize(lora, *LORA, at={"b": 8}, measure=2)
+    monkeypatch.setattr(measured, "fastest", decided_for("as written"))
+    second = rx.optimize(lora, *LORA, at={"b": 8}, measure=2)
+    assert second.report.cached and second.report.measured == first.report.measured
+    assert second.module == first.module
+    assert not rx.optimize(lora, *LORA, at={"b": 8}, measure=3).report.cached
+
+
+def test_one_program_is_timed_where_one_was_found() -> None:
+    best = rx.optimize(lambda x: jax.numpy.tanh(x), "n", at={"n": 64}, measure=3)
+    assert [r.label for r in best.report.measured] == ["as written"] and best.report.kept_as_written
+
+
+def effect(x: Array) -> Array:
+    jax.debug.print("{}", x)
+    return x @ x
+
+
+UNIQUE = """
+def main(x: R.Tensor(("n",), "float32")):
+    y = R.unique(x)
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "specs", "options", "text"),
+    [
+        (lora, LORA, {}, r"measure: sizes to time at are needed: at=\{...\} with b"),
+        (effect, ("8 8",), {}, r"measure: effect\(\) does more than compute, and is not timed"),
+        (rx.parse(UNIQUE), (), {"at": {"n": 8}}, r"measure: main\(\) runs in steps, and is not timed"),
+    ],
+)
+def test_what_cannot_be_timed(program: Any, specs: Any, options: Any, text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        rx.optimize(program, *specs, measure=2, **options)
+
+
+@pytest.mark.parametrize("measure", [-1, 17, True, 2.0, "all"])
+def test_how_many(measure: Any) -> None:
+    with pytest.raises(OptionError, match=r"measure=.*: how many programs to time, 0 to 16, is accepted"):
+        rx.optimize(lora, *LORA, at={"b": 8}, measure=measure)
+
+
+@pytest.mark.parametrize("fact", sorted(FACTS))
+def test_arguments_have_the_facts(fact: str) -> None:
+    a = rx.Tensor("4 4")
+    if not impossible(fact, a):
+        x = choice.argument(a, {}, [fact], 1)
+        assert not violation(fact, np.asarray(x), "x")
+
+
+def test_arguments_of_all_dtypes() -> None:
+    for dtype in ("bool", "int32", "uint8", "float16", "bfloat16", "float32", "complex64"):
+        x = choice.argument(rx.Tensor("n 3", dtype), {"n": 2}, (), 0)
+        assert x.shape == (2, 3) and str(x.dtype) == dtype
