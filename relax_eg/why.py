@@ -83,7 +83,7 @@ def why_not(
     named = isinstance(found, Rule) and found.name in given
     extended = given + RuleSet("asked", [found]) if isinstance(found, Rule) and not named else given
     options = read_options(
-        traced, extended, target, at, bounds, weights, facts, numerics, budget or Budget(), None, "off"
+        traced, extended, target, at, bounds, weights, facts, numerics, budget or Budget(), None, "off", 0
     )
     if found.numerics not in options.numerics:
         allowed = NUMERICS[NUMERICS.index(found.numerics)]
