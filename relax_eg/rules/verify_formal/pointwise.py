@@ -190,7 +190,8 @@ class _World:
 
     def odd(self, s: Apply) -> Term:
         """A function of which only f(-x) = -f(x) is used."""
-        x, f = self.term(s.args[0]), z3.Function(s.fn, z3.RealSort(), z3.RealSort())
+        x = self.term(s.args[0])
+        f: Any = z3.Function(s.fn, z3.RealSort(), z3.RealSort())
         self.known.append(f(-x) == -f(x))
         return f(x)
 
