@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from relax_eg.egraph.given import Given
 
 import relax_eg as rx
 from relax_eg.egraph import Budget, EGraph
@@ -19,6 +18,7 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.rules import Condition, Instance, Rule, RuleSet, Word, book
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.domain import instances
+from relax_eg.rules.given import Given
 from relax_eg.shapes import Scope
 
 BOOKS = {

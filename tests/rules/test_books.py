@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relax_eg.egraph import Budget, EGraph, Given
+from relax_eg.egraph import Budget, EGraph
 from relax_eg.ir.annotations import Tensor, is_float
 from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tuple_get, var
 from relax_eg.ops import api as op
@@ -19,6 +19,7 @@ from relax_eg.rules import Claim, Condition, Instance, Rule, RuleSet, Word, defa
 from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.domain import instances
+from relax_eg.rules.given import Given
 from relax_eg.shapes import Scope
 
 BUDGET = Budget(nodes=2000, seconds=20)
