@@ -24,6 +24,7 @@ from relax_eg.extract.foreign import METHODS, Extracted, egraph_of, extract, rea
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
 from relax_eg.rules import RuleSet
+from relax_eg.rules.parallel import SECONDS as SECONDS_A_RULE
 from relax_eg.rules.parallel import verify_in
 
 app = typer.Typer(
@@ -224,6 +225,7 @@ def verify(
         Path | None, typer.Option("--certificate", help="Check this instead, by the books that ship and the rule file.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; 0: two for the books, one for a file.")] = 0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="For one rule, at most.")] = SECONDS_A_RULE,
 ) -> None:
     """Check every rule again and print a table; ends with status 1 if one is refuted.
 
@@ -240,8 +242,13 @@ def verify(
         if certificate is not None:
             certified(certificate)
             return
-        with err.status("checking rules"):
-            report = verify_in(jobs or (2 if rules is None else 1), rules)
+        with Progress(console=err, transient=True) as bar:
+            task = bar.add_task("checking rules", total=None)
+
+            def tell(rule: str, done: int, of: int) -> None:
+                bar.update(task, description=f"checking {rule}", completed=done, total=of)
+
+            report = verify_in(jobs or (2 if rules is None else 1), rules, seconds, progress=tell)
         out.print(str(report), markup=False, highlight=False, soft_wrap=True)
         if report.refuted:
             raise typer.Exit(1)

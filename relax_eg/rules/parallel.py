@@ -1,12 +1,17 @@
-"""Verification of the rules that ship, or of a file of rules, by several processes.
+"""Verification of the rules that ship, or of a file of rules, in worker processes with limits of time and memory.
 
-Rules are functions and do not travel: each process reads the books, or the file, again, and takes its share by number.
+A rule is somebody's function: it may run forever, or ask for all memory there is, and so may what the checkers make of
+it. So every rule is checked in a process that can be stopped. Rules do not travel: each process reads the books, or the
+file, again, and is told numbers.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +19,99 @@ from relax_eg.rules.check import Report, Verdict, rules_of, verify
 from relax_eg.rules.rule import Rule
 from relax_eg.rules.schemas import Schema
 
-_Plain = tuple[int, dict[str, Any]]
+SECONDS = 60.0  # for one rule; the slowest that ships takes about 3
+MEMORY = 4 << 30  # bytes, beyond what the process has when its rules are read
+_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks")
+_context = get_context("spawn")  # threads of JAX do not survive a fork
 
 
-def verify_in(jobs: int, path: Path | None = None) -> Report:
-    """As `verify` of the books that ship, or of the file at `path`, in `jobs` processes. A refuted rule's verdict has
-    the counterexample as text only. RuleError where the file cannot be read."""
+def verify_in(
+    jobs: int,
+    path: Path | None = None,
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Report:
+    """As `verify` of the books that ship, or of the file at `path`, in `jobs` processes. A rule whose check takes more
+    than `seconds`, or `memory` bytes, is refuted: what cannot be tested does not run. A refuted rule's verdict has the
+    counterexample as text only. `progress(rule, done, of)` is called before each. RuleError where the file cannot be
+    read."""
     rules = _rules(path)
-    jobs = min(jobs, len(rules))
-    if jobs <= 1:
-        return verify(rules)
-    context = get_context("spawn")  # threads of JAX do not survive a fork
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        shares = [pool.submit(_share, path, start, jobs) for start in range(jobs)]
-        found = dict(item for share in shares for item in share.result())
+    waiting, found = deque(range(len(rules))), dict[int, dict[str, Any]]()
+    workers: list[_Worker] = []
+    try:
+        while len(found) < len(rules):
+            while waiting and len(workers) < jobs:
+                workers.append(_Worker(path, memory))
+            for w in [w for w in workers if w.number is None and waiting]:
+                w.give(waiting.popleft(), seconds)
+                if progress is not None:
+                    progress(rules[w.number or 0].name, len(found), len(rules))
+            busy = [w for w in workers if w.number is not None]
+            left = min(w.deadline for w in busy) - time.monotonic()
+            ready = connection.wait([w.pipe for w in busy], max(left, 0.0))
+            for w in busy:
+                number = w.number
+                assert number is not None
+                if w.pipe in ready:
+                    answer = w.answer()
+                    found[number] = answer or _stopped(w.ended(memory))
+                elif time.monotonic() >= w.deadline:
+                    answer = None
+                    found[number] = _stopped(f"its check was stopped after {seconds:g} s")
+                else:
+                    continue
+                w.number = None
+                if answer is None:
+                    w.stop()
+                    workers.remove(w)
+    finally:
+        for w in workers:
+            w.stop()
     return Report(tuple(Verdict(rule, **found[i]) for i, rule in enumerate(rules)))
+
+
+def _stopped(why: str) -> dict[str, Any]:
+    return {"status": "refuted", "samples": 0, "problem": f"  {why}; a rule runs only where it can be tested"}
+
+
+class _Worker:
+    """A process that checks one rule at a time: `number`, until `deadline` (monotonic seconds)."""
+
+    def __init__(self, path: Path | None, memory: int) -> None:
+        self.number: int | None = None
+        self.deadline = 0.0
+        self.pipe, theirs = _context.Pipe()
+        self._process = _context.Process(target=_work, args=(theirs, path, memory), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._ready = False
+
+    def give(self, number: int, seconds: float) -> None:
+        if not self._ready:  # reading the rules is not checking one
+            with suppress(EOFError):
+                self.pipe.recv()
+            self._ready = True
+        self.number, self.deadline = number, time.monotonic() + seconds
+        with suppress(OSError):
+            self.pipe.send(number)
+
+    def answer(self) -> dict[str, Any] | None:
+        """The verdict, None where the process has ended."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+
+    def ended(self, memory: int) -> str:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        return f"its check ended the process (exit code {code}), at most {memory >> 20} MiB of memory being allowed"
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
 
 
 def _rules(path: Path | None) -> list[Rule | Schema]:
@@ -39,9 +122,27 @@ def _rules(path: Path | None) -> list[Rule | Schema]:
     return [*default, *default.schemas]
 
 
-def _share(path: Path | None, start: int, step: int) -> list[_Plain]:
-    """The verdicts on every `step`-th rule from number `start` on."""
+def _work(pipe: Any, path: Path | None, memory: int) -> None:
+    """Answer numbers of rules with verdicts, until nobody asks any more."""
     rules = _rules(path)
-    verdicts = verify(rules[start::step])
-    fields = ("status", "samples", "seconds", "problem", "theory", "ranks")
-    return [(start + n * step, {f: getattr(v, f) for f in fields}) for n, v in enumerate(verdicts)]
+    _limit(memory)
+    pipe.send("ready")
+    with suppress(EOFError, OSError):
+        while True:
+            number = pipe.recv()
+            try:
+                (verdict,) = verify(rules[number])
+                pipe.send({f: getattr(verdict, f) for f in _FIELDS})
+            except MemoryError:
+                pipe.send(_stopped(f"its check asked for more than {memory >> 20} MiB of memory"))
+
+
+def _limit(memory: int) -> None:
+    """Let this process have `memory` bytes more than it has now. Where a system has no such limits, there is none."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + memory, resource.RLIM_INFINITY))
+    except (ImportError, OSError, ValueError):
+        return
