@@ -86,10 +86,11 @@ class Module:
     functions: tuple[Function, ...]
 
     def __post_init__(self) -> None:
-        names = [f.name for f in self.functions]
-        for name in names:
-            if names.count(name) > 1:
-                raise WellFormedError(f"two functions of the module are named `{name}`")
+        seen: set[str] = set()
+        for f in self.functions:
+            if f.name in seen:
+                raise WellFormedError(f"two functions of the module are named `{f.name}`")
+            seen.add(f.name)
 
     def __getitem__(self, name: str) -> Function:
         for f in self.functions:
