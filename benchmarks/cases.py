@@ -84,6 +84,10 @@ def identity_plus_low_rank(u, v, x):
 # -- distribution and merging
 
 
+def residual_of_two(x, a, y, b):
+    return x @ a + y - x @ b
+
+
 def two_products(a, b, c):
     return a @ b + a @ c
 
@@ -196,6 +200,12 @@ CASES = [
             "(A(BC))(DE)": Form(lambda a, b, c, d, e: (a @ (b @ c)) @ (d @ e)),
             "((A(BC))D)E": Form(lambda a, b, c, d, e: ((a @ (b @ c)) @ d) @ e),
         },
+    ),
+    Case(
+        "x@A + y - x@B",
+        residual_of_two,
+        ("n n", "n n", "n n", "n n"),
+        {"x@(A-B) + y": Form(lambda x, a, y, b: x @ (a - b) + y)},
     ),
     Case("A@B + A@C", two_products, ("n n", "n n", "n n"), {"A@(B+C)": Form(lambda a, b, c: a @ (b + c))}),
     *(Case(f"x@(W+A@B), batch {b}", lora, ("b n", "n n", "n 16", "16 n"), _lora_forms(), {"b": b}) for b in (8, 4096)),
