@@ -4,6 +4,7 @@
 
 A mutant is one slip: an operand, a sign, a constant, an axis, a bound, an operator, a condition left out. No mutant
 may be both proved and refuted, and none may pass the tests unless it is right: proved, or its change proved to be none.
+(A proof over the reals says nothing of accuracy, so a mutant that is equal and only less accurate is no contradiction.)
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ ARGUED = {
     "max_of_row_maxima": "a transpose before the maximum over everything, which is refused where there is nothing",
     "one_hot_times_matrix": "the place of a maximum is within bounds, so it may be promised",
     "one_hot_times_vector": "the place of a maximum is within bounds, so it may be promised",
+    "rows_in_order": "row numbers are a vector, and its transpose is the vector, promised or not",
+    "shift_out_of_max": "where there is nothing neither side has a maximum, so the condition says nothing more",
+    "variance_made_stable": "a square is the same of the difference either way",
     "softmax_of_shifted": "softmax is the same wherever a row is shifted to, by whatever is one number for the row",
     "rows_taken_before_matmul": "row numbers are a vector, and its transpose is the vector, promised or not",
 }
@@ -72,9 +76,10 @@ def test_mutants() -> None:
     contradictions: list[str] = []
     unexplained: list[str] = []
     for rule, mutant in chosen():
-        tested, proved = check(mutant).status, prove_rule(mutant, 10.0).status
+        verdict, proved = check(mutant), prove_rule(mutant, 10.0).status
+        tested = verdict.status
         said[tested, proved] += 1
-        if (tested, proved) == ("refuted", "proved"):
+        if (tested, proved) == ("refuted", "proved") and "side's error is " not in verdict.problem:
             contradictions.append(mutant.name)
         if (tested, proved) == ("tested", "unknown"):
             same = prove_rule(change(rule, mutant), 10.0).status == "proved"
