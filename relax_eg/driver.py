@@ -97,7 +97,9 @@ def optimize(
     if found is not None:
         report = replace(found.report, cached=True, seconds={"total": time.perf_counter() - started})
         return _optimized(traced, options, replace(found, report=report))
-    return _optimized(traced, options, _search(traced, options, place))
+    with _collector_paused():
+        found = _search(traced, options, place)
+    return _optimized(traced, options, found)
 
 
 @contextmanager
