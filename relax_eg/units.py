@@ -200,7 +200,9 @@ class Units:
         second = second_best(read.graph, chosen.costs, selection)
         runner_up = None
         if second is not None:
-            runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, second.why)
+            # Over several bindings costs are sums of shares of the program as written; told is their mean.
+            why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
+            runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
         cheap, makers = read.decode_with_rules(selection.choice)
         values = [cheap]

@@ -129,6 +129,8 @@ def test_runners_up_in_words() -> None:
     assert str(second) == (
         "runner-up in main: without merge, 25% dearer: matmul 1.5 ms in place of 1 ms, add 1 us in place of 2 us"
     )
+    shares = RunnerUp("main", "", "r", 0.1, (("matmul", 0.25, 0.5),), in_seconds=False)
+    assert str(shares).endswith("10% dearer: matmul 50% in place of 25% of the program as written")
     assert str(RunnerUp("main", "", "", 0.1)) == "runner-up in main: with one value more as written, 10% dearer"
     assert str(RunnerUp("main", "", "r", 0.1)) == "runner-up in main: with r, 10% dearer"
 

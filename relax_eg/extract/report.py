@@ -137,13 +137,14 @@ class RunnerUp:
     needs, or computes one value more by `with_rule` (both "": one value more as written); or, where the program was
     kept as written, what the search found, `with_rule` all its rules. `extra`: what it costs more, a share of the
     chosen one's cost. `why`: the operators whose cost differs most, each with its cost in the chosen
-    program and in this one, in the units of `SelectedRow`."""
+    program and in this one, in the units of `SelectedRow`: `in_seconds`, or as a share of the program as written."""
 
     function: str
     without: str
     with_rule: str
     extra: float
     why: tuple[tuple[str, float, float], ...] = ()
+    in_seconds: bool = True
 
     def __str__(self) -> str:
         how = f"without {self.without}" if self.without else f"with {self.with_rule or 'one value more as written'}"
@@ -151,7 +152,10 @@ class RunnerUp:
             costs = f"{-100 * self.extra:.3g}% cheaper as predicted, which is less than is asked for"
         else:
             costs = f"{100 * self.extra:.3g}% dearer"
-        reasons = ", ".join(f"{op} {_time(y)} in place of {_time(x)}" for op, x, y in self.why)
+        shown = _time if self.in_seconds else _share
+        reasons = ", ".join(f"{op} {shown(y)} in place of {shown(x)}" for op, x, y in self.why)
+        if reasons and not self.in_seconds:
+            reasons += " of the program as written"
         return f"runner-up in {self.function}: {how}, {costs}" + (f": {reasons}" if reasons else "")
 
 
@@ -355,6 +359,10 @@ def _si(x: float) -> str:
         if abs(x) >= scale:
             return f"{x / scale:.3g}{unit}"
     return f"{x:.3g}"
+
+
+def _share(x: float) -> str:
+    return f"{100 * x:.3g}%"
 
 
 def _time(seconds: float) -> str:
