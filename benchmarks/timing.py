@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from scipy.stats import binom
 
-from relax_eg.measure.timing import interleaved
+from relax_eg.measure.timing import cores, interleaved
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,6 @@ def machine() -> str:
     precision = jax.config.jax_default_matmul_precision or "default"
     options = f"XLA_FLAGS={flags}" if (flags := os.environ.get("XLA_FLAGS")) else "default compile options"
     return (
-        f"{device.platform} ({device.device_kind}), {_cores()} cores, jax {jax.__version__}; "
+        f"{device.platform} ({device.device_kind}), {cores()} cores, jax {jax.__version__}; "
         f"float32, {precision} matmul precision, row-major arrays, {options}"
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

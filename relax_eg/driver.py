@@ -180,6 +180,8 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
 def _search(traced: Source, options: Options, place: Place | None) -> Found:
     """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
     started = time.perf_counter()
+    if options.measure:
+        check_measurable(traced, options)  # before a search that would be for nothing
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     units, candidate = _searched_for(traced, options, weights)
     prices = [_prices(traced.module, candidate, weights, b, options) for b in options.bindings]
@@ -220,7 +222,6 @@ def _by_the_clock(
 ) -> tuple[Units, Module, tuple[MeasuredRow, ...]]:
     """The search and the program that was measured to be the fastest (that of lowest price, where it is the one as
     written), and all that was measured."""
-    check_measurable(traced, options)
     searches: dict[str, tuple[Units, Module]] = {BY_PRICE: (units, candidate)}
     binding = options.bindings[0]
 

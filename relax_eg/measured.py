@@ -6,7 +6,7 @@ matters, each the best of its kind. The decision is part of what the cache keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,13 +76,6 @@ def timed(
         for seed, leaf in enumerate(traced.leaves)
     ]
     args, kwargs = jax.tree_util.tree_unflatten(traced.in_tree, leaves)
-    programs = dict(_programs(written, [e for e in entries if e.module != traced.module], call))
+    found = [e for e in entries if e.module != traced.module]
+    programs = {AS_WRITTEN: (call(None), written), **{e.label: (call(e.module), e.predicted) for e in found}}
     return fastest({label: (lambda f=f: f(*args, **kwargs), predicted) for label, (f, predicted) in programs.items()})
-
-
-def _programs(
-    written: float, entries: list[Entry], call: Callable[[Module | None], Any]
-) -> Iterator[tuple[str, tuple[Any, float]]]:
-    yield AS_WRITTEN, (call(None), written)
-    for e in entries:
-        yield e.label, (call(e.module), e.predicted)

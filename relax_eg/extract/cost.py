@@ -173,7 +173,7 @@ class WholeCost:
         # With a plain matrix on the right all leading axes are rows; with batches on both sides the last is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
-        share = _share((rows, columns, a[-1]), self.profile.matmul_half)
+        share = share_of_peak((rows, columns, a[-1]), self.profile.matmul_half)
         seconds = max(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
         if site.op == "linear":
             seconds *= self.profile.linear_factor(rows, self._at(bytes_of(site.operands[1])))
@@ -191,9 +191,9 @@ class WholeCost:
         out, *window = (self._at(d) for d in site.shape(1))
         rate, columns, depth = p.rate(site.dtype(0)), out // groups, math.prod(window)
         if groups == 1:
-            rate *= _share((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
+            rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
         else:
-            rate *= _share((columns, depth), p.group_half) * p.group_share
+            rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
         return max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
@@ -205,7 +205,7 @@ class WholeCost:
         return int(d.evaluate({**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding))
 
 
-def _share(sizes: Sequence[int], halves: Sequence[float]) -> float:
+def share_of_peak(sizes: Sequence[int], halves: Sequence[float]) -> float:
     """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
     return max(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
 

@@ -122,10 +122,6 @@ class MeasuredRow:
     high: float
     chosen: bool = False
 
-    @property
-    def figures(self) -> tuple[float, float, float, float, float]:
-        return self.predicted, self.seconds, self.speedup, self.low, self.high
-
     def __str__(self) -> str:
         ratio = f"{self.speedup:.2f} ({self.low:.2f} to {self.high:.2f})"
         return f"{self.label} {_time(self.seconds)}, {ratio}" + (", chosen" if self.chosen else "")

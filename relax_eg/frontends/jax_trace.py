@@ -18,7 +18,7 @@ from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax_control import Functions
 from relax_eg.frontends.jax_walk import Walk, annotation_of, constant
 from relax_eg.frontends.sources import is_raised_by_jax
-from relax_eg.frontends.specs import Arguments, Leaf, read_arguments
+from relax_eg.frontends.specs import Arguments, OfArguments, read_arguments
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.frontends.trace_errors import cause, checked_output, trace_error
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
@@ -28,7 +28,7 @@ from relax_eg.shapes import Scope
 
 
 @dataclass(frozen=True)
-class Traced:
+class Traced(OfArguments):
     """A traced function.
 
     `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
@@ -90,25 +90,6 @@ class Traced:
     def fingerprint(self) -> Fingerprint:
         """The exact content of the jaxpr. NoContentError where there is something in it that does not show its own."""
         return Fingerprint(self.jaxpr)
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        return self.arguments.leaves
-
-    @property
-    def in_tree(self) -> Any:
-        """The structure of `(args, kwargs)`."""
-        return self.arguments.tree
-
-    @property
-    def arg_names(self) -> tuple[str, ...]:
-        """Names of the arguments of `fn` that have arrays in them."""
-        return self.arguments.names
-
-    @property
-    def leaf_names(self) -> tuple[str, ...]:
-        """The parameters' paths as the user would write them."""
-        return tuple(leaf.path for leaf in self.leaves)
 
     @property
     def effectful(self) -> bool:

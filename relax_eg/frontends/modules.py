@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from relax_eg.errors import SpecError
-from relax_eg.frontends.specs import Arguments, Leaf, need_sizes, read_arguments
+from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
@@ -45,7 +45,7 @@ from relax_eg.shapes import Scope
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(OfArguments):
     """A module that was written, or traced before, in the place of a traced function (`jax_trace.Traced`).
 
     `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program.
@@ -91,22 +91,6 @@ class Written:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(self.module)
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        return self.arguments.leaves
-
-    @property
-    def in_tree(self) -> Any:
-        return self.arguments.tree
-
-    @property
-    def arg_names(self) -> tuple[str, ...]:
-        return self.arguments.names
-
-    @property
-    def leaf_names(self) -> tuple[str, ...]:
-        return tuple(leaf.path for leaf in self.leaves)
 
     @property
     def effectful(self) -> bool:

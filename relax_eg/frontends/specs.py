@@ -69,6 +69,31 @@ class Arguments:
         return _normalise(self.signature, args, kwargs)
 
 
+class OfArguments:
+    """What a program knows by its `arguments`."""
+
+    arguments: Arguments
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        return self.arguments.leaves
+
+    @property
+    def in_tree(self) -> Any:
+        """The structure of `(args, kwargs)`."""
+        return self.arguments.tree
+
+    @property
+    def arg_names(self) -> tuple[str, ...]:
+        """Names of the arguments of `fn` that have arrays in them."""
+        return self.arguments.names
+
+    @property
+    def leaf_names(self) -> tuple[str, ...]:
+        """The parameters' paths as the user would write them."""
+        return tuple(leaf.path for leaf in self.leaves)
+
+
 def read_arguments(
     fn: Callable[..., Any],
     name: str,

@@ -171,6 +171,16 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
     return tuple(found)
 
 
+def paired_dims(a: Annotation, b: Annotation) -> Iterator[tuple[Dim, Dim]]:
+    """Sizes of two annotations that stand in the same place, as of a parameter and its argument, of a value and what is
+    asserted of it. Parts of different kinds have none in common."""
+    if isinstance(a, Tuple) and isinstance(b, Tuple):
+        for x, y in zip(a.fields, b.fields, strict=False):
+            yield from paired_dims(x, y)
+    elif isinstance(a, (Tensor, Shape)) and type(b) is type(a):
+        yield from zip(dims_of(a), dims_of(b), strict=False)
+
+
 def with_sizes(annotation: Annotation, env: Mapping[Dim, Dim]) -> Annotation:
     """`annotation` with whole sizes replaced by others; those not in `env` stay."""
     if isinstance(annotation, Tensor) and annotation.shape is not None:

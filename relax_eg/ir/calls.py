@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of, paired_dims, substitute
 from relax_eg.ir.expr import CALL, FUNCTION, TUPLE, TUPLE_GET, VAR, Expr, node, postorder, tuple_get
 from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
@@ -58,7 +58,7 @@ def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict
     """The size variables of a signature as the caller's sizes, as far as its arguments determine them: by an axis that
     is the variable, or one that is linear in it."""
     sizes: dict[str, Dim] = {}
-    axes = [pair for p, a in zip(params, args, strict=False) for pair in _axes(p, a)]
+    axes = [pair for p, a in zip(params, args, strict=False) for pair in paired_dims(p, a)]
     for wanted, given in axes:
         if str(wanted) in wanted.variables:
             sizes.setdefault(str(wanted), given)
@@ -72,15 +72,6 @@ def call_sizes(params: Iterable[Annotation], args: Iterable[Annotation]) -> dict
                 if value is not None:
                     sizes[v], found = value, True
     return sizes
-
-
-def _axes(param: Annotation, arg: Annotation) -> Iterator[tuple[Dim, Dim]]:
-    """Sizes of a parameter and of an argument, in pairs."""
-    if isinstance(param, Tuple) and isinstance(arg, Tuple):
-        for p, a in zip(param.fields, arg.fields, strict=False):
-            yield from _axes(p, a)
-    elif isinstance(param, (Tensor, Shape)) and type(arg) is type(param):
-        yield from zip(dims_of(param), dims_of(arg), strict=False)
 
 
 def _solved(wanted: Dim, v: str, given: Dim, sizes: dict[str, Dim]) -> Dim | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from relax_eg.errors import BoundsError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
+from relax_eg.ir.annotations import Annotation, Tensor, paired_dims
 from relax_eg.ir.calls import call_sizes, callees_first
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, MATCH_CAST, SHARD_MAP, WHILE, Expr
@@ -128,7 +128,7 @@ def _by_block(f: Function, scope: Scope, must: bool) -> list[Scope]:
             f"{wanted} == {given}"
             for b in block.bindings
             if b.value.op == MATCH_CAST
-            for given, wanted in _asserted(b.value.args[0].annotation, b.value.annotation)
+            for given, wanted in paired_dims(b.value.args[0].annotation, b.value.annotation)
             if given != wanted
         ]
         if facts:
@@ -141,12 +141,3 @@ def _by_block(f: Function, scope: Scope, must: bool) -> list[Scope]:
             else:
                 scope = child
     return found
-
-
-def _asserted(given: Annotation, wanted: Annotation) -> Iterator[tuple[Dim, Dim]]:
-    """Sizes of a value, and what a `match_cast` says they are."""
-    if isinstance(given, Tuple) and isinstance(wanted, Tuple):
-        for g, w in zip(given.fields, wanted.fields, strict=False):
-            yield from _asserted(g, w)
-    elif isinstance(given, (Tensor, Shape)) and type(wanted) is type(given):
-        yield from zip(dims_of(given), dims_of(wanted), strict=False)

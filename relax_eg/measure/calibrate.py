@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from relax_eg.extract.cost import share_of_peak
 from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.profile import Profile
-from relax_eg.measure.timing import least
+from relax_eg.measure.timing import cores, least
 
 SECONDS = 0.15  # of samples for one figure
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -66,7 +66,7 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     p = replace(p, **_convolutions(bench, p, key))
     p = replace(p, scalar_rate=_slow_loops(bench, p, key))
     today = datetime.date.today().isoformat()
-    kind = f"{device.device_kind}, {_cores()} cores" if device.platform == "cpu" else device.device_kind
+    kind = f"{device.device_kind}, {cores()} cores" if device.platform == "cpu" else device.device_kind
     return replace(
         p,
         name=name or device.platform,
@@ -82,10 +82,6 @@ def _start(device: Any) -> Profile:
         return CPU
     kind = device.device_kind.lower().replace(" ", "")
     return next((p for n, p in PROFILES.items() if n.replace("rtx", "") in kind and n != "cpu"), PROFILES["a100"])
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _slope(bench: Bench, what: str, make: Callable[[int], Callable[[Any], Any]], counts: tuple[int, int]) -> float:
@@ -161,7 +157,7 @@ def _matmuls(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
         found.append(((m, n, k), max(seconds - p.dispatch, 1e-9)))
 
     def predicted(q: Profile, m: int, n: int, k: int) -> float:
-        share = math.prod(x / (x + half) for x, half in zip((m, n, k), q.matmul_half, strict=True))
+        share = share_of_peak((m, n, k), q.matmul_half)
         flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
         return q.kernel(max(flops / (q.rate("float32") * share), q.move(moved)))
 
@@ -245,7 +241,7 @@ def _convolutions(bench: Bench, p: Profile, key: Any) -> dict[str, float]:
         x, w = _normal(key, (1, channels, size, size)), _normal(key, (channels, channels, 3, 3))
         seconds = bench.time(f"convolution {channels}x{size}x{size}", _conv, x, w) - p.dispatch
         rows, depth = size * size, 9 * channels
-        share = math.prod(a / (a + h) for a, h in zip((rows, channels, depth), p.matmul_half, strict=True))
+        share = share_of_peak((rows, channels, depth), p.matmul_half)
         ratios.append(max(seconds, 1e-9) * p.rate("float32") * share / (2.0 * rows * channels * depth))
     channels, size = 128, 28
     x, w = _normal(key, (1, channels, size, size)), _normal(key, (channels, 1, 3, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ def fastest(programs: Mapping[str, tuple[Callable[[], Any], float]]) -> tuple[Me
         rows.append(MeasuredRow(label, predicted, median, float(np.median(ratios)), ratios[low], ratios[high]))
     best = min(rows, key=lambda r: r.seconds)
     chosen = best.label if best.low > 1.0 else first
-    return tuple(MeasuredRow(r.label, *r.figures, chosen=r.label == chosen) for r in rows)
+    return tuple(replace(r, chosen=r.label == chosen) for r in rows)
 
 
 def _interval(count: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ do at best is the least of many samples, since what others do only adds to them.
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -47,6 +48,11 @@ def least(call: Call, seconds: float) -> float:
     while time.perf_counter() < end:
         found = min(found, _sample(call, repeats))
     return found
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _sample(call: Call, repeats: int) -> float:

@@ -58,6 +58,14 @@ def accumulates(dtype: str, out: str) -> bool:
     return kind(out) in {"b": "iufc", "i": "if", "u": "uif", "f": "f", "c": "c"}[kind(dtype)]
 
 
+def accumulator(site: Site, dtype: str) -> str:
+    """The dtype of the result: attribute `out_dtype`, which products of `dtype` must accumulate in, or `dtype`."""
+    out = site["out_dtype"]
+    if out is not None and not accumulates(dtype, out):
+        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
+    return out or dtype
+
+
 def need_precision(site: Site, algorithms: Sequence[str] = ()) -> None:
     """Attribute `precision`: None, one of `PRECISIONS` or a pair of them, or one of `algorithms`."""
     asked = site["precision"]
@@ -131,10 +139,7 @@ def _ragged(site: Site) -> Annotation:
         raise site.error(f"ranks {len(x)}, {len(w)} and {len(groups)}; 2, 3 and 1 are needed")
     need_equal(site, x[1], w[1], "axis 1 of operand 0 meets axis 1 of operand 1")
     need_equal(site, w[0], groups[0], "the matrices, and the sizes of groups")
-    out = site["out_dtype"]
-    if out is not None and not accumulates(dtype, out):
-        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
-    return Tensor((x[0], w[2]), out or dtype)
+    return Tensor((x[0], w[2]), accumulator(site, dtype))
 
 
 def _ends(sizes: Buffer) -> Stage:
@@ -177,10 +182,7 @@ def _ragged_outer(site: Site) -> Annotation:
     if (len(x), len(y), len(groups)) != (2, 2, 1):
         raise site.error(f"ranks {len(x)}, {len(y)} and {len(groups)}; 2, 2 and 1 are needed")
     need_equal(site, x[0], y[0], "axis 0 of operand 0 meets axis 0 of operand 1")
-    out = site["out_dtype"]
-    if out is not None and not accumulates(dtype, out):
-        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
-    return Tensor((groups[0], x[1], y[1]), out or dtype)
+    return Tensor((groups[0], x[1], y[1]), accumulator(site, dtype))
 
 
 def _ragged_outer_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:

@@ -14,7 +14,7 @@ import numpy as np
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
 from relax_eg.ops.coarse import is_unknown
-from relax_eg.ops.contraction import accumulates, need_precision
+from relax_eg.ops.contraction import accumulator, need_precision
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
     ONE,
@@ -156,10 +156,7 @@ def _conv(site: Site) -> Annotation:
     dtype = need_same_dtype(site, (0, 1))
     need_kind(site, "iufcn")
     need_precision(site)
-    out = site["out_dtype"]
-    if out is not None and not accumulates(dtype, out):
-        raise site.error(f"out_dtype {out!r}; a dtype of the same kind, not narrower, is needed")
-    return Tensor(_conv_shape(site), out or dtype)
+    return Tensor(_conv_shape(site), accumulator(site, dtype))
 
 
 def _conv_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
