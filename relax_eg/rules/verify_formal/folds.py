@@ -116,6 +116,8 @@ class Folds:
             return False
         if all(self.same(x, y, extra) for x, y in zip(a.args, b.args, strict=True)):
             return True
+        if _is_square(a) and _is_square(b) and (turned := _turned_difference(a.args[0])) is not None:
+            return self.same(turned, b.args[0], extra)
         return a.fn in _COMMUTE and self.same(a.args[0], b.args[1], extra) and self.same(a.args[1], b.args[0], extra)
 
     def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
@@ -297,6 +299,11 @@ def _is_minus_zero(s: Scalar) -> bool:
 
 def _negated(s: Scalar) -> Scalar | None:
     return s.args[0] if isinstance(s, Apply) and s.fn == "negative" else None
+
+
+def _turned_difference(s: Scalar) -> Scalar | None:
+    """y - x of x - y: its negative, but for the sign of a zero, and so of the same square."""
+    return Apply("subtract", (s.args[1], s.args[0])) if isinstance(s, Apply) and s.fn == "subtract" else None
 
 
 def _is_square(s: Scalar) -> bool:
