@@ -28,6 +28,7 @@ from relax_eg.rules.verify_formal import prove_rule
 
 COUNT = int(os.environ.get("RELAX_EG_MUTANTS", "2000"))
 
+
 def without_conditions(rule: Rule) -> Iterator[Rule]:
     """`rule` without one of its conditions."""
     for i, condition in enumerate(rule.when):
@@ -50,7 +51,10 @@ def change(rule: Rule, mutated: Rule) -> Rule:
 
 def equal(rule: Rule) -> bool:
     """Whether the sides are proved equal over the reals, and equally defined, however accurate."""
-    return rule.numerics != "exact" and prove_rule(dataclasses.replace(rule, numerics="approximate", _instances={})).status == "proved"
+    return (
+        rule.numerics != "exact"
+        and prove_rule(dataclasses.replace(rule, numerics="approximate", _instances={})).status == "proved"
+    )
 
 
 def chosen() -> list[tuple[Rule, Rule]]:
