@@ -12,7 +12,7 @@ from benchmarks.corpus.program import program
 PROJECTIONS = {"q": "64 64", "k": "64 64", "v": "64 64", "o": "64 64"}
 
 
-@program("b h s d", "b h t d", "b h t d")
+@program("b h s 64", "b h t 64", "b h t d")
 def attention(q, k, v):
     """Scaled dot-product attention."""
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
@@ -74,7 +74,7 @@ def linear_attention(q, k, v):
     return (scores @ v) / scores.sum(axis=-1, keepdims=True)
 
 
-@program("s d", "t d", "t e")
+@program("s 64", "t 64", "t e")
 def single_head_linear_attention(q, k, v):
     """Attention without softmax for one head."""
     return (q * q.shape[-1] ** -0.5) @ k.T @ v

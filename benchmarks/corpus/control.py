@@ -52,7 +52,7 @@ def linear_rollout(u, a, x0):
     return jax.lax.scan(step, x0, u)[1]
 
 
-@program("n n", "n n", "n k", "k k", facts={"q": "symmetric"})
+@program("n n", "n n", "n k", "k k", facts={"p": "symmetric", "r": "positive definite"})
 def lqr_riccati(a, p, b, r):
     """One step of the Riccati recursion."""
     gain = jnp.linalg.solve(r + b.T @ p @ b, b.T @ p @ a)

@@ -68,7 +68,7 @@ def discounted_returns(rewards):
     return jax.lax.scan(step, jnp.zeros(rewards.shape[1]), rewards, reverse=True)[1]
 
 
-@program("n k")
+@program("n 32")
 def top_k_mass(p):
     """The mass of the four largest probabilities."""
     return jax.lax.top_k(p, 4)[0].sum(axis=-1)

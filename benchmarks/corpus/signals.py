@@ -92,7 +92,7 @@ def peak_after_gain(x, gain):
     return jnp.max(x * gain), -jnp.max(-x), -jnp.min(-x)
 
 
-@program("n", "m")
+@program("256", "9")
 def fir_filter(x, taps):
     """A filter by direct convolution."""
     return jnp.convolve(x, taps, mode="same")

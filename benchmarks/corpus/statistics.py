@@ -95,7 +95,7 @@ def log_odds_product(a, b):
     return jnp.log(a) + jnp.log(b)
 
 
-@program("n", facts={"x": "sorted finite"})
+@program("101", facts={"x": "sorted finite"})
 def order_statistics(x):
     """Range and median of a sample that was sorted."""
     return jnp.max(x) - jnp.min(x), jnp.sort(x)[x.shape[0] // 2]
