@@ -9,6 +9,7 @@ from benchmarks.corpus import (
     attention,
     control,
     convolutions,
+    exported,
     graphs,
     images,
     integers,
@@ -28,6 +29,7 @@ from benchmarks.corpus.program import Program, programs
 SUBJECTS = (
     attention, norms, losses, convolutions, statistics, kernels, graphs, signals, control, algebra, recommenders,
     probabilistic, optimisers, integers, images, masks, ranking,
+    exported,
 )  # fmt: skip
 CORPUS: dict[str, Program] = programs()
 

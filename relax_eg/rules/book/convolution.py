@@ -231,7 +231,7 @@ def pad_into_conv(
 @_rule("x: n 1 h w", sizes="p q", when=("p >= 1", "q >= 1"), tags=("conv", "pool"), check=False)
 def conv_by_ones_is_window_sum(x: Any, p: Any, q: Any) -> Any:
     """x * ones = the sums of x over windows: an average pool without its division"""
-    return op.conv(x, op.full((1, 1, p, q), 1.0, x.dtype)), op.reduce_window(x, "sum", (1, 1, p, q))
+    return op.conv(x, op.broadcast_to(op.ones((), x.dtype), (1, 1, p, q))), op.reduce_window(x, "sum", (1, 1, p, q))
 
 
 @_rule(
