@@ -46,10 +46,26 @@ module(
             b = R.permute_dims(a, axes=(0, 1))
             c = R.broadcast_to(b, shape=("n", "m"))
             d = R.pad(c, R.const(0.0, "float32"), low=(0, 0), high=(0, 0), interior=(0, 0))
-            e = R.exp(d)
+            e = R.exp(R.where(R.isnan(d), R.const(0.0, "float32"), d))
             R.output(e)
         return e
     """,
+    facts={"x": "finite"},
+)
+module(
+    "exported_triangles",
+    "A triangular product, whose triangles an exporter takes by the operator Trilu",
+    """
+    @R.function
+    def main(l: R.Tensor(("n", "n"), "float32"), u: R.Tensor(("n", "n"), "float32")):
+        with R.dataflow():
+            a = R.tril(l, k=0)
+            b = R.triu(u, k=0)
+            c = R.matmul(a, b)
+            R.output(c)
+        return c
+    """,
+    facts={"l": "lower triangular", "u": "upper triangular"},
 )
 module(
     "exported_split",
@@ -64,5 +80,18 @@ module(
             b = R.tanh(parts[1])
             R.output(a, b)
         return (a, b)
+    """,
+)
+module(
+    "exported_positions",
+    "Learned positions as exporters write them: rows of a table, taken in their order",
+    """
+    @R.function
+    def main(table: R.Tensor(("s + r", 64), "float32"), x: R.Tensor(("s", 64), "float32")):
+        with R.dataflow():
+            i = R.iota(shape=("s",), axis=0, dtype="int32")
+            y = R.add(x, R.take(table, i, axis=0, mode="clip"))
+            R.output(y)
+        return y
     """,
 )

@@ -75,7 +75,7 @@ def rows_by_index(i, table):
     return table[i]
 
 
-@program("n d")
-def first_rows_by_arange(x):
-    """The first rows of a matrix, by an index that counts up."""
-    return jnp.take(x, jnp.arange(x.shape[0]), axis=0)
+@program("1024 64", "b s 64", bounds={"s": (1, 1024)})
+def learned_positions(table, x):
+    """Learned positions added to embeddings, looked up by an index that counts up (GPT-2)."""
+    return x + table[jnp.arange(x.shape[1])]
