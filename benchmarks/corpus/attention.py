@@ -7,6 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from benchmarks import scale
 from benchmarks.corpus.program import program
 
 PROJECTIONS = {"q": "64 64", "k": "64 64", "v": "64 64", "o": "64 64"}
@@ -177,3 +178,9 @@ def merged_heads(x, w):
     b, s, width = x.shape
     y = x.reshape(b, s, 4, width // 4)
     return y.reshape(b, s, width).reshape(b * s, width) @ w
+
+
+@program(scale.decoder_specs(4), "b s @ int32", weights=("params",), at={"b": 8, "s": 64})
+def four_layer_decoder(params, ids):
+    """The next token's logits from a Llama-shaped decoder of four layers."""
+    return scale.decoder(params, ids)

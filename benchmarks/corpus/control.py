@@ -106,3 +106,20 @@ def pid_error(reference, measured):
     integral = jnp.cumsum(error, axis=0)
     derivative = jnp.diff(error, axis=0)
     return error + 0.1 * integral, derivative
+
+
+@program("t b 64", "128 128", "64 128", at={"t": 100, "b": 4})
+def elman_network(x, w, u):
+    """A recurrent network (Elman, 1990), its input projected step by step."""
+
+    def step(h, row):
+        h = jnp.tanh(h @ w + row @ u)
+        return h, h
+
+    return jax.lax.scan(step, jnp.zeros((x.shape[1], w.shape[0])), x)
+
+
+@program("n 256", "n 256", "256 256", at={"n": 512})
+def antisymmetric_rnn_step(h, x, w):
+    """A step of an antisymmetric recurrent network (Chang et al., 2019): h (W - W') is not taken together."""
+    return h + 0.1 * jnp.tanh(h @ w + x - h @ w.T)
