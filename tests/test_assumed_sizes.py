@@ -68,6 +68,7 @@ def test_rules_rest_on_it_and_calls_are_checked() -> None:
 
 def test_operators_rest_on_it_where_their_sizes_do() -> None:
     """JAX writes h - 4 for what is max(0, h - 4) where nothing is assumed."""
+
     def blurred(x: Array) -> Array:
         return jax.lax.conv(x, jnp.ones((1, 1, 5, 5)), (1, 1), "VALID")
 

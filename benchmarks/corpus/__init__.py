@@ -10,6 +10,7 @@ from benchmarks.corpus import (
     control,
     convolutions,
     exported,
+    formulas,
     graphs,
     images,
     integers,
@@ -29,7 +30,7 @@ from benchmarks.corpus.program import Program, programs
 SUBJECTS = (
     attention, norms, losses, convolutions, statistics, kernels, graphs, signals, control, algebra, recommenders,
     probabilistic, optimisers, integers, images, masks, ranking,
-    exported,
+    formulas, exported,
 )  # fmt: skip
 CORPUS: dict[str, Program] = programs()
 

@@ -59,7 +59,6 @@ def lqr_riccati(a, p, b, r):
     return a.T @ p @ a - a.T @ p @ b @ gain
 
 
-
 @program("n", "n n", "k", "k k")
 def quadratic_cost(x, q, u, r):
     """The cost of a state and an input."""

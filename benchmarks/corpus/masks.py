@@ -48,7 +48,7 @@ def dropout_gain(x, gain, keep):
 @program("n", "n")
 def comparisons(x, y):
     """Comparisons in the other direction, and their denials."""
-    return x > y, x >= y, ~(x == y), ~~(x < y)
+    return x > y, x >= y, ~(x == y), ~(~(x < y))
 
 
 @program("n @ bool", "n @ bool")
@@ -105,24 +105,6 @@ def masked_columns(x, column, fill):
 def fill_values(x, mask, fill):
     """A fill value stretched to the shape of what it fills."""
     return jnp.where(mask, x, jnp.full_like(x, fill)), jnp.where(mask, jnp.full_like(x, fill), x)
-
-
-@program("n d", "n d")
-def gradient_signs(x, y):
-    """Magnitudes of negated and of repeated magnitudes."""
-    return jnp.abs(-x), jnp.abs(jnp.abs(y)), -(-x), x - 0.0
-
-
-@program("n d", "n d", "n d")
-def signs_in_quotients(x, y, z):
-    """Signs and quotients as gradients leave them."""
-    return (-x) / y, x / (-y), -(x - y), x * (1 / y), x / y / z, x / z + y / z
-
-
-@program("n d", "n d", "n d")
-def common_factors(x, y, z):
-    """What has a factor in common, not taken out."""
-    return x * y + x * z, x * y - x * z
 
 
 @program("n d", "")

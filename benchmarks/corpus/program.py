@@ -1,8 +1,8 @@
-"""A corpus program: a JAX function as people write it, the specs of its arguments, and the options it is optimized with.
+"""A corpus program: a JAX function as people write it, the specs of its arguments, and the options of `optimize`.
 
-    @program("n d", "d", facts={"w": "positive"})
-    def weighted(x, w):
-        \"\"\"One line that says what it is.\"\"\"
+@program("n d", "d", facts={"w": "positive"})
+def weighted(x, w):
+    \"\"\"One line that says what it is.\"\"\"
 """
 
 from __future__ import annotations

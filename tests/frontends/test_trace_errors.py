@@ -77,7 +77,11 @@ def power_of_size(x):
         (returns_text, ("n",), ("result[1] is of type str", "accepted: arrays, numbers")),
         (non_array, ("n",), ('jnp.sin("a") + x', "accepted: arrays, numbers")),
         (loops, ("n",), ("for _ in range(int(x.sum())):", "accepted: ")),
-        (root_of_size, ("n",), ("must be real number, not a symbolic size", "math.sqrt(x.shape", "jnp.sqrt(x.shape[-1])")),
+        (
+            root_of_size,
+            ("n",),
+            ("must be real number, not a symbolic size", "math.sqrt(x.shape", "jnp.sqrt(x.shape[-1])"),
+        ),
         (power_of_size, ("n",), ("non-integer powers", "x.shape[-1] ** -0.5", "jnp.sqrt(x.shape[-1])")),
         (squeezes, ("n 1",), ("shape polymorphism", "an integer for that size")),
     ],

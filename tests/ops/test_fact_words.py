@@ -11,7 +11,17 @@ import pytest
 
 from relax_eg.errors import OptionError
 from relax_eg.ir import Tensor
-from relax_eg.ops.facts import FACTS, IMPLIED, fact_named, facts_named, facts_of_dtype, holds, impossible, violation, with_implied
+from relax_eg.ops.facts import (
+    FACTS,
+    IMPLIED,
+    fact_named,
+    facts_named,
+    facts_of_dtype,
+    holds,
+    impossible,
+    violation,
+    with_implied,
+)
 
 NAN, INF = float("nan"), float("inf")
 ROTATION = [[0.6, -0.8], [0.8, 0.6]]

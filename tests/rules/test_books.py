@@ -110,8 +110,8 @@ def off_diagonal(x: Expr) -> Expr:
     return op.concat([i, op.multiply(i, 0)], 1)
 
 
-# By hand: where replacing an operator leaves a program that the rule is about as well, where there is nothing to replace,
-# and where something else is more easily mistaken.
+# By hand: where replacing an operator leaves a program that the rule is about as well, where there is nothing to
+# replace, and where something else is more easily mistaken.
 _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "matmul_merge_parallel": ("a: m k, c: m k, w: k n, v: k p", lambda a, c, w, v: (a @ w, c @ v)),
     "matmul_merge_three": ("a: m k, w: k n, v: k p", lambda a, w, v: (a @ w, a @ v)),

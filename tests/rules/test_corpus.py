@@ -28,7 +28,8 @@ def assert_equal(program: Program, best: Any, seed: int) -> None:
     specs = program.specs
     written = program.made_of if isinstance(program.made_of, rx.Module) else rx.trace(program.made_of, *specs)
     names = [str(p.attr("name")) for p in written.main.params]
-    args, sizes = draw(written.main, made.scope, {n: frozenset(f) for n, f in zip(names, made.facts, strict=True)}, seed)
+    facts = {n: frozenset(f) for n, f in zip(names, made.facts, strict=True)}
+    args, sizes = draw(written.main, made.scope, facts, seed)
     expected = evaluate(written, args, sizes=sizes, libraries=stand_in)
     assert not compared(expected, evaluate(best.module, args, sizes=sizes, libraries=stand_in), numerics)
     if made.kept:

@@ -178,7 +178,7 @@ def diagonal_of_product(a: Any, b: Any) -> Any:
 
 @_rule("x: n n", tags=("diagonal",), check=False)
 def diagonal_gathered(x: Any) -> Any:
-    """diag(X) = rowsum(X * I), as jax.numpy.diagonal gathers it: the diagonal of a product need not be the whole of it"""
+    """diag(X) = rowsum(X * I), as jax.numpy.diagonal gathers it: not all of a product need be computed for it"""
     n = x.shape[0]
     i = op.expand_dims(op.iota((n,), dtype="int32"), 1)
     return diagonal(x, op.concat([i, i], 1)), op.sum(op.where(eye_mask(n), x, 0.0), 1)
