@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.driver import pays, traced_program
+from relax_eg.driver import traced_program
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
@@ -18,6 +18,7 @@ from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops import TABLE, site_of
 from relax_eg.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
+from relax_eg.prices import pays, prices
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
@@ -92,7 +93,7 @@ def why_not(
     units = Units(traced.module, options, record=True)
     held = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     candidate = units.run(held)
-    gained = pays(traced.module, candidate, held, options)
+    gained = pays([prices(traced.module, candidate, held, b, options) for b in options.bindings])
     return _Answer(found, units, candidate, gained, named).answer()
 
 
