@@ -46,7 +46,7 @@ def optimize(
     program: Callable[..., Any] | Module,
     *specs: Any,
     rules: RuleSet | None = None,
-    target: str | Profile = "cpu",
+    target: str | Profile | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
     assume: str | Sequence[str] = (),
@@ -64,7 +64,7 @@ def optimize(
 
     `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
     module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`).
-    `target`: a device profile or its name. `at`: the sizes to be best at, one binding of the size variables or
+    `target`: a device profile or its name (default: that of the device JAX runs on). `at`: the sizes to be best at, one binding of the size variables or
     several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
     outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <=
     4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the calls, by name

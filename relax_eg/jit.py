@@ -140,7 +140,7 @@ def jit(
     *,
     dims: Sequence[Any] | None = None,
     rules: RuleSet | None = None,
-    target: str | Profile = "cpu",
+    target: str | Profile | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
     assume: str | Sequence[str] = (),
@@ -170,5 +170,6 @@ def jit(
             cache=cache,
             **jit_options,
         )
+    # What is traced inside `jax.jit` is compiled by it: other ways to compile are not ours to choose.
     options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics}
     return Jitted(fn, dims, {**options, "budget": budget, "cache": cache}, jit_options)

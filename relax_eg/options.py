@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import jax
+
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
-from relax_eg.extract.devices import profile
+from relax_eg.extract.devices import nearest, profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
@@ -75,7 +77,7 @@ def check_kinds(
 def read_options(
     traced: Source,
     rules: RuleSet | None,
-    target: str | Profile,
+    target: str | Profile | None,
     at: Sizes | Sequence[Sizes] | None,
     bounds: Bounds | None,
     weights: Sequence[str | int],
@@ -121,7 +123,7 @@ def read_options(
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
         _trusted(chosen.allowed(allowed)),
-        profile(target),
+        _here() if target is None else profile(target),
         tuple(bindings),
         assumed,
         scope,
@@ -133,6 +135,14 @@ def read_options(
         sharing,
         measure,
     )
+
+
+def _here() -> Profile:
+    """The profile of the device that JAX runs on when nothing else is said."""
+    device: Any = jax.config.jax_default_device or jax.devices()[0]  # type: ignore[reportAttributeAccessIssue]
+    if isinstance(device, str):
+        device = jax.devices(device)[0]
+    return nearest(device.platform, device.device_kind)
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
 from relax_eg.explain.record import Firing, signature
 from relax_eg.explain.steps import Equation, equation, with_sizes_of
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops import TABLE, site_of
@@ -57,7 +58,7 @@ def why_not(
     program: Callable[..., Any] | Module,
     *specs: Any,
     rules: RuleSet | None = None,
-    target: str = "cpu",
+    target: str | Profile | None = None,
     at: Sizes | None = None,
     bounds: Bounds | None = None,
     assume: str | Sequence[str] = (),

@@ -138,9 +138,9 @@ class WholeCost:
             return NodeCost(flops, moved, 1, p.kernel(self._conv(site, result, flops, moved)))
         if site.op in _DENSE:
             return NodeCost(flops, moved, 1, p.kernel(max(2 * flops / p.rate(site.dtype(0)), p.move(moved))))
-        if site.op == "strided_slice":
-            # Sometimes a part of its reader, sometimes a copy: a kernel's start, and the fused share of the traffic.
-            return NodeCost(flops, moved, 1, p.launch + _FUSED_SHARE * p.move(moved))
+        if site.op == "permute_dims" and p.transpose_rate and site["axes"][-1] != len(site["axes"]) - 1:
+            elements = math.prod(self._at(d) for d in site.shape(0))
+            return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.kernel(p.move(moved)))
         kind = pattern_kind(site)
@@ -222,6 +222,7 @@ def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) 
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
     folded = _folded_transposes(expressions, once)
+    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
@@ -232,8 +233,9 @@ def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) 
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that only matmuls read, as their second operand."""
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e not in once}
+    """Matrix transposes that only matmuls read, at least one, as their second operand."""
+    read = {a for e in expressions for a in e.args}
+    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
     for e in expressions:
         for i, a in enumerate(e.args):
             if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):

@@ -47,7 +47,8 @@ class Profile:
     `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
-    at which it reaches half that; `modes`: other ways to
+    at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves
+    the last axis, read inside another kernel (0: as any elementwise operator); `modes`: other ways to
     compile, which `measure=k` tries; `calibrated`: whether a machine was measured; `measured`: which, and when.
     """
 
@@ -69,6 +70,7 @@ class Profile:
     conv_factor: float = 1.0
     group_share: float = 1.0
     group_half: tuple[float, float] = (8.0, 16.0)
+    transpose_rate: float = 0.0
     scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
     modes: tuple[Mode, ...] = ()
     calibrated: bool = False
