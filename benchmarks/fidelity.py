@@ -102,7 +102,7 @@ def timed(program: Program, at: Mapping[str, int], target: str) -> Row:
     for name in OTHERS:
         other = Search(traced, replace(options, profile=PROFILES[name])).entry()
         entries.append(Entry(f"for {name}", other.units, other.module, other.seconds))
-    distinct = {e.module: e for e in reversed(entries) if e.module != traced.module}
+    distinct = {e.module: e for e in reversed(entries) if e.module != traced.module or search.weights}
     candidates = [Candidate(None, AS_USUAL), *(Candidate(e, AS_USUAL) for e in reversed(distinct.values()))]
     args, _ = arguments(traced, options, options.bindings[0])
     calls: dict[str, Any] = {}
@@ -132,14 +132,17 @@ def timed(program: Program, at: Mapping[str, int], target: str) -> Row:
 def repriced(row: Row, target: str) -> Row:
     """What is on file with the prices of today's cost model."""
     import relax_eg as rx
+    from relax_eg.extract.cost import WholeCost
     from relax_eg.extract.devices import profile
-    from relax_eg.prices import price
+    from relax_eg.extract.report import price_program
+    from relax_eg.ir.partition import static_expressions
 
-    p = profile(target)
-    new = [
-        replace(t, predicted=p.dispatch + price(rx.parse(t.text), p, row.at, set(row.weights) if i else None).seconds)
-        for i, t in enumerate(row.timed)
-    ]
+    p, new = profile(target), list[Timed]()
+    for i, t in enumerate(row.timed):
+        module = rx.parse(t.text)
+        once = static_expressions(module.main, set(row.weights)) if i else None
+        cost = price_program(module.main, WholeCost(p, row.at, {f.name: f for f in module}), once)
+        new.append(replace(t, predicted=p.dispatch + cost.seconds))
     return replace(row, timed=tuple(new))
 
 

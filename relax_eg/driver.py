@@ -23,6 +23,7 @@ from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.explaining import explained
+from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import CostReport, Opaque, RuleRow, RunnerUp
 from relax_eg.frontends import Source
@@ -58,25 +59,27 @@ def optimize(
     sharing: Literal["on", "off"] = "on",
     cache: bool = True,
     measure: int = 0,
+    cost: CostModel | None = None,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
     `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
     module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`).
-    `target`: a device profile or its name (default: that of the device JAX runs on). `at`: the sizes to be best at, one binding of the size variables or
-    several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
-    outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <=
-    4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the calls, by name
-    or position: what depends on them alone is computed once. `numerics`: the loosest class of rules allowed. `facts`:
-    what is known of the values of arguments, by name or position, or of single arrays in them: `{"S": "positive
-    definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it. `budget`:
-    limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
-    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
-    `cache`: whether what an earlier search found for this very program and these options is taken from disk
-    (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
-    as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
-    the nearest of `at`. With 0, price decides.
+    `target`: a device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one
+    binding of the size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes
+    may ever be, inclusive; outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s %
+    8 == 0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of
+    the calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of
+    rules allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in
+    them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may
+    rely on it. `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the
+    search goes on. `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and
+    optimized once. `cache`: whether what an earlier search found for this very program and these options is taken
+    from disk (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments,
+    beside the one as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs
+    what was fastest at the nearest of `at`. With 0, price decides. `cost`: a cost model in place of the profile's
+    (`docs/devices.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -86,7 +89,7 @@ def optimize(
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost
     )
     started = time.perf_counter()
     with _collector_paused():
@@ -254,9 +257,9 @@ def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = F
     traced, options = search.traced, search.options
     started = time.perf_counter()
     entry = variant.entry or search.entry()
-    profile, weights = options.profile.in_mode(variant.mode), search.weights
+    inside, weights = search.in_mode(variant.mode), search.weights
     bindings = [binding, *(b for b in options.bindings if b != binding)]
-    found = [(price(traced.module, options.profile, b), price(entry.module, profile, b, weights)) for b in bindings]
+    found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
     kept = variant.entry is None or not (always or pays(found))
     module = traced.module if kept else entry.module
     check_module(module)

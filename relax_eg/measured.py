@@ -3,7 +3,7 @@
 The others are what the search finds when a rule that the best one needs is taken away: programs that differ in what
 matters, each the best of its kind. How XLA is told to compile is one choice with the program: which way a weight is
 read fast depends on it. So each program stands for several variants, one for every mode of the profile, and what is
-timed, at each of the sizes asked for, are those of least price. The decisions are part of what the cache keeps.
+timed, at each of the sizes asked for, are those of least price in each mode. The decisions are kept in the cache.
 """
 
 from __future__ import annotations
@@ -105,10 +105,14 @@ class Search:
 
     def predicted(self, v: Candidate, binding: Sizes) -> float:
         """Seconds of a variant at a binding. As written, what depends on the weights is computed at every call."""
-        profile = self.options.profile.in_mode(v.mode)
+        inside = self.in_mode(v.mode)
         if v.entry is None:
-            return price(self.traced.module, profile, binding).seconds
-        return price(v.entry.module, profile, binding, self.weights).seconds
+            return price(self.traced.module, inside, binding).seconds
+        return price(v.entry.module, inside, binding, self.weights).seconds
+
+    def in_mode(self, mode: Mode) -> Options:
+        """The options with the profile of a way of compiling."""
+        return replace(self.options, profile=self.options.profile.in_mode(mode))
 
 
 def check_measurable(traced: Source, options: Options) -> None:
@@ -155,7 +159,8 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     `call(variant)`: what `optimize` returns for it. The arguments are random, and have the facts that were declared.
     """
     options, traced = search.options, search.traced
-    entries = [e for e in search.alternatives(options.measure) if e.module != traced.module]
+    # With weights the very program as written is another one once they are prepared.
+    entries = [e for e in search.alternatives(options.measure) if e.module != traced.module or search.weights]
     modes = (AS_USUAL, *options.profile.modes)
     variants = [Candidate(e, m) for e in (None, *entries) for m in modes]
     written, others = variants[0], variants[1:]
@@ -163,8 +168,10 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     found: list[Decision] = []
     for binding in options.bindings:
         predicted = {v.label: search.predicted(v, binding) for v in variants}
-        # What price alone would choose is among them in any case.
-        best = sorted(others, key=lambda v: (v.label != BY_PRICE, predicted[v.label]))[: options.measure]
+        # What price alone would choose is among them in any case; of each other way to compile what is cheapest in it.
+        others.sort(key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
+        best = [v for v in others if v.mode == AS_USUAL][: options.measure]
+        best += [next(v for v in others if v.mode == m) for m in options.profile.modes]
         args, kwargs = arguments(traced, options, binding)
         for v in (written, *best):
             if v.label not in calls:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import ProgramCost, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
@@ -18,10 +17,10 @@ NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written 
 Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of another
 
 
-def price(module: Module, profile: Profile, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
-    """A program at a binding. `weights`: parameters known ahead of the calls: what depends on them alone is computed
-    once, and costs nothing; None: all of it at every call."""
-    model = WholeCost(profile, binding, {f.name: f for f in module})
+def price(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
+    """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
+    the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
+    model = WholeCost(options.profile, binding, {f.name: f for f in module}, options.cost)
     if weights is None:
         return price_program(module.main, model)
     cut = split(module.main, weights).prepare.result.args if weights else ()
@@ -32,7 +31,7 @@ def price(module: Module, profile: Profile, binding: Sizes, weights: set[str] | 
 def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:
     """The program as written and the candidate at a binding. As written, what depends on the weights alone is computed
     at every call; the candidate computes it once."""
-    return price(written, options.profile, binding), price(candidate, options.profile, binding, weights)
+    return price(written, options, binding), price(candidate, options, binding, weights)
 
 
 def pays(found: Sequence[Prices]) -> bool:

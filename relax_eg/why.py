@@ -192,7 +192,7 @@ class _Answer:
 
     def _prices(self, e: Equation) -> tuple[float, float]:
         """Seconds of what a use of a rule takes away and adds, at the first sizes asked for."""
-        model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions)
+        model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions, self.options.cost)
         operands = set(e.operands)
         sides: list[float] = []
         for k in (0, 1):

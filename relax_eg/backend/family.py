@@ -1,7 +1,7 @@
 """The programs that one function was optimized to, and which serves a call: the one chosen for the nearest sizes.
 
 A variant is a program with the options XLA compiles it with. Where there is more than one, a call goes to the variant
-that was chosen at the binding nearest to its own sizes: the sum over the sizes of how far their logarithms are apart.
+that was chosen at the binding nearest to its own sizes: by the product over the sizes of how many times they differ.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def nearest(places: Sequence[tuple[int, Mapping[str, int]]], sizes: Mapping[str,
     """Of (index, binding) pairs the index with the binding nearest to `sizes`; the first of equals."""
 
     def distance(binding: Mapping[str, int]) -> float:
-        return sum(abs(math.log(max(n, 1)) - math.log(max(sizes.get(v, n), 1))) for v, n in binding.items())
+        pairs = [(max(n, 1), max(sizes.get(v, n), 1)) for v, n in binding.items()]
+        return math.prod(max(a, b) / min(a, b) for a, b in pairs)
 
     return min(places, key=lambda place: distance(place[1]))[0]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
 
-# XLA's newer kernels for matmuls and reductions on CPUs left out. A weight that is stored output axis first is slow then.
+# Without XLA's newer kernels for matmuls on CPUs: a weight that is stored output axis first is slow then.
 WITHOUT_YNN = Mode(
     "ynn off",
     {"xla_cpu_experimental_ynn_fusion_type": ""},

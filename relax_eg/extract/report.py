@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relax_eg.debug import stage
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost import CostModel, WholeCost, priced
+from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import site_of
@@ -377,7 +377,7 @@ def _time(seconds: float) -> str:
 
 @stage("price")
 def price_program(
-    function: Function, model: CostModel, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
+    function: Function, model: WholeCost, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
 ) -> ProgramCost:
     """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing. `prepared`: how many values
     the weights phase leaves, and their bytes.
@@ -392,12 +392,12 @@ def price_program(
 
 
 def _add_rows(
-    rows: dict[str, list[float]], function: Function, model: CostModel, skip: set[Expr] | None, times: float
+    rows: dict[str, list[float]], function: Function, model: WholeCost, skip: set[Expr] | None, times: float
 ) -> None:
     for e, cost in priced(function, model, skip):
         total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
         inside: dict[str, list[float]] = {}
-        for callee, n, inner in model.trips(site_of(e)) if isinstance(model, WholeCost) else ():
+        for callee, n, inner in model.trips(site_of(e)):
             _add_rows(inside, callee, inner, None, times * n)
         for label, row in inside.items():
             _add_to(rows, label, row)

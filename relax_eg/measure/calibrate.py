@@ -9,6 +9,7 @@ squared logarithms, found by coordinate search. About two minutes in all; XLA co
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +18,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from relax_eg.extract.cost import share_of_peak
-from relax_eg.extract.devices import nearest
 from relax_eg.extract.profile import Mode, Profile
-from relax_eg.measure.timing import cores, typical
+from relax_eg.measure.device import device, here
+from relax_eg.measure.timing import cores, interleaved, typical
 
 SECONDS = 0.15  # of samples for one figure
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -41,11 +43,25 @@ class Bench:
 
     def time(self, what: str, fn: Callable[..., Any], *args: Any) -> float:
         """Seconds of one call of `fn`, compiled with XLA's `options`."""
+        self._tell(what)
+        compiled: Any = jax.jit(fn).lower(*args).compile(compiler_options=dict(self.options) or None)
+        return typical(lambda: compiled(*args), self.seconds)
+
+    def ratio(self, what: str, fn: Callable[..., Any], other: Callable[..., Any], *args: Any) -> float:
+        """How many times longer `fn` takes than `other`: the median over rounds in which they take turns."""
+        self._tell(what)
+        options = dict(self.options) or None
+        calls: dict[str, Any] = {}
+        for name, f in (("fn", fn), ("other", other)):
+            compiled: Any = jax.jit(f).lower(*args).compile(compiler_options=options)
+            calls[name] = functools.partial(compiled, *args)
+        samples = interleaved(calls, 2 * self.seconds)
+        return float(np.median(samples["fn"] / samples["other"]))
+
+    def _tell(self, what: str) -> None:
         if self.progress is not None:
             self.progress(what, self.done, self.total)
         self.done += 1
-        compiled: Any = jax.jit(fn).lower(*args).compile(compiler_options=dict(self.options) or None)
-        return typical(lambda: compiled(*args), self.seconds)
 
 
 def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> Profile:
@@ -53,9 +69,8 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
 
     `seconds`: of samples for each figure; `progress(what, done, of)` is called before each.
     """
-    device = jax.devices()[0]
-    start = _start(device)
-    bench = Bench(progress, _FIGURES + len(start.modes) * (len(_SHAPES) + 20), seconds)
+    on, start = device(), here()
+    bench = Bench(progress, _FIGURES + len(start.modes) * (len(_SHAPES) + 10), seconds)
     key = jax.random.key(0)
     dispatch = bench.time("dispatch", lambda x: x, jnp.zeros(8))
     launch = _slope(bench, "kernel launch", _chain_of_reductions, (4, 36))
@@ -71,19 +86,14 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     p = replace(p, scalar_rate=_slow_loops(bench, p, key))
     p = replace(p, modes=tuple(_in_mode(bench, p, key, m) for m in start.modes))
     today = datetime.date.today().isoformat()
-    kind = f"{device.device_kind}, {cores()} cores" if device.platform == "cpu" else device.device_kind
+    kind = f"{on.device_kind}, {cores()} cores" if on.platform == "cpu" else on.device_kind
     return replace(
         p,
-        name=name or device.platform,
+        name=name or on.platform,
         calibrated=True,
         measured=f"{kind}, {today}, jax {jax.__version__}",
         notes="measured by `relax-eg calibrate`",
     )
-
-
-def _start(device: Any) -> Profile:
-    """A profile to begin the fits from."""
-    return nearest(device.platform, device.device_kind)
 
 
 def _slope(bench: Bench, what: str, make: Callable[[int], Callable[[Any], Any]], counts: tuple[int, int]) -> float:
@@ -147,7 +157,7 @@ _SHAPES = [
     *((n, n, n) for n in (8, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512)),
     (8, 384, 384), (64, 384, 1536), (128, 64, 128), (2048, 2048, 2048),
 ]  # fmt: skip
-_FIGURES = 1 + 2 * 2 + 8 + 1 + 2 + len(_SHAPES) + 1 + len(_FLOATS) + 20 + 4 + 3
+_FIGURES = 1 + 2 * 2 + 8 + 1 + 2 + len(_SHAPES) + 1 + len(_FLOATS) + 10 + 4 + 3
 
 
 def _matmuls(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
@@ -236,13 +246,10 @@ def _layouts(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
     factors: list[tuple[float, float]] = []
     for rows in (2, 4, 8, 16, 24, 32, 48, 64, 128):
         x = _normal(key, (rows, 768))
-        plain = bench.time(f"weight in x out, {rows} rows", jnp.matmul, x, weight)
-        turned = bench.time(f"weight out x in, {rows} rows", _linear, x, weight)
-        factors.append((rows, turned / plain))
+        factors.append((rows, bench.ratio(f"weight out x in, {rows} rows", _linear, jnp.matmul, x, weight)))
     big = _normal(key, (2048, 2048))
     row = _normal(key, (1, 2048))
-    plain, turned = (bench.time("one row", f, row, big) for f in (jnp.matmul, _linear))
-    gain = plain / turned
+    gain = bench.ratio("one row", jnp.matmul, _linear, row, big)
     return {
         "linear_penalty": _steps(factors),
         "gemv_gain": gain if gain > 1.05 else 1.0,
