@@ -65,7 +65,7 @@ def test_every_size_has_the_variant_that_was_fastest_there(monkeypatch: pytest.M
     assert best.compiler_options == best.report.compiler_options == YNN
     assert "compiler options: xla_cpu_experimental_ynn_fusion_type=''" in str(best.report)
     assert CostReport.from_json(best.report.to_json()) == best.report
-    for rows in (1, 4, 16, 17, 64, 129, 300):
+    for rows in (4, 17, 300):
         params, x = arguments(rows)
         expected = adapted(params, x)
         ready = best.prepare(params)
