@@ -89,13 +89,13 @@ class Family:
 
 
 def nearest(places: Sequence[tuple[int, Mapping[str, int]]], sizes: Mapping[str, int]) -> int:
-    """Of (index, binding) pairs the index with the binding nearest to `sizes`; the first of equals."""
+    """Of (index, binding) pairs the index with the binding nearest to `sizes`; of equally near ones the smaller."""
 
     def distance(binding: Mapping[str, int]) -> float:
         pairs = [(max(n, 1), max(sizes.get(v, n), 1)) for v, n in binding.items()]
         return math.prod(max(a, b) / min(a, b) for a, b in pairs)
 
-    return min(places, key=lambda place: distance(place[1]))[0]
+    return min(places, key=lambda place: (distance(place[1]), *place[1].values()))[0]
 
 
 def guards(groups: Sequence[Sequence[Mapping[str, int]]]) -> list[str]:

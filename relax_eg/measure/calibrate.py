@@ -44,13 +44,14 @@ class Bench:
     def time(self, what: str, fn: Callable[..., Any], *args: Any) -> float:
         """Seconds of one call of `fn`, compiled with XLA's `options`."""
         self._tell(what)
-        compiled: Any = jax.jit(fn).lower(*args).compile(compiler_options=dict(self.options) or None)
+        options: Any = dict(self.options) or None
+        compiled: Any = jax.jit(fn).lower(*args).compile(compiler_options=options)
         return typical(lambda: compiled(*args), self.seconds)
 
     def ratio(self, what: str, fn: Callable[..., Any], other: Callable[..., Any], *args: Any) -> float:
         """How many times longer `fn` takes than `other`: the median over rounds in which they take turns."""
         self._tell(what)
-        options = dict(self.options) or None
+        options: Any = dict(self.options) or None
         calls: dict[str, Any] = {}
         for name, f in (("fn", fn), ("other", other)):
             compiled: Any = jax.jit(f).lower(*args).compile(compiler_options=options)
