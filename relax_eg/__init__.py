@@ -5,7 +5,8 @@ from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
 from relax_eg.backend.compare import Check
-from relax_eg.backend.optimized import Optimized, Ready, Variant
+from relax_eg.backend.family import Variant
+from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError

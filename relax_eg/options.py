@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.extract.cost import ASSUMED_SIZE
+from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
 from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
+from relax_eg.measure.device import here
 from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
@@ -44,7 +45,7 @@ class Options:
     progress: Progress | None
     sharing: Literal["on", "off"]
     measure: int = 0
-
+    cost: CostModel | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -75,7 +76,7 @@ def check_kinds(
 def read_options(
     traced: Source,
     rules: RuleSet | None,
-    target: str | Profile,
+    target: str | Profile | None,
     at: Sizes | Sequence[Sizes] | None,
     bounds: Bounds | None,
     weights: Sequence[str | int],
@@ -85,6 +86,7 @@ def read_options(
     progress: Progress | None,
     sharing: Any,
     measure: Any,
+    cost: Any = None,
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
@@ -93,6 +95,8 @@ def read_options(
         raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
         raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
+    if cost is not None and not callable(getattr(cost, "price", None)):
+        raise OptionError(f"cost={cost!r}: a cost model, an object with price(site, result, sizes), is accepted")
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
@@ -121,7 +125,7 @@ def read_options(
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
         _trusted(chosen.allowed(allowed)),
-        profile(target),
+        here() if target is None else profile(target),
         tuple(bindings),
         assumed,
         scope,
@@ -132,6 +136,7 @@ def read_options(
         progress,
         sharing,
         measure,
+        cost,
     )
 
 

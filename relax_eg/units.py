@@ -188,7 +188,8 @@ class Units:
             kept = recording(egraph) if self.record else None
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
-        models = [WholeCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
+        sizes = [self._sizes(block, b) for b in options.bindings]
+        models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         chosen = cheapest(read.graph, read.decode, weights, models)
         selection = chosen.selection
         made: dict[str, int] = {}

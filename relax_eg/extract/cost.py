@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from relax_eg.errors import ExtractionError
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of
 from relax_eg.ir.control import parts
@@ -56,22 +57,31 @@ class NodeCost:
 
 
 class CostModel(Protocol):
-    """Anything with this method can price programs."""
+    """Anything with this method can price operators: `optimize(..., cost=model)`."""
 
-    def price(self, site: Site, result: Annotation) -> NodeCost:
-        """The cost of one use of an operator; `result` annotates its value."""
+    def price(self, site: Site, result: Annotation, sizes: Mapping[str, int]) -> NodeCost:
+        """The cost of one use of an operator at a binding of the size variables; `result` annotates its value.
+
+        Seconds decide, in whatever unit; infinite ones mean that nothing executes it. `relax_eg.ops.counts(site)` has
+        flops and bytes as expressions in the sizes. What a loop, a branch or a call runs is asked for by itself."""
         ...
 
 
 class WholeCost:
-    """The default cost model at one binding of the size variables. Prices are memoised by use.
+    """What a device's profile says of operators, or another cost model, at one binding of the size variables. Prices
+    are memoised by use.
 
-    `functions`: those of the module, by name, which calls and control flow run."""
+    `functions`: those of the module, by name, which calls and control flow run; `cost`: prices the operators."""
 
     def __init__(
-        self, profile: Profile, binding: Mapping[str, int], functions: Mapping[str, Function] | None = None
+        self,
+        profile: Profile,
+        binding: Mapping[str, int],
+        functions: Mapping[str, Function] | None = None,
+        cost: CostModel | None = None,
     ) -> None:
         self.profile = profile
+        self.cost = cost
         self.binding = dict(binding)
         self.functions = functions or {}
         self._memo: dict[tuple[object, ...], NodeCost] = {}
@@ -108,7 +118,7 @@ class WholeCost:
         key = (function.name, tuple(binding.items()))
         model = self._models.get(key)
         if model is None:
-            model = self._models[key] = WholeCost(self.profile, binding, self.functions)
+            model = self._models[key] = WholeCost(self.profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
         return model
 
@@ -123,6 +133,8 @@ class WholeCost:
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in CONTROL or site.op == CALL:
             return self._run(site)
+        if self.cost is not None and (site.op not in CORE or site.op == CALL_DPS_LIBRARY):
+            return checked(site.op, self.cost.price(site, result, self.binding))
         if site.op in CORE:
             return self._opaque(site, result) if site.op == CALL_DPS_LIBRARY else NodeCost()
         if any(not _known(a) for a in (*site.operands, result)):
@@ -138,9 +150,9 @@ class WholeCost:
             return NodeCost(flops, moved, 1, p.kernel(self._conv(site, result, flops, moved)))
         if site.op in _DENSE:
             return NodeCost(flops, moved, 1, p.kernel(max(2 * flops / p.rate(site.dtype(0)), p.move(moved))))
-        if site.op == "strided_slice":
-            # Sometimes a part of its reader, sometimes a copy: a kernel's start, and the fused share of the traffic.
-            return NodeCost(flops, moved, 1, p.launch + _FUSED_SHARE * p.move(moved))
+        if site.op == "permute_dims" and p.transpose_rate and site["axes"][-1] != len(site["axes"]) - 1:
+            elements = math.prod(self._at(d) for d in site.shape(0))
+            return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.kernel(p.move(moved)))
         kind = pattern_kind(site)
@@ -205,6 +217,15 @@ class WholeCost:
         return int(d.evaluate({**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding))
 
 
+def checked(op: str, found: Any) -> NodeCost:
+    """What a cost model gave for an operator. ExtractionError unless that is a NodeCost of seconds >= 0."""
+    if not isinstance(found, NodeCost):
+        raise ExtractionError(f"the cost model gave {found!r} for `{op}`; a NodeCost is accepted")
+    if not found.seconds >= 0:  # a NaN is not
+        raise ExtractionError(f"the cost model gave {found.seconds} seconds for `{op}`; a number >= 0 is accepted")
+    return found
+
+
 def share_of_peak(sizes: Sequence[int], halves: Sequence[float]) -> float:
     """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
     return max(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
@@ -214,14 +235,15 @@ def _known(a: Annotation) -> bool:
     return not isinstance(a, Tensor) or (a.shape is not None and a.dtype is not None)
 
 
-def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
+def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
     """Every node of `function` that does something, with its price; nodes in `skip` are left out.
 
     XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once)
+    folded = _folded_transposes(expressions, once) if model.cost is None else set[Expr]()
+    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
@@ -232,8 +254,9 @@ def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) 
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that only matmuls read, as their second operand."""
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e not in once}
+    """Matrix transposes that only matmuls read, at least one, as their second operand."""
+    read = {a for e in expressions for a in e.args}
+    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
     for e in expressions:
         for i, a in enumerate(e.args):
             if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relax_eg.debug import stage
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost import CostModel, WholeCost, priced
+from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import site_of
@@ -121,6 +121,7 @@ class MeasuredRow:
     low: float
     high: float
     chosen: bool = False
+    at: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __str__(self) -> str:
         ratio = f"{self.speedup:.2f} ({self.low:.2f} to {self.high:.2f})"
@@ -164,7 +165,9 @@ class CostReport:
     of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
     and only `seconds` is of this run. `selected`: how each function's program was chosen, and how near the best of its
     candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
-    `measured`: the programs that `measure=k` timed, the one as written first.
+    `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
+    beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
+    program as written first.
     """
 
     name: str
@@ -190,6 +193,8 @@ class CostReport:
     selected: tuple[SelectedRow, ...] = ()
     runner_up: RunnerUp | None = None
     measured: tuple[MeasuredRow, ...] = ()
+    searched_for: str = ""
+    compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def predicted_gain(self) -> float:
@@ -266,8 +271,13 @@ class CostReport:
         if self.kept_as_written:
             why = "was measured to be faster" if self.measured else "was predicted to be more than 5% faster"
             lines.append(f"kept as written: no program {why}")
-        if self.measured:
-            lines.append("measured: " + "; ".join(map(str, self.measured)))
+        bindings = list({str(r.at): r.at for r in self.measured}.values())
+        for at in bindings:
+            sizes = f" at {', '.join(f'{v}={n}' for v, n in at.items())}" if len(bindings) > 1 else ""
+            lines.append(f"measured{sizes}: " + "; ".join(str(r) for r in self.measured if r.at == at))
+        if self.measured or self.compiler_options:
+            told = ", ".join(f"{k}={v!r}" for k, v in self.compiler_options.items()) or "as usual"
+            lines.append(f"compiler options: {told}")
         if self.selected:
             lines.append(_selection(self.selected))
         if self.runner_up is not None:
@@ -367,7 +377,7 @@ def _time(seconds: float) -> str:
 
 @stage("price")
 def price_program(
-    function: Function, model: CostModel, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
+    function: Function, model: WholeCost, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
 ) -> ProgramCost:
     """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing. `prepared`: how many values
     the weights phase leaves, and their bytes.
@@ -382,12 +392,12 @@ def price_program(
 
 
 def _add_rows(
-    rows: dict[str, list[float]], function: Function, model: CostModel, skip: set[Expr] | None, times: float
+    rows: dict[str, list[float]], function: Function, model: WholeCost, skip: set[Expr] | None, times: float
 ) -> None:
     for e, cost in priced(function, model, skip):
         total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
         inside: dict[str, list[float]] = {}
-        for callee, n, inner in model.trips(site_of(e)) if isinstance(model, WholeCost) else ():
+        for callee, n, inner in model.trips(site_of(e)):
             _add_rows(inside, callee, inner, None, times * n)
         for label, row in inside.items():
             _add_to(rows, label, row)
