@@ -1,6 +1,7 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
 from relax_eg.tir.analyze import Counts, PatternKind, classify, count
+from relax_eg.tir.compose import Use, compose
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
 from relax_eg.tir.expr import (
@@ -55,6 +56,7 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
+from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
     "FUNCTIONS",
@@ -65,6 +67,7 @@ __all__ = [
     "Buffer",
     "Cast",
     "Const",
+    "Contraction",
     "Counts",
     "Function",
     "Index",
@@ -76,6 +79,8 @@ __all__ = [
     "Select",
     "Stage",
     "TensorProgram",
+    "Use",
+    "Work",
     "all_",
     "any_",
     "apply",
@@ -84,6 +89,7 @@ __all__ = [
     "axes",
     "cast",
     "classify",
+    "compose",
     "compute",
     "const",
     "count",
@@ -119,4 +125,5 @@ __all__ = [
     "tanh",
     "walk",
     "within",
+    "work",
 ]
