@@ -1,6 +1,6 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
-from relax_eg.tir.analyze import Counts, PatternKind, classify, count
+from relax_eg.tir.analyze import Counts, PatternKind, classify, count, workspace_bytes
 from relax_eg.tir.compose import Use, compose
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
@@ -56,6 +56,7 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
+from relax_eg.tir.scans import Scan
 from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "Reduce",
     "Scalar",
     "ScalarLike",
+    "Scan",
     "Select",
     "Stage",
     "TensorProgram",
@@ -126,4 +128,5 @@ __all__ = [
     "walk",
     "within",
     "work",
+    "workspace_bytes",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relax_eg.errors import ShapeError
 from relax_eg.shapes import Dim
@@ -52,20 +52,22 @@ def compose(name: str, inputs: Sequence[Buffer], uses: Sequence[Use], outputs: S
     """The program `name` from `inputs` to `outputs` that does what `uses` do in order. Inputs that nothing needs are
     left out. ShapeError where a use reads what is not there, or a buffer of another shape or dtype.
 
-    A size variable that no axis of an input is (buffers of shape (n-1, 4)) is one of `TensorProgram.sizes`: who calls
-    the composed program passes it in."""
+    A size variable that is no axis of an input (where buffers are of shape (n-1, 4), n) is `passed` at every call. What
+    is a workspace of a program is one of the composed program."""
     buffers = {b.name: b for b in inputs}
     if len(buffers) < len(inputs):
         raise ShapeError(f"{name}: two inputs have one name; their names are {', '.join(b.name for b in inputs)}")
     stages: list[Stage] = []
+    workspaces: list[str] = []
     for use in uses:
-        stages += _placed(name, use, buffers)
+        stages += _placed(name, use, buffers, workspaces)
     for o in outputs:
         if o not in buffers or o in {b.name for b in inputs}:
             raise ShapeError(f"{name}: the output {o} is written by none of its programs")
     needed = _needed(stages, outputs)
     stages = [made for made in stages if made.output.name in needed]
-    kept = _kept(stages, outputs)
+    workspaces = [w for w in workspaces if w in needed]
+    kept = _kept(stages, {*outputs, *workspaces})
     inlined: dict[str, Stage] = {}
     left: list[Stage] = []
     for made in stages:
@@ -75,11 +77,15 @@ def compose(name: str, inputs: Sequence[Buffer], uses: Sequence[Use], outputs: S
         else:
             inlined[made.output.name] = new
     read = {term.buffer for made in left for term in walk(made.value) if isinstance(term, Read)}
-    return TensorProgram(name, tuple(b for b in inputs if b.name in read), tuple(left), tuple(outputs)).validate()
+    taken = tuple(b for b in inputs if b.name in read)
+    made = TensorProgram(name, taken, tuple(left), tuple(outputs), tuple(workspaces))
+    told = {str(size) for b in taken for size in b.shape}
+    return replace(made, passed=tuple(sorted(made.sizes - told))).validate()
 
 
-def _placed(name: str, use: Use, buffers: dict[str, Buffer]) -> Iterable[Stage]:
-    """The stages of a program in the kernel's names and sizes; what they write is added to `buffers`."""
+def _placed(name: str, use: Use, buffers: dict[str, Buffer], workspaces: list[str]) -> Iterable[Stage]:
+    """The stages of a program in the kernel's names and sizes; what they write is added to `buffers`, and to
+    `workspaces` what are such."""
     program = use.program
     if len(use.reads) != len(program.inputs) or len(use.writes) != len(program.outputs):
         counts = f"{len(program.inputs)} buffers and writes {len(program.outputs)}"
@@ -102,6 +108,8 @@ def _placed(name: str, use: Use, buffers: dict[str, Buffer]) -> Iterable[Stage]:
             raise ShapeError(f"{name}: {program.name} writes {called[own]}, which is there already")
         output = Buffer(called[own], _sized(made.output.shape, sizes), made.output.dtype)
         buffers[output.name] = output
+        if own in program.workspaces:
+            workspaces.append(output.name)
         yield Stage(output, made.indices, substituted(made.value, sizes, called))
 
 
@@ -122,8 +130,9 @@ def _needed(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
     return needed
 
 
-def _kept(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
-    """What stays a stage of its own: outputs, reductions, and what is computed once for several that stay."""
+def _kept(stages: Sequence[Stage], stored: set[str]) -> set[str]:
+    """What stays a stage of its own: what is `stored`, reductions, scans, and what is computed once for several that
+    stay."""
     kept: set[str] = set()
     readers: dict[str, set[str]] = {}  # the stages that stay in which a buffer is read, once others are inlined
     for made in reversed(stages):
@@ -132,7 +141,7 @@ def _kept(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
         terms = list(walk(made.value))
         reduces = any(isinstance(term, Reduce) for term in terms)
         shared = len(inside) > 1 and stage_flops(made) != 0
-        if name in outputs or reduces or shared:
+        if name in stored or reduces or shared or made.scans:
             kept.add(name)
             inside = {name}
         for term in terms:
