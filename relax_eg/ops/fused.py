@@ -6,6 +6,7 @@ import keyword
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
@@ -41,7 +42,9 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
     if not known:
         return None
     if op == CALL_TIR:
-        return _called(operands, dict(attrs))
+        placed = called_program(operands, dict(attrs))
+        single = placed is not None and len(placed.program.outputs) == 1 and not placed.program.lifted
+        return placed if single else None
     if op in CORE or get(op).cost is not None:
         return None
     program = program_of(Site(op, operands, dict(attrs)))
@@ -51,12 +54,10 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
     return Placed(program, {}) if result == Tensor(made.shape, made.dtype) else None
 
 
-def _called(operands: Sequence[Annotation], attrs: Mapping[str, object]) -> Placed | None:
-    program: TensorProgram = attrs["program"].value  # type: ignore[attr-defined]
-    if len(program.outputs) != 1 or program.lifted:
-        return None
-    told: tuple[tuple[str, Dim], ...] = attrs["sizes"]  # type: ignore[assignment]
-    sizes = {**call_sizes([Tensor(b.shape, b.dtype) for b in program.inputs], operands), **dict(told)}
+def called_program(operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> Placed | None:
+    """The program of a `call_tir`, with the values of its sizes; None where the operands do not tell all of them."""
+    program: TensorProgram = attrs["program"].value
+    sizes = {**call_sizes([Tensor(b.shape, b.dtype) for b in program.parameters], operands), **dict(attrs["sizes"])}
     return Placed(program, sizes) if program.sizes <= sizes.keys() else None
 
 

@@ -8,7 +8,7 @@ and so does one that computes something and that several others read: in a kerne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relax_eg.errors import ShapeError
@@ -174,9 +174,10 @@ def _inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
     return _rewritten(value, {}, instead, {})
 
 
-def _rewritten(value: Scalar, env: Env, instead: object, buffers: Mapping[str, str]) -> Scalar:
+def _rewritten(
+    value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]
+) -> Scalar:
     """`value` rebuilt bottom-up: variables by `env`, buffers by `buffers`, then each read by `instead`."""
-    assert callable(instead)
     done: dict[Scalar, Scalar] = {}
     todo = [value]
     while todo:  # parts first, so that long expressions do not recurse
