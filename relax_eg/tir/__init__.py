@@ -1,6 +1,6 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
-from relax_eg.tir.analyze import Counts, PatternKind, classify, count
+from relax_eg.tir.analyze import Counts, PatternKind, classify, count, workspace_bytes
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
 from relax_eg.tir.expr import (
@@ -55,6 +55,7 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
+from relax_eg.tir.scans import Scan
 
 __all__ = [
     "FUNCTIONS",
@@ -73,6 +74,7 @@ __all__ = [
     "Reduce",
     "Scalar",
     "ScalarLike",
+    "Scan",
     "Select",
     "Stage",
     "TensorProgram",
@@ -119,4 +121,5 @@ __all__ = [
     "tanh",
     "walk",
     "within",
+    "workspace_bytes",
 ]

@@ -23,6 +23,7 @@ from relax_eg.tir.expr import (
 )
 from relax_eg.tir.functions import FUNCTIONS, numpy_dtype
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
+from relax_eg.tir.scans import plainly_nonnegative
 
 _ONE, _ZERO = Dim.of(1), Dim.of(0)
 
@@ -50,7 +51,7 @@ def classify(program: TensorProgram) -> PatternKind:
 
     Where the paper's pseudocode is silent or depends on an order:
     - two stages have the same write indices when their domains are equal; other programs are Opaque;
-    - a stage may read what an earlier one wrote only at the point it writes itself, else the program is Opaque;
+    - a stage may read what was written before, by itself too, only at the point it writes, else the program is Opaque;
     - the kind of several reads is the weakest of theirs, and Broadcast reads beside an ElementWise one do not count;
       one read that is not even Injective leaves only the reductions, as in TVM;
     - a loop of extent 1 is index 0, and a reduction over such loops is none;
@@ -60,7 +61,7 @@ def classify(program: TensorProgram) -> PatternKind:
       Where they do not, nothing is reused, and it is a Reduction (a sum of squares).
     """
     domain = program.stages[0].output.shape
-    if any(made.output.shape != domain for made in program.stages):
+    if any(made.output.shape != domain or made.scans for made in program.stages):
         return PatternKind.OPAQUE
     inputs = {buffer.name for buffer in program.inputs}
     found: set[PatternKind] = set()
@@ -176,8 +177,9 @@ def count(program: TensorProgram) -> Counts:
     once per value of the loop variables it depends on. Arithmetic on indices alone is free.
 
     Bytes: an element of an input is read once however often it is used, an output is written once, locals are not
-    traffic. What is read of a buffer is a bound from above: exact where every index is a loop variable, a multiple of
-    one plus an offset, or a window of consecutive elements. Reads under a select are bounded by the buffer.
+    traffic, but workspaces are: written once, read as inputs are. What is read of a buffer is a bound from above: exact
+    where every index is a loop variable, a multiple of one plus an offset, or a window of consecutive elements. Reads
+    under a select are bounded by the buffer.
     """
     flops = sum((_stage_flops(made) for made in program.stages), _ZERO)
     touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
@@ -186,10 +188,17 @@ def count(program: TensorProgram) -> Counts:
         for term, bound, guarded in _scoped_reads(made.value, loops):
             elements = _touched(term, program.buffers[term.buffer], bound, guarded)
             touched.setdefault(term.buffer, []).append((term.indices, elements))
-    read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in program.inputs), _ZERO)
-    outputs = (program.buffers[name] for name in program.outputs)
+    sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
+    read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in sources), _ZERO)
+    outputs = (program.buffers[name] for name in (*program.outputs, *program.workspaces))
     written = sum((_product(buffer.shape) * _itemsize(buffer.dtype) for buffer in outputs), _ZERO)
     return Counts(flops, read, written)
+
+
+def workspace_bytes(program: TensorProgram) -> dict[str, Dim]:
+    """The bytes of each workspace that the program allocates itself, by its name."""
+    mine = [program.buffers[name] for name in program.workspaces if name not in program.lifted]
+    return {buffer.name: _product(buffer.shape) * _itemsize(buffer.dtype) for buffer in mine}
 
 
 def _itemsize(dtype: str) -> int:
@@ -301,9 +310,9 @@ def _progression(strides: dict[str, int], loops: dict[str, Dim]) -> Dim | None:
     for stride, name in ordered[1:]:
         times, rest = divmod(stride, step)
         grown = span + (loops[name] - 1) * times
-        if not rest and reached == span and _nonnegative(span - times):
+        if not rest and reached == span and plainly_nonnegative(span - times):
             reached = grown
-        elif not rest and _nonnegative(times - span):
+        elif not rest and plainly_nonnegative(times - span):
             reached = reached * loops[name]
         else:
             return None
@@ -325,16 +334,4 @@ def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]])
 
 def _smaller(a: Dim, b: Dim) -> Dim:
     """The lesser of two sizes, without a `min` where their difference has a sign."""
-    return a if _nonnegative(b - a) else b if _nonnegative(a - b) else dim_min(a, b)
-
-
-def _nonnegative(dim: Dim) -> bool:
-    """Whether `dim` is plainly >= 0: sizes are, and sums and products of what is."""
-    return dim.const >= 0 and all(c > 0 and all(map(_nonnegative_atom, monomial)) for monomial, c in dim.terms)
-
-
-def _nonnegative_atom(atom: Atom) -> bool:
-    if atom.op == "max":
-        return any(map(_nonnegative, atom.args))
-    either = atom.args[1:] if atom.op == "select" else atom.args
-    return all(map(_nonnegative, either))  # a variable, which has none, is a size
+    return a if plainly_nonnegative(b - a) else b if plainly_nonnegative(a - b) else dim_min(a, b)
