@@ -72,6 +72,9 @@ class KernelCost(WholeCost):
             return found  # what a call runs are kernels of their own
         return NodeCost(found.flops, found.bytes, 1, found.seconds + self.profile.dispatch)
 
+    def _kind(self, site: Site) -> type[WholeCost]:
+        return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs
+
     def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> float:
         """Seconds of a matmul or convolution with all operands at hand."""
         rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))

@@ -54,11 +54,12 @@ class Way:
 
 @dataclass(slots=True)
 class KernelSelection:
-    """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `kept`: candidates in
-    the problem."""
+    """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `operations`: the
+    candidates that kernels may hold; `kept`: candidates in the problem."""
 
     ways: dict[int, Way]
     several: list[Several]
+    operations: Mapping[tuple[int, int], Operation]
     cost: float
     written_cost: float
     bound: float
@@ -357,7 +358,7 @@ class _Search:
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}
         return KernelSelection(
-            used, self.several, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
+            used, self.several, self.operations, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         )
 
 
