@@ -59,23 +59,20 @@ def build_kernels(
     """The expressions of the roots: every kernel of more than one operator is one call of its composed program.
     `names`: those of the programs so far, where several graphs become one module."""
     built = Built([])
-    operations = selection.operations
     env: dict[int, Expr] = {}
     tuples: dict[int, Expr] = {}
     called = names or Names()
 
     def kernel(outputs: Sequence[int], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
-        inner = _members(graph, members, {x: env[x] for x in loads}, build)
-        made = {x: inner[x] for x in members}
-        order = [made[x] for x in inner if x in made]
-        call = called.distinct(lambda name: fused_call(order, [inner[c] for c in outputs], name=name), kernel_name(order))
-        steps = _steps(graph, members, operations)
-        steps[FUSE_SIBLINGS] += len(outputs) - 1
-        built.kernels.append(BuiltKernel(call, tuple(order), +steps))
-        built.made.update(+steps)
+        made = kernel_of(graph, outputs, members, {x: env[x] for x in loads}, build, called)
+        made.steps.update(_steps(graph, members, selection.operations))
+        if len(outputs) > 1:
+            made.steps[FUSE_SIBLINGS] = len(outputs) - 1
+        built.kernels.append(made)
+        built.made.update(made.steps)
         for x, k in members.items():
             count_rule(x, k)
-        return call
+        return made.call
 
     def count_rule(c: int, k: int) -> None:
         rule = graph.candidates[c][k].made_by
@@ -98,6 +95,22 @@ def build_kernels(
                 built.made[VIEW_OF_RESHAPE] += 1
     built.roots = [env[r] for r in graph.roots]
     return built
+
+
+def kernel_of(
+    graph: ExtractionGraph,
+    outputs: Sequence[int],
+    members: Mapping[int, int],
+    loaded: Mapping[int, Expr],
+    build: Build,
+    names: Names,
+) -> BuiltKernel:
+    """The kernel that computes the classes `outputs` by its `members` from what is loaded."""
+    inner = _members(graph, members, loaded, build)
+    order = [inner[x] for x in inner if x in members]
+    results = [inner[c] for c in outputs]
+    call = names.distinct(lambda name: fused_call(order, results, name=name), kernel_name(order))
+    return BuiltKernel(call, tuple(order), Counter())
 
 
 class Names:

@@ -20,6 +20,8 @@ from relax_eg.tir import KEY_WORDS, Buffer, TensorProgram, Use, compose
 # Heads that move nothing: their value is the operand's memory under another shape.
 VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "flatten"))
 _MOST_NAMED = 5  # operators in a kernel's name
+# Left out of it where there are others: they compute nothing.
+_MOVEMENTS = VIEWS | {"permute_dims", "broadcast_to", "strided_slice", "astype", "full", "dim_value", "concat", "take"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,11 @@ def fused_call(
 
 def kernel_name(members: Iterable[Expr]) -> str:
     """A name that says what is inside: `fused_matmul_add_relu`."""
-    words: list[str] = []
-    for e in members:
-        word = e.attr("program").value.name if e.op == CALL_TIR else e.op
-        if e.op not in VIEWS:
-            words.append(word.removeprefix("fused_"))
+    named = [(e, e.attr("program").value.name if e.op == CALL_TIR else e.op) for e in members]
+    telling = [word.removeprefix("fused_") for e, word in named if e.op not in _MOVEMENTS]
+    words = telling or [word for e, word in named if e.op not in VIEWS] or ["view"]
     more = [] if len(words) <= _MOST_NAMED else ["and", str(len(words) - _MOST_NAMED), "more"]
-    return "_".join(["fused", *(words[:_MOST_NAMED] or ["view"]), *more])
+    return "_".join(["fused", *words[:_MOST_NAMED], *more])
 
 
 def _is_name(text: str) -> bool:
