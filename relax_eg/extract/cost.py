@@ -108,7 +108,7 @@ class WholeCost:
         key = (function.name, tuple(binding.items()))
         model = self._models.get(key)
         if model is None:
-            model = self._models[key] = WholeCost(self.profile, binding, self.functions)
+            model = self._models[key] = type(self)(self.profile, binding, self.functions)
             model._running = self._running | {function.name}
         return model
 

@@ -1,6 +1,7 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
 from relax_eg.tir.analyze import Counts, PatternKind, classify, count, workspace_bytes
+from relax_eg.tir.compose import Use, compose
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
 from relax_eg.tir.expr import (
@@ -56,6 +57,7 @@ from relax_eg.tir.notation import (
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
 from relax_eg.tir.scans import Scan
+from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
     "FUNCTIONS",
@@ -66,6 +68,7 @@ __all__ = [
     "Buffer",
     "Cast",
     "Const",
+    "Contraction",
     "Counts",
     "Function",
     "Index",
@@ -78,6 +81,8 @@ __all__ = [
     "Select",
     "Stage",
     "TensorProgram",
+    "Use",
+    "Work",
     "all_",
     "any_",
     "apply",
@@ -86,6 +91,7 @@ __all__ = [
     "axes",
     "cast",
     "classify",
+    "compose",
     "compute",
     "const",
     "count",
@@ -121,5 +127,6 @@ __all__ = [
     "tanh",
     "walk",
     "within",
+    "work",
     "workspace_bytes",
 ]
