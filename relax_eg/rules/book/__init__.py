@@ -7,6 +7,7 @@ from relax_eg.rules.book.convolution import convolution
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.layout import layout
+from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
@@ -27,6 +28,7 @@ __all__ = [
     "elementwise",
     "functions",
     "layout",
+    "legalization",
     "movement",
     "reduction",
     "sums",
