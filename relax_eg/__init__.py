@@ -17,6 +17,7 @@ from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple
 from relax_eg.jit import Jitted, jit
+from relax_eg.legalize import legalize
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
@@ -57,6 +58,7 @@ __all__ = [
     "cache",
     "errors",
     "jit",
+    "legalize",
     "op",
     "ops",
     "optimize",
