@@ -55,7 +55,10 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
+from relax_eg.tir.ranges import obligations
+from relax_eg.tir.reader import parse_program, read_program
 from relax_eg.tir.scans import Scan
+from relax_eg.tir.substitute import substitute
 
 __all__ = [
     "FUNCTIONS",
@@ -108,8 +111,11 @@ __all__ = [
     "minimum",
     "not_equal",
     "numpy_dtype",
+    "obligations",
+    "parse_program",
     "prod_",
     "program",
+    "read_program",
     "reduce",
     "rsqrt",
     "scalar",
@@ -117,6 +123,7 @@ __all__ = [
     "sigmoid",
     "sqrt",
     "stage",
+    "substitute",
     "sum_",
     "tanh",
     "walk",
