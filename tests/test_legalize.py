@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -98,3 +99,26 @@ def test_calls_that_do_not_fit() -> None:
     wide = main_of(ir.call_tir(row_sums("float64"), [ir.var("x", ir.Tensor("n 3 @ float64"))]))
     with pytest.raises(rx.RelaxEgError, match="x64"):
         rx.optimize(wide, at={"n": 4})(np.ones((4, 3)))
+
+
+def running_sum(x: Any) -> Any:
+    return jnp.cumsum(x)
+
+
+def test_a_certificate_holds_tensor_programs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A derivation around and into tensor programs is written down, read back and checked; so is the cache's entry."""
+    a, b, x = (ir.var(name, ir.Tensor(spec)) for name, spec in (("a", "k k"), ("b", "k n"), ("x", "n 3")))
+    module = main_of(rx.op.matmul(rx.op.matmul(a, b), ir.call_tir(row_sums(), [x])))
+    best = rx.optimize(module, at={"n": 256, "k": 512})
+    best.certificate().save(tmp_path / "c.json")
+    found = rx.Certificate.load(tmp_path / "c.json").verify(rx.rules.default)
+    assert not found.not_evaluated and "row_sums" in (tmp_path / "c.json").read_text()
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
+    rules = rx.rules.legalization
+    slow = replace(rx.PROFILES["cpu"], name="slow scans", scalar_rate={"cumsum": 1e6})
+    best, again = (rx.optimize(running_sum, "n", rules=rules, at={"n": 5}, target=slow) for _ in range(2))
+    assert again.report.cached and again.module == best.module and CALL_TIR in operators(best.module)
+    np.testing.assert_allclose(again(np.ones(7, np.float32)), np.arange(1, 8))
+    assert "legalize" in str(best.explain())
+    best.certificate().verify(rules)

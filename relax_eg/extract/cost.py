@@ -171,8 +171,12 @@ class WholeCost:
         counted, p = counted_once(placed.program), self.profile
         moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
         effort = self.effort(site.op, placed)
-        if _kind(placed.program) <= PatternKind.INJECTIVE:
-            return NodeCost(effort.flops, moved, 0, _EPSILON + effort.other + _FUSED_SHARE * p.move(moved))
+        kind = _kind(placed.program)
+        if kind <= PatternKind.INJECTIVE:
+            # What only moves is sometimes a part of its reader, sometimes a copy.
+            launches = int(kind is PatternKind.INJECTIVE)
+            seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
+            return NodeCost(effort.flops, moved, launches, seconds)
         seconds = max(effort.contracting, p.move(moved)) + effort.other
         return NodeCost(effort.flops, moved, 1, p.kernel(seconds))
 

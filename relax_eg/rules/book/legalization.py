@@ -28,8 +28,8 @@ def _legalize(e: Expr, known: Functions) -> Expr | None:
     program = program_of(site)
     if program is None:
         return None
-    told = {str(d) for b in program.inputs for d in b.shape}
-    passed = tuple(sorted(program.sizes - told))  # Relax, Figure 8
+    axes = {str(d) for b in program.inputs for d in b.shape}
+    passed = tuple(sorted(program.sizes - axes))  # Relax, Figure 8
     call = call_tir(replace(program, passed=passed), e.args, sizes={v: Dim.var(v) for v in passed})
     return call if call.annotation == e.annotation else None
 
