@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.kernel_cost import VIEW, Effort, KernelCost
+from relax_eg.extract.cost import Effort
+from relax_eg.extract.kernel_cost import VIEW, KernelCost
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
 from relax_eg.ops.fused import VIEWS, Placed, program_at

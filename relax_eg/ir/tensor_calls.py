@@ -47,9 +47,9 @@ def tir_annotation(
     outputs = [_annotation(program.buffers[o]) for o in program.outputs]
     # The sizes passed are a further parameter, as in Relax's Figure 8.
     sizes = Tuple(tuple(Tensor((v,)) for v, _ in told)), Tuple(tuple(Tensor((d,)) for _, d in told))
-    for v in program.passed:
+    for v in program.told:
         if v not in dict(told):
-            raise OperatorError(f"{name}: its size `{v}` is passed at every call; sizes={{'{v}': ...}} passes it")
+            raise OperatorError(f"{name}: no argument tells its size `{v}`; sizes={{'{v}': ...}} passes it")
     bare = {str(d) for b in program.parameters for d in b.shape} | {v for v, _ in told}
     solved = call_sizes([sizes[0], *inputs], [sizes[1], *args])
     known = all(isinstance(a, Tensor) and a.shape is not None for a in args)

@@ -13,7 +13,7 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.expr import CALL_TIR, CORE, VAR, Attrs, Expr, postorder
 from relax_eg.ir.tensor_calls import call_tir
-from relax_eg.ops.record import Site, get, program_of
+from relax_eg.ops.record import Site, get, is_shown, program_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import KEY_WORDS, Buffer, TensorProgram, Use, compose
 
@@ -47,9 +47,13 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
         placed = called_program(operands, dict(attrs))
         single = placed is not None and len(placed.program.outputs) == 1 and not placed.program.lifted
         return placed if single else None
-    if op in CORE or get(op).cost is not None:
+    asked = dict(attrs)
+    # Equations hold no precision, and apply to whatever the operands turn out to be.
+    if op in CORE or get(op).cost is not None or asked.get("precision") not in (None, "default"):
         return None
-    program = program_of(Site(op, operands, dict(attrs)))
+    if not is_shown(op, operands, attrs):
+        return None
+    program = program_of(Site(op, operands, asked))
     if program is None or len(program.outputs) != 1:
         return None
     made = program.buffers[program.outputs[0]]

@@ -20,6 +20,7 @@ from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, const, postorder, tuple_, 
 from relax_eg.ir.module import Function, Module, pure_function
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
+from relax_eg.ops.record import call
 from relax_eg.rules.schemas import KERNEL, Schema
 from relax_eg.shapes import Dim
 
@@ -122,11 +123,15 @@ _KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": 
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
+    if len(schema.operators) > len(_KINDS):  # a rule about operators as such
+        kinds = ["use"]
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
     kind = kinds[int(rng.integers(len(kinds)))]
     if kind == "kernel":
         return _kernel_trial(rng)
+    if kind == "use":
+        return _use_trial(schema, rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
@@ -152,6 +157,32 @@ def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     node = drawn(inner)
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
     return Trial(Module((_main(params, node),)), node, args), Known({})
+
+
+def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
+    """One use of an operator of the families that index equations tell apart: on elements, moving them, reducing them,
+    contracting, several results."""
+    n, m, k = (int(rng.integers(0, 4)) for _ in range(3))
+    specs = {"x": "n m", "y": "n m", "z": "m k", "w": "m", "w0": ""}
+    x, y, z, w, w0 = (var(name, Tensor(spec)) for name, spec in specs.items())
+    i = var("i", Tensor("k", "int32"))
+    rows, columns = Dim.var("n"), Dim.var("m")
+    uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
+        ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
+        ("where", (op.less(x, y), x, y), {}), ("permute_dims", (x,), {"axes": (1, 0)}),
+        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}), ("flip", (x,), {"axes": (1,)}),
+        ("expand_dims", (x,), {"axes": (1,)}), ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("triu", (x,), {}),
+        ("take", (x, i), {"axis": 1, "mode": "clip"}), ("sum", (x,), {"axes": (1,)}), ("max", (x,), {"axes": (0,)}),
+        ("split", (op.concat([x, y], axis=0),), {"sections": (rows, rows), "axis": 0}), ("cumsum", (x,), {"axis": 1}),
+        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}), ("full", (w0,), {"shape": (Dim.of(2),)}),
+    ]  # fmt: skip
+    fitting = [u for u in uses if u[0] in schema.operators and not (u[0] in ("take", "max") and not m * n)]
+    name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
+    node = call(name, operands, attributes)
+    params = tuple(e for e in postorder((node,)) if e.op == "var")
+    shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
+    args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
 
 
 def _sum_trial(rng: np.random.Generator) -> tuple[Trial, Known]:

@@ -56,7 +56,10 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
+from relax_eg.tir.ranges import obligations
+from relax_eg.tir.reader import parse_program, read_program
 from relax_eg.tir.scans import Scan
+from relax_eg.tir.substitute import substitute
 from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
@@ -114,8 +117,11 @@ __all__ = [
     "minimum",
     "not_equal",
     "numpy_dtype",
+    "obligations",
+    "parse_program",
     "prod_",
     "program",
+    "read_program",
     "reduce",
     "rsqrt",
     "scalar",
@@ -123,6 +129,7 @@ __all__ = [
     "sigmoid",
     "sqrt",
     "stage",
+    "substitute",
     "sum_",
     "tanh",
     "walk",

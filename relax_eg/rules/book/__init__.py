@@ -8,6 +8,7 @@ from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.fusion import fusion
 from relax_eg.rules.book.layout import layout
+from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
@@ -33,6 +34,7 @@ __all__ = [
     "functions",
     "fusion",
     "layout",
+    "legalization",
     "movement",
     "reduction",
     "sums",
