@@ -278,8 +278,9 @@ class _ProgramReader:
         for n, variable in summed.items():
             over.append((variable, reader.extent(ast.copy_location(ast.Name(n), value), variable, found, None)))
         loops = {n: e for n, e in reach.items() if n in mine or fold is None}
-        self._in_range(found, {**loops, **{str(loop_of(v)): e for v, e in over}}, reader)
         store = Store(s, target, buffer, indices, loops, found)
+        store.solve(self.origin)  # what makes no sense to write is told before what is read for it
+        self._in_range(found, {**loops, **{str(loop_of(v)): e for v, e in over}}, reader)
         if fold is not None:
             self._fold(store, fold, over)
             return

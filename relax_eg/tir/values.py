@@ -250,7 +250,10 @@ class ValueReader:
     def _folded(self, fn: str, a: Any, b: Any) -> Value:
         if fn not in _ON_NUMBERS:
             raise ShapeError(f"`{fn}` of two numbers has no dtype")
-        return _ON_NUMBERS[fn](a, b)
+        try:
+            return _ON_NUMBERS[fn](a, b)
+        except ArithmeticError as error:
+            raise ShapeError(f"{a} and {b}: {error}") from None
 
     def _apply(self, at: ast.expr, fn: str, *args: Value) -> Scalar:
         if fn == "shift_right":

@@ -57,7 +57,7 @@ REFUSED: list[tuple[str, str]] = [
     (HEAD + "Y[i, j] = X[i, j]", "2 indices write Y: (n) float32"),
     (HEAD + "Z[i] = X[i, 0]", "`Z` is no buffer that can be written"),
     (HEAD + "Y[i] += X[i, r]", "Y is added to and was never written"),
-    (HEAD + "Y[i] = Y[i + i]", "Y[i] is computed from Y[2*i], which is not plainly written before"),
+    (HEAD + "Y[i] = Y[n - 1 - i]", "Y[i] is computed from Y[n - i - 1], which is not plainly written before"),
     (HEAD + "x = 1.0\n    x = 2.0\n    Y[i] = x", "`x` is named twice"),
     # Python that is none of it
     (HEAD + "Y[i] = [X[i, 0]]", "`[X[i, 0]]` is no value of an index equation"),
@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, str]] = [
     (HEAD + "for i in X:\n        Y[i] = 1", "the loop over `X` cannot be read"),
     (HEAD + "return X", "`return X` is no line of a tensor program"),
     (HEAD + "Y[i] = X[i, 0] @ X[i, 0]", "is no value of an index equation"),
-    (HEAD + "Y[i] = X[i, 0] in V", "is no comparison of numbers"),
+    (HEAD + "Y[i] = X[i, 0] in X[i, 0]", "is no comparison of numbers"),
     ('def f(X, Y: rx.Buffer("n")):\n    Y[i] = 1', "the parameter X is annotated nothing"),
     ('def f(X: rx.Buffer("n +"), Y: rx.Buffer("n")):\n    Y[i] = 1', "`+` is not a dim"),
     ('def f(X: rx.Buffer("*n"), Y: rx.Buffer("n")):\n    Y[i] = 1', "the shape of X has the axis `*n`"),
