@@ -20,6 +20,7 @@ from relax_eg.rules.book import (
     sums,
     systems,
     values,
+    workspace,
 )
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "sums",
     "systems",
     "values",
+    "workspace",
 ]
