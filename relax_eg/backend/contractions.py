@@ -47,7 +47,10 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> Value | None:
     for group in _unwidened(groups):
         values = [term(f, inner) for f in group]
         arrays = [Value(jnp.asarray(v.array), v.loops) for v in values]
-        operands.append(arrays[0] if len(arrays) == 1 else pointwise(combine, arrays, order, extents))
+        product = arrays[0]
+        for more in arrays[1:]:
+            product = pointwise(combine, (product, more), order, extents)
+        operands.append(product)
     if expr.dtype in ("int4", "uint4"):  # of which XLA has no contractions on every device
         operands = [Value(convert(v.array, wide), v.loops) for v in operands]
     if logical:

@@ -118,19 +118,16 @@ class KernelRunner:
 
         def visit(root: Expr) -> None:
             # A view is only computed where it is a result: its readers read what is behind it.
-            def computed(e: Expr) -> tuple[Expr, ...]:
-                return tuple(_behind(a) if e.op not in _PLAIN else a for a in e.args)
-
             todo = [root]
             while todo:
                 e = todo[-1]
-                missing = [a for a in computed(e) if a not in done] if e not in done else []
+                missing = [a for a in _read(e) if a not in done] if e not in done else []
                 if missing:
                     todo += reversed(missing)
                     continue
                 if e not in done:
                     done.add(e)
-                    reads = tuple(dict.fromkeys(computed(e))) if e.op not in _PLAIN else e.args
+                    reads = _read(e)
                     steps.append((e, reads, None if e.op in _PLAIN else self._executable(e, reads)))
                 todo.pop()
 
@@ -175,15 +172,23 @@ def _behind(e: Expr) -> Expr:
     return e
 
 
+def _read(e: Expr) -> tuple[Expr, ...]:
+    """What a step reads: of a kernel's operands what is behind them, without functions and sizes, which are no arrays."""
+    if e.op in _PLAIN:
+        return e.args
+    return tuple(dict.fromkeys(b for b in map(_behind, e.args) if b.op not in (FUNCTION, SHAPE)))
+
+
 def _key(e: Expr, place: Mapping[Expr, int]) -> Any:
     """What a kernel does, whatever it is applied to."""
-    args = tuple((place[a], a.annotation) if a in place else _view_key(a, place) for a in e.args)
-    return e.op, e.attrs, e.annotation, args
+    return e.op, e.attrs, e.annotation, tuple(_operand_key(a, place) for a in e.args)
 
 
-def _view_key(e: Expr, place: Mapping[Expr, int]) -> Any:
+def _operand_key(e: Expr, place: Mapping[Expr, int]) -> Any:
     chain: list[Any] = []
     while e not in place:
+        if e.op not in VIEWS:
+            return e.op, e.attrs  # a function or a shape
         chain.append((e.op, e.attrs, e.annotation))
         e = e.args[0]
     return tuple(chain), place[e], e.annotation

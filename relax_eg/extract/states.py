@@ -337,20 +337,29 @@ class StateTable:
             total += item * (1 if mark == () else math.prod(d for d, y in zip(shape, mark, strict=True) if y not in outer))
         return total <= LOCAL_BYTES
 
+    def _asks(self, state: State) -> int:
+        """How many values that something has to compute a kernel loads."""
+        return sum(self.prices[x] > VIEW for x in state.loads)
+
     def _kept(self, found: list[State]) -> list[State]:
         """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
         found.sort(key=lambda s: (s.estimate, len(s.loads), len(s.members)))
-        # The smallest of each phase stays too: others may fill a kernel before its last stages are reached.
+        # The smallest of each phase stays too: others may fill a kernel before its last stages are reached. So does the
+        # one that asks least of other kernels: what it takes in may be shared with others in the end.
         small: dict[int, State] = {}
+        deep: dict[int, State] = {}
         for s in found:
-            if s.local.phase not in small or len(s.members) < len(small[s.local.phase].members):
-                small[s.local.phase] = s
+            phase = s.local.phase
+            if phase not in small or len(s.members) < len(small[phase].members):
+                small[phase] = s
+            if phase not in deep or self._asks(s) < self._asks(deep[phase]):
+                deep[phase] = s
         kept: list[State] = []
         seen: set[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = set()
         count = [0] * 5
         for s in found:
             key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
-            full = count[s.local.phase] >= KEPT and s is not small[s.local.phase]
+            full = count[s.local.phase] >= KEPT and s is not small[s.local.phase] and s is not deep[s.local.phase]
             if key in seen or full or any(_beats(t, s) for t in kept):
                 continue
             seen.add(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,11 +10,11 @@ from typing import Any
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import call_sizes
-from relax_eg.ir.expr import CALL_TIR, CORE, VAR, Attrs, Expr, postorder
+from relax_eg.ir.expr import CALL_TIR, CORE, Attrs, Expr, postorder
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops.record import Site, get, is_shown, program_of
 from relax_eg.shapes import Dim
-from relax_eg.tir import KEY_WORDS, Buffer, TensorProgram, Use, compose
+from relax_eg.tir import Buffer, TensorProgram, Use, compose
 
 # Heads that move nothing: their value is the operand's memory under another shape.
 VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "flatten"))
@@ -75,11 +74,9 @@ def fused_call(
     inside = set(members)
     order = [e for e in postorder(outputs, stop=lambda e: e not in inside) if e in inside]
     loads = list(dict.fromkeys(a for e in order for a in e.args if a not in inside))
+    # Names of places, not of what is passed: kernels that do the same are the same.
+    names = {e: f"p{i}" for i, e in enumerate(loads)}
     taken: set[str] = set()
-    names: dict[Expr, str] = {}
-    for i, e in enumerate(loads):
-        stem = str(e.attr("name")) if e.op == VAR else f"p{i}"
-        names[e] = _unique(stem if _is_name(stem) else f"p{i}", taken)
     uses: list[Use] = []
     for e in order:
         placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
@@ -92,7 +89,7 @@ def fused_call(
     program = compose(name or kernel_name(order), buffers, uses, [names[o] for o in outputs])
     passed = {b.name for b in program.inputs}
     args = [(instead or {}).get(e, e) for e in loads if names[e] in passed]
-    return call_tir(program, args, sizes={v: Dim.var(v) for v in program.passed})
+    return call_tir(program, args, sizes={v: Dim.var(v) for v in program.told})
 
 
 def kernel_name(members: Iterable[Expr]) -> str:
@@ -102,10 +99,6 @@ def kernel_name(members: Iterable[Expr]) -> str:
     words = telling or [word for e, word in named if e.op not in VIEWS] or ["view"]
     more = [] if len(words) <= _MOST_NAMED else ["and", str(len(words) - _MOST_NAMED), "more"]
     return "_".join(["fused", *words[:_MOST_NAMED], *more])
-
-
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text) and text not in KEY_WORDS
 
 
 def _unique(stem: str, taken: set[str]) -> str:

@@ -14,6 +14,7 @@ from relax_eg.rules.book import (
     default,
     elementwise,
     functions,
+    fusion,
     layout,
     legalization,
     movement,
@@ -21,6 +22,7 @@ from relax_eg.rules.book import (
     sums,
     systems,
     values,
+    workspace,
 )
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "default",
     "elementwise",
     "functions",
+    "fusion",
     "layout",
     "legalization",
     "movement",
@@ -52,4 +55,5 @@ __all__ = [
     "sums",
     "systems",
     "values",
+    "workspace",
 ]
