@@ -117,11 +117,9 @@ def test_what_a_norm_adds_up_is_stored_where_it_is_read_again() -> None:
 
 
 def test_a_reshape_is_a_view() -> None:
-    best = optimized(lambda x, w: (x.reshape(-1, 64) @ w).reshape(x.shape[0], 4, 64), "n 4 64", "64 64", at={"n": 8})
-    assert kernels(best) == ["fused_matmul"]  # what is handed out is written in its own shape
-    inside = optimized(lambda x, w: jnp.exp((x.reshape(-1, 64) @ w).reshape(x.shape)).sum(), "n 4 64", "64 64")
-    assert "reshape" not in kernels(inside)
-    assert best.check(*random((3, 4, 64), (64, 64))).passed
+    best = optimized(lambda x, w: jnp.exp(jnp.tanh(x.reshape(-1, 64) @ w).reshape(x.shape) @ w), "n 4 64", "64 64")
+    assert len(kernels(best)) == 2 and "reshape" not in kernels(best)
+    assert best.check(*(0.1 * a for a in random((3, 4, 64), (64, 64)))).passed
 
 
 def test_a_row_that_does_not_fit_is_not_kept_inside() -> None:

@@ -23,6 +23,7 @@ from relax_eg.extract.cost import Effort
 from relax_eg.extract.kernel_cost import VIEW, KernelCost
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
+from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS, Placed, program_at
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
@@ -110,6 +111,7 @@ class StateTable:
         self.steps = steps
         self.operations = operations
         self.bytes = [model.bytes(a) for a in graph.annotations]
+        self._given = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
         self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # of staged values: extents, bytes of an element
         self.states: list[list[State]] = []
         self.prices: Sequence[float] = ()
@@ -339,7 +341,7 @@ class StateTable:
 
     def _asks(self, state: State) -> int:
         """How many values that something has to compute a kernel loads."""
-        return sum(self.prices[x] > VIEW for x in state.loads)
+        return sum(not self._given[x] for x in state.loads)
 
     def _kept(self, found: list[State]) -> list[State]:
         """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
@@ -402,7 +404,7 @@ def operations_of(graph: ExtractionGraph, model: KernelCost) -> dict[tuple[int, 
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
             site = candidate.site
-            if not site.operands and not candidate.children and candidate.op in ("var", "constant"):
+            if not site.operands and not candidate.children and candidate.op in (VAR, CONSTANT):
                 continue
             placed = program_at(site.op, site.operands, tuple(site.attrs.items()), graph.annotations[c])
             stages = None if placed is None else accesses(placed.program)

@@ -39,7 +39,8 @@ def test_a_chain_is_one_kernel_and_the_constant_becomes_a_parameter() -> None:
     call = fused(op.squeeze(op.exp(op.add(a, const(np.float32(1)))), 2))
     assert [p.op for p in call.args] == ["var", "constant"]
     assert body(call) == (
-        "fused_add_exp(x: (10, 20, 1) float32, p1: () float32) -> T_squeeze: (10, 20) float32\n"
+        "@rx.tensor_program\n"
+        'def fused_add_exp(p0: rx.Buffer("10 20 1"), p1: rx.Buffer(""), T_squeeze: rx.Buffer("10 20")):\n'
         "    T_squeeze[i0, i1] = exp(p0[i0, i1, 0] + p1[()])"
     )
 
