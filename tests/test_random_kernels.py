@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from programs import arguments, programs, size_bindings
-from test_random_programs import SEEDS, TOLERANCES, assert_same, examples, exactly_equal, results, saturated
+from test_random_programs import SEEDS, TOLERANCES, assert_same, exactly_equal, examples, results, saturated
 
 import relax_eg as rx
 from relax_eg.extract.devices import profile

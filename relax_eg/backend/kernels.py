@@ -37,7 +37,8 @@ class _Executable:
     sizes: tuple[str, ...]
     compiled: dict[tuple[int, ...], Any] = field(default_factory=dict[tuple[int, ...], Any])
 
-    def __call__(self, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+    def run_for(self, e: Expr, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+        """The value of `e`, which is one of those that it computes, from what it reads."""
         key = tuple(sizes[v] for v in self.sizes)
         found = self.compiled.get(key)
         if found is None:
@@ -80,7 +81,8 @@ class KernelRunner:
         del args
         for step in self._plan(f):
             values = [env[r] for r in step.reads]
-            env[step.value] = self._plain(step.value, values, sizes) if step.kernel is None else step.kernel(values, sizes)
+            run = self._plain if step.kernel is None else step.kernel.run_for
+            env[step.value] = run(step.value, values, sizes)
             del values
             for e in step.dead:
                 del env[e]
@@ -173,7 +175,7 @@ def _behind(e: Expr) -> Expr:
 
 
 def _read(e: Expr) -> tuple[Expr, ...]:
-    """What a step reads: of a kernel's operands what is behind them, without functions and sizes, which are no arrays."""
+    """What a step reads: of a kernel's operands what is behind them, but no function or shape, which are no arrays."""
     if e.op in _PLAIN:
         return e.args
     return tuple(dict.fromkeys(b for b in map(_behind, e.args) if b.op not in (FUNCTION, SHAPE)))

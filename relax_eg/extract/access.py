@@ -84,7 +84,7 @@ def _reading(read: Read, buffer: Buffer, extents: Mapping[str, Dim], place: Mapp
         axes = [FREE if a >= 0 else a for a in axes]
     whole = [extents[n] for n in place]
     identity = len(axes) == len(place) and all(
-        (a == i or a == UNIT) and whole[i] == size for i, (a, size) in enumerate(zip(axes, buffer.shape, strict=True))
+        a in (i, UNIT) and whole[i] == size for i, (a, size) in enumerate(zip(axes, buffer.shape, strict=True))
     )
     each = [loop_names(i) if isinstance(i, Dim) else None for i in read.indices]
     alone = [e for e in each if e is not None and len(e) <= 1]

@@ -261,9 +261,7 @@ class KernelSearch:
         choice, _ = self._best(problem, [repaired(problem, seed)])
         return self._ways_of(ways, choice)
 
-    def _restricted(
-        self, ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]
-    ) -> Problem:
+    def _restricted(self, ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
         """The problem with these operators only."""
 
         def may(way: Way, c: int) -> bool:

@@ -214,6 +214,19 @@ class CostReport:
         """Predicted time before, divided by after."""
         return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
 
+    def kernel_table(self) -> Table:
+        """The kernels that hold several operators: which, and what putting them together saves."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("kernel", overflow="fold")
+        table.add_column("operators", overflow="fold")
+        for column in ("times", "bytes", "bytes saved", "launches saved"):
+            table.add_column(column, justify="right")
+        for r in self.kernels:
+            name = r.name if r.function == self.name else f"{r.name} in {r.function}"
+            figures = str(r.times), _si(r.bytes), _si(r.saved_bytes), str(r.saved_launches)
+            table.add_row(name, ", ".join(r.operators), *figures)
+        return table
+
     def as_data(self) -> dict[str, Any]:
         """The report as plain data for JSON, with a schema version."""
         data: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
@@ -235,7 +248,8 @@ class CostReport:
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
-        more["kernels"] = tuple(KernelRow(**{**row, "operators": tuple(row["operators"])}) for row in data.get("kernels", ()))
+        kernels: Sequence[dict[str, Any]] = data.get("kernels", ())
+        more["kernels"] = tuple(KernelRow(**(row | {"operators": tuple(row["operators"])})) for row in kernels)
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
-from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.cost import Effort
+from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernel_cost import VIEW, KernelCost
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
@@ -140,9 +140,7 @@ class StateTable:
 
     def seconds_of(self, several: Several, model: KernelCost) -> float:
         """Seconds of a kernel with several outputs."""
-        return self._seconds(
-            several.outputs, several.loads, several.members, several.contracting, several.other, model
-        )
+        return self._seconds(several.outputs, several.loads, several.members, several.contracting, several.other, model)
 
     def _seconds(
         self,
@@ -336,7 +334,8 @@ class StateTable:
         total = math.prod(d for y, d in enumerate(extents) if y not in outer) * size
         for sid, mark in marks.items():
             shape, item = self._shapes[sid]
-            total += item * (1 if mark == () else math.prod(d for d, y in zip(shape, mark, strict=True) if y not in outer))
+            inner = () if mark == () else (d for d, y in zip(shape, mark, strict=True) if y not in outer)
+            total += item * math.prod(inner)
         return total <= LOCAL_BYTES
 
     def _asks(self, state: State) -> int:

@@ -70,7 +70,7 @@ def fused_call(
     members: Collection[Expr], outputs: Sequence[Expr], instead: Mapping[Expr, Expr] | None = None, name: str = ""
 ) -> Expr:
     """One call of the composition of `members`, which gives `outputs` (a tuple where they are several). What members
-    read and is none is an argument; `instead` says what to pass for it. OperatorError for a member without equations."""
+    read and is none is an argument; `instead` says what is passed for it. OperatorError: a member has no equations."""
     inside = set(members)
     order = [e for e in postorder(outputs, stop=lambda e: e not in inside) if e in inside]
     loads = list(dict.fromkeys(a for e in order for a in e.args if a not in inside))

@@ -174,9 +174,7 @@ def _inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
     return _rewritten(value, {}, instead, {})
 
 
-def _rewritten(
-    value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]
-) -> Scalar:
+def _rewritten(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]) -> Scalar:
     """`value` rebuilt bottom-up: variables by `env`, buffers by `buffers`, then each read by `instead`."""
     done: dict[Scalar, Scalar] = {}
     todo = [value]

@@ -11,11 +11,9 @@ from programs import arguments, programs, size_bindings
 from relax_eg import op
 from relax_eg.errors import OperatorError
 from relax_eg.ir import Expr, Module, Tensor, const, node, postorder, pure_function, var
-from relax_eg.ir.calls import substituted
+from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops.fused import fused_call, kernel_name, program_at
 from relax_eg.ops.interpret import evaluate
-from relax_eg.ir.tensor_calls import call_tir
-from relax_eg.tir import PatternKind, classify
 
 
 def x(name: str, spec: str) -> Expr:
