@@ -68,9 +68,9 @@ def values_of_classes(read: Any, inputs: dict[Expr, Any], sizes: dict[str, int])
 def test_optimized_into_kernels(module: Module, seed: int) -> None:
     """The chosen module equals the program exactly, repeats, and its kernels run with the interpreter's values."""
     at = {v: 512 for v in module.main.size_variables}
-    best = rx.optimize(module, at=at, execution="kernels")
+    best = rx.optimize(module, at=at, execution="kernels", budget=rx.Budget(nodes=200))
     assert_same(module, best.module, seed)
-    assert rx.optimize(module, at=at, execution="kernels").module == best.module
+    assert rx.optimize(module, at=at, execution="kernels", budget=rx.Budget(nodes=200)).module == best.module
     rng = np.random.default_rng(seed)
     (sizes,) = size_bindings(module, rng, 1)
     args = arguments(module, sizes, rng)
