@@ -152,7 +152,7 @@ def test_help_names_the_commands() -> None:
 
 def test_kernels_are_shown(folder: Path) -> None:
     more = ["--execution", "kernels", "--show", "kernels"]
-    result = run("optimize", f"{folder}/model.py:branch", "--spec", "n", *more)
+    result = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--bounds", "n=4:64", *more)
     assert result.exit_code == 0, result.output
     assert "launches saved" in result.output
     refused = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--show", "kernels")
