@@ -159,13 +159,19 @@ def optimize(
     seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
     sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
+    execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
     module: Annotated[bool, typer.Option("--module", help="Print the chosen module.")] = False,
+    show: Annotated[
+        str | None, typer.Option("--show", help="kernels: which operators went where, and what that saves.")
+    ] = None,
 ) -> None:
     """Optimize a JAX function and print the cost report."""
 
     def action() -> None:
+        if show is not None and (show != "kernels" or execution != "kernels"):
+            raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels")
         fn = load_object(function)
         chosen = read_rules(rules)
         for name in without or []:
@@ -190,9 +196,12 @@ def optimize(
                 progress=line,
                 measure=measure,
                 sharing=sharing,  # type: ignore[arg-type]
+                execution=execution,  # type: ignore[arg-type]
                 cache=cache,
             )
         out.print(best.report)
+        if show is not None:
+            out.print(best.report.kernel_table())
         if module:
             out.print(str(best.module), markup=False, highlight=False, soft_wrap=True)
         if json is not None:

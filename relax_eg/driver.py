@@ -13,6 +13,7 @@ from statistics import geometric_mean
 from typing import Any, Literal
 
 from relax_eg.backend.family import Variant, guards
+from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
@@ -22,7 +23,7 @@ from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.explaining import explained
+from relax_eg.explaining import explained, no_explanation
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import CostReport, Opaque, RuleRow, RunnerUp
@@ -33,7 +34,7 @@ from relax_eg.ir.expr import CALL_DPS_LIBRARY
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
-from relax_eg.options import Bounds, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.prices import NEVER_SLOWER, Prices, pays, price
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome
@@ -60,6 +61,7 @@ def optimize(
     cache: bool = True,
     measure: int = 0,
     cost: CostModel | None = None,
+    execution: Execution = "whole",
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -79,7 +81,8 @@ def optimize(
     from disk (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments,
     beside the one as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs
     what was fastest at the nearest of `at`. With 0, price decides. `cost`: a cost model in place of the profile's
-    (`docs/devices.md`).
+    (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for each kernel, which
+    fusion then is a matter of (`docs/kernels.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -89,11 +92,12 @@ def optimize(
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost, execution
     )
     started = time.perf_counter()
     with _collector_paused():
-        place = place_of(traced, options) if cache else None
+        # Kernels hold programs of their own, which no entry can name.
+        place = place_of(traced, options) if cache and execution == "whole" else None
         # Who asks for the stages of a search is to have one.
         found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
@@ -183,6 +187,9 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
         for guard, c in zip(guards([c.at for c in found.choices]), found.choices, strict=True)
     )
     tolerance = _TOLERANCES[options.numerics[-1]]
+    if options.execution == "kernels":
+        program = replace(program, module=variants[0].module)
+        return InKernels(program, variants, tolerance, functools.partial(no_explanation, traced.name))
     searched = searched_with(options, found.report.searched_for)
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
     if traced.in_steps:
@@ -302,7 +309,7 @@ def _report(
     return CostReport(
         name=traced.name,
         target=options.profile.label,
-        execution="in steps" if traced.in_steps else "whole",
+        execution="in steps" if traced.in_steps else options.execution,
         at=binding,
         before=prices[0],
         after=prices[0] if kept else prices[1],
@@ -321,6 +328,7 @@ def _report(
         peak=peak,
         selected=tuple(o.selected for o in outcomes),
         runner_up=_runner_up(traced.name, prices, kept, outcomes),
+        kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
     )
 
 

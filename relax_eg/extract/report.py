@@ -110,6 +110,22 @@ class SelectedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel that holds several operators, and `times` how often its function has it. `steps`: how often each fusion
+    step was used for it. `bytes` it moves, and `saved_bytes`, `saved_launches` what its operators one by one would
+    move and launch besides, at the first of `at`."""
+
+    function: str
+    name: str
+    operators: tuple[str, ...]
+    steps: Mapping[str, int]
+    times: int
+    bytes: int
+    saved_bytes: int
+    saved_launches: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredRow:
     """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
     program as written, with the interval that holds the true median ratio with 95%."""
@@ -167,7 +183,7 @@ class CostReport:
     candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
     `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
     beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
-    program as written first.
+    program as written first; `kernels`: with `execution="kernels"`, those that hold several operators.
     """
 
     name: str
@@ -195,11 +211,25 @@ class CostReport:
     measured: tuple[MeasuredRow, ...] = ()
     searched_for: str = ""
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    kernels: tuple[KernelRow, ...] = ()
 
     @property
     def predicted_gain(self) -> float:
         """Predicted time before, divided by after."""
         return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
+
+    def kernel_table(self) -> Table:
+        """The kernels that hold several operators: which, and what putting them together saves."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("kernel", overflow="fold")
+        table.add_column("operators", overflow="fold")
+        for column in ("times", "bytes", "bytes saved", "launches saved"):
+            table.add_column(column, justify="right")
+        for r in self.kernels:
+            name = r.name if r.function == self.name else f"{r.name} in {r.function}"
+            figures = str(r.times), _si(r.bytes), _si(r.saved_bytes), str(r.saved_launches)
+            table.add_row(name, ", ".join(r.operators), *figures)
+        return table
 
     def as_data(self) -> dict[str, Any]:
         """The report as plain data for JSON, with a schema version."""
@@ -222,6 +252,8 @@ class CostReport:
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
+        kernels: Sequence[dict[str, Any]] = data.get("kernels", ())
+        more["kernels"] = tuple(KernelRow(**(row | {"operators": tuple(row["operators"])})) for row in kernels)
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
@@ -286,6 +318,8 @@ class CostReport:
             lines.append(
                 f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
             )
+        if self.kernels:
+            lines.append(_fused(self.kernels))
         if self.cached:
             lines.append("served from the disk cache; the search was made earlier:")
         total = sum(self.matches.values())
@@ -317,6 +351,21 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
     shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
     rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
     return "; ".join((proved, *shown, *rest))
+
+
+def _fused(rows: Sequence[KernelRow]) -> str:
+    """One line on all kernels: how many operators are where, what that saves, and how often each step was used."""
+    steps: dict[str, int] = {}
+    for r in rows:
+        for step, n in r.steps.items():
+            steps[step] = steps.get(step, 0) + n * r.times
+    operators = sum(len(r.operators) * r.times for r in rows)
+    saved = sum(r.saved_bytes * r.times for r in rows), sum(r.saved_launches * r.times for r in rows)
+    used = ", ".join(f"{step} x{n}" for step, n in sorted(steps.items(), key=lambda kv: (-kv[1], kv[0])))
+    return (
+        f"fused: {operators} operators in {sum(r.times for r in rows)} kernels, {_si(saved[0])}B and {saved[1]} "
+        f"launches less; {used}"
+    )
 
 
 def _figures(r: RuleRow) -> str:

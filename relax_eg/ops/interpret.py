@@ -252,8 +252,8 @@ class _Interpreter:
     def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         called: TensorProgram = e.attr("program").value
         told = [(v, d.evaluate(sizes)) for v, d in e.attr("sizes")]
-        patterns = [*((Dim.var(v),) for v, _ in told), *(b.shape for b in called.inputs)]
-        names = [*(v for v, _ in told), *(b.name for b in called.inputs)]
+        patterns = [*((Dim.var(v),) for v, _ in told), *(b.shape for b in called.parameters)]
+        names = [*(v for v, _ in told), *(b.name for b in called.parameters)]
         shapes = [*((n,) for _, n in told), *(x.shape for x in args)]
         bound = Binder(patterns, names, called.name).bind(shapes)
         results = evaluate_program(called, args, bound, domain=self.domain, ordered=self.ordered)

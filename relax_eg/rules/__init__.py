@@ -14,12 +14,15 @@ from relax_eg.rules.book import (
     default,
     elementwise,
     functions,
+    fusion,
     layout,
+    legalization,
     movement,
     reduction,
     sums,
     systems,
     values,
+    workspace,
 )
 
 __all__ = [
@@ -44,10 +47,13 @@ __all__ = [
     "default",
     "elementwise",
     "functions",
+    "fusion",
     "layout",
+    "legalization",
     "movement",
     "reduction",
     "sums",
     "systems",
     "values",
+    "workspace",
 ]
