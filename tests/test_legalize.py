@@ -39,7 +39,8 @@ def test_operators_become_calls_of_their_equations() -> None:
     module = rx.trace(layer, "n 8", "8 6", "6")
     made = rx.legalize(module)
     # What is done with less work than its equations say stays.
-    assert set(operators(module)) > {"matmul", "exp", "cumsum"} and set(operators(made)) == {CALL_TIR, "cumsum", "tuple"}
+    assert set(operators(module)) > {"matmul", "exp", "cumsum"}
+    assert set(operators(made)) == {CALL_TIR, "cumsum", "tuple"}
     for got, want in zip(evaluate(made, arrays()), evaluate(module, arrays()), strict=True):
         np.testing.assert_array_equal(got, want)
     best = rx.optimize(made, at={"n": 5})

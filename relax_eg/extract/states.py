@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
-from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.cost import Effort
+from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize

@@ -142,11 +142,12 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
         ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
         ("where", (op.less(x, y), x, y), {}), ("permute_dims", (x,), {"axes": (1, 0)}),
-        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}), ("flip", (x,), {"axes": (1,)}),
-        ("expand_dims", (x,), {"axes": (1,)}), ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("triu", (x,), {}),
+        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}),
+        ("flip", (x,), {"axes": (1,)}), ("expand_dims", (x,), {"axes": (1,)}), ("triu", (x,), {}),
+        ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("full", (w0,), {"shape": (Dim.of(2),)}),
         ("take", (x, i), {"axis": 1, "mode": "clip"}), ("sum", (x,), {"axes": (1,)}), ("max", (x,), {"axes": (0,)}),
         ("split", (op.concat([x, y], axis=0),), {"sections": (rows, rows), "axis": 0}), ("cumsum", (x,), {"axis": 1}),
-        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}), ("full", (w0,), {"shape": (Dim.of(2),)}),
+        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}),
     ]  # fmt: skip
     fitting = [u for u in uses if u[0] in schema.operators and not (u[0] in ("take", "max") and not m * n)]
     name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
