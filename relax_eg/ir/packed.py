@@ -111,9 +111,9 @@ class _Packer:
             return ["annotation", self._annotation(value)]
         if isinstance(value, ConstantData):
             return ["constant", self._constant(value)]
+        if isinstance(value, Foreign) and isinstance(value.value, TensorProgram):
+            return ["program", self._program(value)]
         if isinstance(value, Foreign):
-            if isinstance(value.value, TensorProgram):
-                return ["tensor program", self._program(value.value)]
             return ["foreign", self._foreign(value)]
         if isinstance(value, np.generic):
             return ["scalar", self._constant(ConstantData(np.asarray(value)))]
@@ -148,14 +148,11 @@ class _Packer:
             return foreign.places[value]
         return foreign.add(value, self.outside.name_of(value))
 
-    def _program(self, program: TensorProgram) -> int:
+    def _program(self, value: Foreign) -> int:
         programs = self.tables["programs"]
-        if program in programs.places:
-            return programs.places[program]
-        text = str(program)
-        if parse_program(text) != program:
-            raise WellFormedError(f"the text of the tensor program `{program.name}` does not read back")
-        return programs.add(program, text)
+        if value in programs.places:
+            return programs.places[value]
+        return programs.add(value, str(value.value))
 
     def _constant(self, data: ConstantData) -> int:
         constants = self.tables["constants"]
@@ -177,7 +174,7 @@ class _Unpacker:
         for row in data["annotations"]:
             self.annotations.append(self._annotation(row))
         self.foreign = [outside.foreign_of(name) for name in data["foreign"]]
-        self.programs = [Foreign(parse_program(text)) for text in data["programs"]]
+        self.programs = [Foreign(parse_program(text, ranges=False)) for text in data["programs"]]
         self.constants = [ConstantData(self._array(row, outside)) for row in data["constants"]]
         self.lines: list[str] = data["lines"]
         self.nodes: list[Expr] = []
@@ -232,7 +229,7 @@ class _Unpacker:
             return self.constants[items[0]]
         if kind == "foreign":
             return self.foreign[items[0]]
-        if kind == "tensor program":
+        if kind == "program":
             return self.programs[items[0]]
         if kind == "scalar":
             return self.constants[items[0]].array[()]

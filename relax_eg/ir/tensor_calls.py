@@ -36,15 +36,19 @@ def call_tir(
 
 
 def tir_annotation(
-    program: TensorProgram, args: Sequence[Annotation], told: Sequence[tuple[str, Dim]]
+    program: TensorProgram,
+    args: Sequence[Annotation],
+    told: Sequence[tuple[str, Dim]],
+    buffers: Sequence[str] | None = None,
 ) -> Annotation:
-    """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes."""
+    """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes:
+    its outputs, or those of its `buffers` that are named."""
     name = f"call_tir: `{program.name}`"
     if len(args) != len(program.parameters):
-        buffers = ", ".join(map(str, program.parameters))
-        raise OperatorError(f"{name} takes {len(program.parameters)} arguments ({buffers}), got {len(args)}")
+        wanted = ", ".join(map(str, program.parameters))
+        raise OperatorError(f"{name} takes {len(program.parameters)} arguments ({wanted}), got {len(args)}")
     inputs = [_annotation(b) for b in program.parameters]
-    outputs = [_annotation(program.buffers[o]) for o in program.outputs]
+    outputs = [_annotation(program.buffers[o]) for o in (program.outputs if buffers is None else buffers)]
     # The sizes passed are a further parameter, as in Relax's Figure 8.
     sizes = Tuple(tuple(Tensor((v,)) for v, _ in told)), Tuple(tuple(Tensor((d,)) for _, d in told))
     for v in program.told:

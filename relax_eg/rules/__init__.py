@@ -21,6 +21,7 @@ from relax_eg.rules.book import (
     sums,
     systems,
     values,
+    workspace,
 )
 
 __all__ = [
@@ -52,4 +53,5 @@ __all__ = [
     "sums",
     "systems",
     "values",
+    "workspace",
 ]

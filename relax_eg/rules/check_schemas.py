@@ -16,13 +16,15 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ir.control import scan, while_loop
-from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, const, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
+from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
 from relax_eg.rules.schemas import Schema
 from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
@@ -116,7 +118,7 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
 
 
-_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum"}
+_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", CALL_TIR: "kernel"}
 
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
@@ -128,6 +130,8 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kind = kinds[int(rng.integers(len(kinds)))]
     if kind == "use":
         return _use_trial(schema, rng)
+    if kind == "kernel":
+        return _kernel_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
@@ -156,6 +160,31 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
     args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+
+
+def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """A call of a kernel with workspaces: a product of matrices in parts that are added after, scaled by what another
+    workspace holds of its rows; of one of them, or both."""
+    parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))
+    n, m = Dim.var("n"), Dim.var("m")
+    i, j, s, r = loops("i j s r")
+    x, w = Buffer("X", (n, Dim.of(parts * each)), "float32"), Buffer("W", (Dim.of(parts * each), m), "float32")
+    part = stage(Buffer("P", (Dim.of(parts), n, m), "float32"), (s, i, j),
+                 sum_(x[i, s * each + r] * w[s * each + r, j], over=(r, each)))  # fmt: skip
+    of_row = stage(Buffer("R", (n,), "float32"), i, sum_(x[i, r], over=(r, parts * each)))
+    scaled = bool(rng.integers(2))
+    total = sum_(part[s, i, j], over=(s, parts))
+    whole = stage(Buffer("Y", (n, m), "float32"), (i, j), total * of_row[i] if scaled else total)
+    stages = (part, of_row, whole) if scaled else (part, whole)
+    own = [name for name in ("P", *(["R"] * scaled)) if rng.integers(4)]
+    kernel = program("kernel", (x, w), *stages, workspaces=own)
+    params = (var("x", Tensor(("a", parts * each))), var("w", Tensor((parts * each, columns))))
+    node = call_tir(kernel, params)
+    args = (
+        rng.integers(-2, 3, (rows, parts * each)).astype(object),
+        rng.integers(-2, 3, (parts * each, columns)).astype(object),
+    )
+    return Trial(Module((_main(params, node),)), node, args), Known({})
 
 
 def _sum_trial(rng: np.random.Generator) -> tuple[Trial, Known]:

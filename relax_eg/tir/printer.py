@@ -14,8 +14,10 @@ INDENT = "    "
 
 
 def program_text(program: TensorProgram, prefix: str = "rx", called: str | None = None) -> str:
-    """The text of `program`, names of the language written `prefix.name`, as the function `called` (its own name)."""
-    called = program.name if called is None else called
+    """The text of `program`, names of the language written `prefix.name`, as the function `called`: its own name,
+    where that can stand in text."""
+    if called is None:
+        called = program.name if _is_name(program.name) else "program"
     mark = f"@{prefix}.tensor_program" + ("" if called == program.name else f"(name={program.name!r})")
     arrays = [*program.inputs, *(program.buffers[name] for name in program.outputs)]
     parameters = [f"{_name(b.name, program)}: {_declared(prefix, 'Buffer', b)}" for b in arrays]
@@ -55,6 +57,10 @@ def _word(size: Dim) -> str:
 
 
 def _name(name: str, program: TensorProgram) -> str:
-    if not name.isidentifier() or keyword.iskeyword(name):
+    if not _is_name(name):
         raise ShapeError(f"{program.name}: `{name}` cannot stand in text; accepted: an identifier")
     return name
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)

@@ -40,8 +40,9 @@ _FOLDS: dict[str, tuple[ReduceKind, float]] = {
 _SPACES = ("local", "workspace")
 
 
-def parse_program(text: str) -> TensorProgram:
-    """The tensor program that `text` tells; the inverse of `str(program)`. TensorProgramError with the line."""
+def parse_program(text: str, *, ranges: bool = True) -> TensorProgram:
+    """The tensor program that `text` tells; the inverse of `str(program)`. TensorProgramError with the line; without
+    `ranges`, reads out of range are not looked for."""
     origin = TextOrigin(text)
     try:
         tree = ast.parse(text)
@@ -53,13 +54,13 @@ def parse_program(text: str) -> TensorProgram:
         at = tree.body[0] if tree.body else ast.Constant(0, lineno=1, col_offset=0)
         raise origin.error(at, f"{len(found)} functions", "one function definition: def name(X: rx.Buffer(...), ...):")
     origin.name = found[0].name
-    return read_program(origin, found[0])
+    return read_program(origin, found[0], ranges=ranges)
 
 
-def read_program(origin: Origin, definition: ast.FunctionDef) -> TensorProgram:
+def read_program(origin: Origin, definition: ast.FunctionDef, *, ranges: bool = True) -> TensorProgram:
     """The program of a function definition; its decorator may give it another name."""
     try:
-        return _ProgramReader(origin, definition).read()
+        return _ProgramReader(origin, definition, ranges).read()
     except RecursionError:
         raise origin.error(definition, "an expression is nested too deeply", "its parts as named values") from None
 
@@ -67,8 +68,9 @@ def read_program(origin: Origin, definition: ast.FunctionDef) -> TensorProgram:
 class _ProgramReader:
     """Reads one definition."""
 
-    def __init__(self, origin: Origin, definition: ast.FunctionDef) -> None:
+    def __init__(self, origin: Origin, definition: ast.FunctionDef, ranges: bool) -> None:
         self.origin = origin
+        self.ranges = ranges
         self.definition = definition
         self.parameters: dict[str, Buffer] = {}
         self.lifted: list[str] = []
@@ -276,8 +278,9 @@ class _ProgramReader:
         for n, variable in summed.items():
             over.append((variable, reader.extent(ast.copy_location(ast.Name(n), value), variable, found, None)))
         loops = {n: e for n, e in reach.items() if n in mine or fold is None}
-        self._in_range(found, {**loops, **{str(loop_of(v)): e for v, e in over}}, reader)
         store = Store(s, target, buffer, indices, loops, found)
+        store.solve(self.origin)  # what makes no sense to write is told before what is read for it
+        self._in_range(found, {**loops, **{str(loop_of(v)): e for v, e in over}}, reader)
         if fold is not None:
             self._fold(store, fold, over)
             return
@@ -307,7 +310,7 @@ class _ProgramReader:
         return list(found)
 
     def _in_range(self, value: Scalar, loops: Mapping[str, Dim], reader: ValueReader) -> None:
-        for finding in out_of_range(value, loops, self.buffers):
+        for finding in out_of_range(value, loops, self.buffers) if self.ranges else ():
             if finding.at:
                 size = self.buffers[finding.read.buffer].shape[finding.axis]
                 at = ", ".join(f"{n} = {v}" for n, v in finding.at.items())

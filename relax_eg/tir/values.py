@@ -59,9 +59,10 @@ _SAME = {
     "arctanh": "atanh", "absolute": "abs", "fabs": "abs", "pow": "power", "logical_and": "bitwise_and",
     "logical_or": "bitwise_or", "logical_not": "bitwise_not", "logical_xor": "bitwise_xor", "isnan": "is_nan",
     "isfinite": "is_finite", "left_shift": "shift_left", "right_shift": "shift_right", "mod": "floor_mod",
-    "remainder": "floor_mod", "true_divide": "divide", "logistic": "sigmoid", "rint": "round", "where": "select",
+    "true_divide": "divide", "logistic": "sigmoid", "rint": "round", "where": "select",
     "if_then_else": "select", "Select": "select",
 }  # fmt: skip
+_NUMPYS = ("np", "numpy", "jnp", "jax.numpy")
 
 EXPRESSIONS = (
     "reads X[i, j], numbers, loop variables and sizes, + - * / // % ** << >> & | ^ ~, comparisons, select(cond, a, b), "
@@ -249,7 +250,10 @@ class ValueReader:
     def _folded(self, fn: str, a: Any, b: Any) -> Value:
         if fn not in _ON_NUMBERS:
             raise ShapeError(f"`{fn}` of two numbers has no dtype")
-        return _ON_NUMBERS[fn](a, b)
+        try:
+            return _ON_NUMBERS[fn](a, b)
+        except ArithmeticError as error:
+            raise ShapeError(f"{a} and {b}: {error}") from None
 
     def _apply(self, at: ast.expr, fn: str, *args: Value) -> Scalar:
         if fn == "shift_right":
@@ -327,6 +331,8 @@ class ValueReader:
         if len(args) == 1 and (dtype := _as_dtype(name)) is not None:
             return self._cast(at, args[0], dtype)
         fn = _TWO.get(name) or _SAME.get(name, name)
+        if name == "remainder" and isinstance(at.func, ast.Attribute) and ast.unparse(at.func.value) in _NUMPYS:
+            fn = "floor_mod"  # numpy's has the sign of the divisor, XLA's that of the dividend
         if fn not in FUNCTIONS and fn != "shift_right":
             near = _near(name)
             self.fail(at, f"no function is named `{name}`{near}", f"one of {', '.join(FUNCTIONS)}; {EXPRESSIONS}")

@@ -13,6 +13,7 @@ from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
+from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
@@ -34,4 +35,5 @@ __all__ = [
     "sums",
     "systems",
     "values",
+    "workspace",
 ]
