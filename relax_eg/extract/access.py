@@ -30,12 +30,14 @@ class Does(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A read of `buffer`: for each of its axes the axis of what is written that it follows, FREE or UNIT. `loops`: the
-    extents of the loops that the indices mention. `identity`: the element written is the one read."""
+    extents of the loops that the indices mention. `identity`: the element written is the one read; `once`: no element
+    is read for two points of those loops."""
 
     buffer: str
     axes: tuple[int, ...]
     loops: tuple[Dim, ...]
     identity: bool
+    once: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +86,7 @@ def _reading(read: Read, buffer: Buffer, extents: Mapping[str, Dim], place: Mapp
     identity = len(axes) == len(place) and all(
         (a == i or a == UNIT) and whole[i] == size for i, (a, size) in enumerate(zip(axes, buffer.shape, strict=True))
     )
-    return Reading(buffer.name, tuple(axes), tuple(extents[n] for n in sorted(names)), identity)
+    each = [loop_names(i) if isinstance(i, Dim) else None for i in read.indices]
+    alone = [e for e in each if e is not None and len(e) <= 1]
+    once = len(alone) == len(each) and sum(map(len, alone)) == len(names)
+    return Reading(buffer.name, tuple(axes), tuple(extents[n] for n in sorted(names)), identity, once)

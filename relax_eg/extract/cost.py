@@ -120,9 +120,13 @@ class WholeCost:
         key = (function.name, tuple(binding.items()))
         model = self._models.get(key)
         if model is None:
-            model = self._models[key] = type(self)(self.profile, binding, self.functions)
+            model = self._models[key] = self._kind(site)(self.profile, binding, self.functions)
             model._running = self._running | {function.name}
         return model
+
+    def _kind(self, site: Site) -> type[WholeCost]:
+        """The model of the functions that run at this site."""
+        return type(self)
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
         # A library call's result is its own to say; everything else follows from operands and attributes.

@@ -43,3 +43,6 @@ class KernelCost(WholeCost):
         if site.op == CALL or (site.op in CORE and site.op not in CONTROL and site.op != CALL_DPS_LIBRARY):
             return found  # what a call runs are kernels of their own
         return NodeCost(found.flops, found.bytes, 1, found.seconds + self.profile.dispatch)
+
+    def _kind(self, site: Site) -> type[WholeCost]:
+        return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs

@@ -26,8 +26,8 @@ from relax_eg.extract.problem import (
     used_classes,
 )
 from relax_eg.extract.search import swap_search
-from relax_eg.extract.select import EFFORT, check_executable
-from relax_eg.extract.solve import solve
+from relax_eg.extract.select import check_executable
+from relax_eg.extract.solve import Effort, solve
 from relax_eg.extract.states import Operation, Several, State, StateTable, operations_of
 
 FUSE_SIBLINGS = "fuse_siblings"
@@ -38,6 +38,8 @@ STEPS = frozenset(
 _WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
+# Kernels overlap, which makes the relaxation weak: beyond a few hundred candidates it takes long and says little.
+_EFFORT = Effort(seconds=10.0, nodes=10, gap=1e-3, candidates=400, cut_rounds=6, neighbourhoods=0)
 _OUTPUTS = 4  # of one kernel
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
 
@@ -54,11 +56,12 @@ class Way:
 
 @dataclass(slots=True)
 class KernelSelection:
-    """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `kept`: candidates in
-    the problem."""
+    """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `operations`: the
+    candidates that kernels may hold; `kept`: candidates in the problem."""
 
     ways: dict[int, Way]
     several: list[Several]
+    operations: Mapping[tuple[int, int], Operation]
     cost: float
     written_cost: float
     bound: float
@@ -70,11 +73,14 @@ class KernelSelection:
 def select_kernels(graph: ExtractionGraph, models: Sequence[KernelCost], steps: frozenset[str]) -> KernelSelection:
     """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
     written. `steps`: the fusion steps that are allowed (`STEPS`)."""
-    return _Search(graph, models, steps).run()
+    return KernelSearch(graph, models, steps).run()
 
 
 @dataclass
-class _Search:
+class KernelSearch:
+    """The search for the kernels of one graph. `pool`: for each class the kernels made so far; `several`: those with
+    several outputs."""
+
     graph: ExtractionGraph
     models: Sequence[KernelCost]
     steps: frozenset[str]
@@ -352,12 +358,12 @@ class _Search:
         ways, problem = self._problem()
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
-        solved = solve(problem, [choice], EFFORT)
+        solved = solve(problem, [choice], _EFFORT)
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}
         return KernelSelection(
-            used, self.several, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
+            used, self.several, self.operations, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         )
 
 

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.kernel_cost import KernelCost
+from relax_eg.extract.kernel_cost import VIEW, KernelCost
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
 from relax_eg.ops.fused import VIEWS, Placed, program_at
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
 KEPT = 3  # states of a value of each phase, besides its one-operator kernel
-MOST_MEMBERS = 32
+MOST_MEMBERS = 40
 _TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
 _PARTIAL = 16  # combinations of operands' states that are looked at further
 
@@ -257,7 +257,7 @@ class StateTable:
         buffer = next(b for b in operation.placed.program.buffers.values() if b.name == r.buffer)
         elements = math.prod(self._number(d, operation) for d in buffer.shape)
         points = math.prod(self._number(d, operation) for d in r.loops)
-        times = max(1.0, points / max(1, elements))
+        times = 1.0 if r.once else max(1.0, points / max(1, elements))
         if stage.does is Does.CONTRACTS:
             others = (d for y, d in enumerate(stage.output.shape) if y not in r.axes)
             times *= math.ceil(math.prod(self._number(d, operation) for d in others) / _TILE)
@@ -340,12 +340,18 @@ class StateTable:
     def _kept(self, found: list[State]) -> list[State]:
         """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
         found.sort(key=lambda s: (s.estimate, len(s.loads), len(s.members)))
+        # The smallest of each phase stays too: others may fill a kernel before its last stages are reached.
+        small: dict[int, State] = {}
+        for s in found:
+            if s.local.phase not in small or len(s.members) < len(small[s.local.phase].members):
+                small[s.local.phase] = s
         kept: list[State] = []
         seen: set[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = set()
         count = [0] * 5
         for s in found:
             key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
-            if key in seen or count[s.local.phase] >= KEPT or any(_beats(t, s) for t in kept):
+            full = count[s.local.phase] >= KEPT and s is not small[s.local.phase]
+            if key in seen or full or any(_beats(t, s) for t in kept):
                 continue
             seen.add(key)
             count[s.local.phase] += 1
@@ -392,5 +398,8 @@ def operations_of(graph: ExtractionGraph, model: KernelCost) -> dict[tuple[int, 
             placed = program_at(site.op, site.operands, tuple(site.attrs.items()), graph.annotations[c])
             stages = None if placed is None else accesses(placed.program)
             if placed is not None and stages is not None:
-                found[c, k] = Operation(placed, stages, model.effort(site.op, placed), site.op in VIEWS)
+                is_view = site.op in VIEWS
+                # Inside a kernel a view is a little dearer than outside, where it leaves the kernel an operator.
+                effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
+                found[c, k] = Operation(placed, stages, effort, is_view)
     return found

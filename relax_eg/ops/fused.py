@@ -13,13 +13,15 @@ from relax_eg.ir.annotations import Annotation, Tensor
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.expr import CALL_TIR, CORE, VAR, Attrs, Expr, postorder
 from relax_eg.ir.tensor_calls import call_tir
-from relax_eg.ops.record import Site, get, program_of
+from relax_eg.ops.record import Site, get, is_shown, program_of
 from relax_eg.shapes import Dim
 from relax_eg.tir import KEY_WORDS, Buffer, TensorProgram, Use, compose
 
 # Heads that move nothing: their value is the operand's memory under another shape.
 VIEWS = frozenset(("reshape", "expand_dims", "squeeze", "flatten"))
 _MOST_NAMED = 5  # operators in a kernel's name
+# Left out of it where there are others: they compute nothing.
+_MOVEMENTS = VIEWS | {"permute_dims", "broadcast_to", "strided_slice", "astype", "full", "dim_value", "concat", "take"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,13 @@ def _program_at(op: str, operands: tuple[Annotation, ...], attrs: Attrs, result:
         placed = called_program(operands, dict(attrs))
         single = placed is not None and len(placed.program.outputs) == 1 and not placed.program.lifted
         return placed if single else None
-    if op in CORE or get(op).cost is not None:
+    asked = dict(attrs)
+    # Equations hold no precision, and apply to whatever the operands turn out to be.
+    if op in CORE or get(op).cost is not None or asked.get("precision") not in (None, "default"):
         return None
-    program = program_of(Site(op, operands, dict(attrs)))
+    if not is_shown(op, operands, attrs):
+        return None
+    program = program_of(Site(op, operands, asked))
     if program is None or len(program.outputs) != 1:
         return None
     made = program.buffers[program.outputs[0]]
@@ -91,13 +97,11 @@ def fused_call(
 
 def kernel_name(members: Iterable[Expr]) -> str:
     """A name that says what is inside: `fused_matmul_add_relu`."""
-    words: list[str] = []
-    for e in members:
-        word = e.attr("program").value.name if e.op == CALL_TIR else e.op
-        if e.op not in VIEWS:
-            words.append(word.removeprefix("fused_"))
+    named = [(e, e.attr("program").value.name if e.op == CALL_TIR else e.op) for e in members]
+    telling = [word.removeprefix("fused_") for e, word in named if e.op not in _MOVEMENTS]
+    words = telling or [word for e, word in named if e.op not in VIEWS] or ["view"]
     more = [] if len(words) <= _MOST_NAMED else ["and", str(len(words) - _MOST_NAMED), "more"]
-    return "_".join(["fused", *(words[:_MOST_NAMED] or ["view"]), *more])
+    return "_".join(["fused", *words[:_MOST_NAMED], *more])
 
 
 def _is_name(text: str) -> bool:

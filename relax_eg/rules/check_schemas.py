@@ -1,4 +1,4 @@
-"""Testing schemas: what one proposes for random loops, calls and sums is computed, exactly, beside them.
+"""Testing schemas: what one proposes for random loops, calls, sums and kernels is computed, exactly, beside them.
 
 The loops are small and their bodies random: products with a matrix that stays the same, of what is carried, of what is
 gone over, sums of these. Lengths are 0 to 3, values small integers, arithmetic exact, so what differs differs for good.
@@ -22,11 +22,12 @@ from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
-from relax_eg.rules.schemas import Schema
+from relax_eg.rules.schemas import KERNEL, Schema
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60
+_KERNEL_PROGRAMS = 400  # of two operators each, of which few are what one step is about
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
@@ -80,9 +81,10 @@ class Known:
         return pure_function(f"{function.name}_batched", params, [tuple_get(value, i) for i in range(count)])
 
 
-def first_difference(schema: Schema, programs: int = PROGRAMS) -> tuple[int, str]:
+def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, str]:
     """How many proposals of `schema` were right, and the first that was not, told with its inputs ("" if none)."""
     right = 0
+    programs = programs or (_KERNEL_PROGRAMS if KERNEL in schema.operators else PROGRAMS)
     for seed in range(programs):
         trial, known = _trial(schema, np.random.default_rng(seed))
         try:
@@ -118,7 +120,10 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
 
 
-_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", CALL_TIR: "kernel"}
+_KINDS = {
+    SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", KERNEL: "kernel",
+    CALL_TIR: "workspace",
+}  # fmt: skip
 
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
@@ -128,11 +133,37 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
     kind = kinds[int(rng.integers(len(kinds)))]
-    if kind == "use":
-        return _use_trial(schema, rng)
     if kind == "kernel":
         return _kernel_trial(rng)
+    if kind == "use":
+        return _use_trial(schema, rng)
+    if kind == "workspace":
+        return _workspace_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
+
+
+def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """One operator over one or two others: elementwise ones, movements, reductions and matmuls of small matrices."""
+    k = int(rng.integers(1, 4))
+    params = x, y, v = var("x", _MATRIX), var("y", _MATRIX), var("v", _VECTOR)
+    size = Dim.var("k")
+
+    def drawn(operands: Sequence[Expr]) -> Expr:
+        a, b = (operands[int(rng.integers(len(operands)))] for _ in range(2))
+        made = (
+            lambda: op.add(a, b), lambda: op.multiply(a, v), lambda: op.negative(a), lambda: op.maximum(a, b),
+            lambda: op.permute_dims(a, (1, 0)), lambda: op.matmul(a, b), lambda: op.linear(a, b),
+            lambda: op.matmul(a, a), lambda: op.broadcast_to(op.sum(a, 1, keepdims=True), (size, size)),
+            lambda: op.sum(a, int(rng.integers(2))), lambda: op.max(a, 1), lambda: op.matmul(a, v),
+            lambda: op.reshape(a, (size * size,)), lambda: op.expand_dims(a, int(rng.integers(3))),
+            lambda: op.subtract(a, op.sum(b, 1, keepdims=True)),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
+    node = drawn(inner)
+    args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
+    return Trial(Module((_main(params, node),)), node, args), Known({})
 
 
 def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
@@ -162,7 +193,7 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
 
 
-def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     """A call of a kernel with workspaces: a product of matrices in parts that are added after, scaled by what another
     workspace holds of its rows; of one of them, or both."""
     parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))

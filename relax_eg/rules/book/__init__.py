@@ -6,6 +6,7 @@ from relax_eg.rules.book.contraction import contraction
 from relax_eg.rules.book.convolution import convolution
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
+from relax_eg.rules.book.fusion import fusion
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.movement import movement
@@ -17,7 +18,11 @@ from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
-default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout], (*sums.schemas, *functions.schemas))
+default = RuleSet(
+    "default",
+    [*algebra, *movement, *values, *systems, *layout],
+    (*sums.schemas, *functions.schemas, *fusion.schemas),
+)
 
 __all__ = [
     "algebra",
@@ -28,6 +33,7 @@ __all__ = [
     "default",
     "elementwise",
     "functions",
+    "fusion",
     "layout",
     "legalization",
     "movement",
