@@ -8,7 +8,6 @@ slice at a computed place) stays, and so does what no rule speaks of: library ca
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 from relax_eg import rules as books
 from relax_eg.egraph import Budget, EGraph, dump
@@ -18,6 +17,7 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ops import get
 from relax_eg.rules import RuleSet
+from relax_eg.rules.check_schemas import Known
 from relax_eg.shapes import Scope
 
 
@@ -25,17 +25,19 @@ def legalize(module: Module, rules: RuleSet = books.legalization) -> Module:
     """`module` with every operator that a rule of `rules` has a tensor program for as a call of it, the others as they
     are. `rules` may hold schemas of one's own, which speak first where they stand first."""
     scopes = scopes_of(module, Scope())
-    return Module(tuple(_legalized(f, scopes[f.name], rules) for f in module))
+    known = Known({f.name: f for f in module})
+    made = [_legalized(f, scopes[f.name], rules, known) for f in module]
+    return Module((*made, *(f for name, f in known.functions.items() if name not in scopes)))
 
 
-def _legalized(function: Function, scopes: list[Scope], rules: RuleSet) -> Function:
+def _legalized(function: Function, scopes: list[Scope], rules: RuleSet, known: Known) -> Function:
     blocks: list[Block] = []
     for block, scope in zip(function.blocks, scopes, strict=True):
         if not block.dataflow or not block.bindings:
             blocks.append(block)
             continue
         roots = [b.value for b in block.bindings]
-        with EGraph(roots, rules, scope, _proposed(roots, rules)) as egraph:
+        with EGraph(roots, rules, scope, _proposed(roots, rules, known)) as egraph:
             egraph.saturate(Budget())
             read = dump(egraph)
         costs = [[_price(c.site.op) for c in row] for row in read.graph.candidates]
@@ -51,12 +53,12 @@ def _price(op: str) -> float:
     return 1e-6
 
 
-def _proposed(roots: list[Expr], rules: RuleSet) -> list[tuple[Expr, Expr, str]]:
+def _proposed(roots: list[Expr], rules: RuleSet, known: Known) -> list[tuple[Expr, Expr, str]]:
     """What schemas propose for single operators: (node, equal expression, rule)."""
     found: list[tuple[Expr, Expr, str]] = []
     for e in postorder(roots):
         for schema in rules.schemas:
-            proposed = schema.propose(e, SimpleNamespace()) if e.op in schema.operators else None
+            proposed = schema.propose(e, known) if e.op in schema.operators else None
             if proposed is not None:
                 found.append((e, proposed, schema.name))
                 break

@@ -19,7 +19,7 @@ from relax_eg.backend.checks import signature_fit
 from relax_eg.backend.family import Variant
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program
+from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError, TraceError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import dims_of

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from relax_eg.backend.contractions import contracted
+from relax_eg.backend.convolutions import convolved
 from relax_eg.backend.index_maps import affine, bounds
 from relax_eg.backend.loop_values import Indices, Value, pointwise
 from relax_eg.backend.reads import read
@@ -304,10 +305,18 @@ class _Lowering:
         inner = frame.inside(names, extents)
         wide = accumulator(expr.kind, expr.dtype)
         if expr.kind in ("sum", "any") and not inner.empty:
-            found = contracted(expr, inner, wide, self.term)
+            found = self._convolved(expr, inner, wide) if expr.kind == "sum" else None
+            found = found or contracted(expr, inner, wide, self.term)
             if found is not None:
                 return Value(convert(found.array, expr.dtype), found.loops)
         return self._over_all(expr, inner, tuple(n for n in names if n in inner.extents), wide)
+
+    def _convolved(self, expr: Reduce, inner: _Frame, wide: str) -> Value | None:
+        def known(term: Scalar) -> Value:
+            with jax.ensure_compile_time_eval():
+                return self.term(term, _Frame(inner.extents, inner.fixed))
+
+        return convolved(expr, inner, wide, self.term, known, self.data)
 
     def _over_all(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> Value:
         """The reduction over the loops `over` of `inner`, in a loop where there are too many points at once."""

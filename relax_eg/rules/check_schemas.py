@@ -121,7 +121,8 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
 
 
 _KINDS = {
-    SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", CALL_TIR: "kernel", KERNEL: "fusion",
+    SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", KERNEL: "kernel",
+    CALL_TIR: "workspace",
 }  # fmt: skip
 
 
@@ -134,14 +135,14 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kind = kinds[int(rng.integers(len(kinds)))]
     if kind == "kernel":
         return _kernel_trial(rng)
-    if kind == "fusion":
-        return _fusion_trial(rng)
     if kind == "use":
         return _use_trial(schema, rng)
+    if kind == "workspace":
+        return _workspace_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
-def _fusion_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     """One operator over one or two others: elementwise ones, movements, reductions and matmuls of small matrices."""
     k = int(rng.integers(1, 4))
     params = x, y, v = var("x", _MATRIX), var("y", _MATRIX), var("v", _VECTOR)
@@ -176,11 +177,12 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
         ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
         ("where", (op.less(x, y), x, y), {}), ("permute_dims", (x,), {"axes": (1, 0)}),
-        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}), ("flip", (x,), {"axes": (1,)}),
-        ("expand_dims", (x,), {"axes": (1,)}), ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("triu", (x,), {}),
+        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}),
+        ("flip", (x,), {"axes": (1,)}), ("expand_dims", (x,), {"axes": (1,)}), ("triu", (x,), {}),
+        ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("full", (w0,), {"shape": (Dim.of(2),)}),
         ("take", (x, i), {"axis": 1, "mode": "clip"}), ("sum", (x,), {"axes": (1,)}), ("max", (x,), {"axes": (0,)}),
         ("split", (op.concat([x, y], axis=0),), {"sections": (rows, rows), "axis": 0}), ("cumsum", (x,), {"axis": 1}),
-        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}), ("full", (w0,), {"shape": (Dim.of(2),)}),
+        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}),
     ]  # fmt: skip
     fitting = [u for u in uses if u[0] in schema.operators and not (u[0] in ("take", "max") and not m * n)]
     name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
@@ -191,8 +193,7 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
 
 
-
-def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     """A call of a kernel with workspaces: a product of matrices in parts that are added after, scaled by what another
     workspace holds of its rows; of one of them, or both."""
     parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))
