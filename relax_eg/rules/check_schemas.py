@@ -117,7 +117,7 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
 
 
-_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", CALL_TIR: "kernel"}
+_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", CALL_TIR: "workspaces"}
 
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
@@ -125,12 +125,12 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
     kind = kinds[int(rng.integers(len(kinds)))]
-    if kind == "kernel":
-        return _kernel_trial(rng)
+    if kind == "workspaces":
+        return _workspace_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
-def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     """A call of a kernel with workspaces: a product of matrices in parts that are added after, scaled by what another
     workspace holds of its rows; of one of them, or both."""
     parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))

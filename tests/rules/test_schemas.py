@@ -87,7 +87,7 @@ def test_one_that_proposes_nothing_is_not_trusted() -> None:
 def test_one_about_what_no_test_program_has_is_refused() -> None:
     (verdict,) = rx.verify(replace(schema(silent), operators=frozenset(("sort",))))
     assert verdict.status == "refuted"
-    assert "no test programs have sort; scan, while_loop, call, add, subtract do" in verdict.problem
+    assert "no test programs have sort; scan, while_loop, call, add, subtract, call_tir do" in verdict.problem
 
 
 def test_other_content_is_another_rule() -> None:
