@@ -210,8 +210,8 @@ class Const(Scalar):
     def on_indices(self) -> bool:
         return True
 
-    @cached_property
-    def head(self) -> tuple[str, str]:
+    @property
+    def head(self) -> tuple[Any, ...]:
         return self.dtype, repr(self.value)  # repr tells the sign of zero, NaN and infinities
 
     @cached_property
