@@ -270,7 +270,7 @@ class _ProgramReader:
         if fold is not None:
             unknown = [n for n in self._unknown(value, reader) if n not in reader.names]
             summed = {n: loop(n) for n in unknown}
-            reader.names |= summed
+            reader.names.update(summed)
         found = reader.scalar(value, buffer.dtype)
         if found.dtype != buffer.dtype:
             self.fail(value, f"the value is {found.dtype}, {buffer.name} is {buffer.dtype}", f"{buffer.dtype}(value)")

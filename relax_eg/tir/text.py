@@ -6,12 +6,14 @@ its dtype, and a loop variable that shares the name of a size keeps its mark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop
+from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
 _INFIX = {
     "bitwise_or": ("|", 2), "bitwise_xor": ("^", 3), "bitwise_and": ("&", 4),
@@ -25,6 +27,8 @@ _COMPARISON = 1
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)
 _UNARY, _POWER, _ATOM = 8, 9, 10
 _NO_SIZES = frozenset[str]()
+_NOTHING: Mapping[Scalar, int] = MappingProxyType({})
+_LONG = 60  # characters of a term that has a name where it stands in several places
 
 
 def index_text(dim: Dim, sizes: Iterable[str] = ()) -> str:
@@ -41,6 +45,15 @@ def scalar_text(expr: Scalar, sizes: frozenset[str] = _NO_SIZES) -> str:
     return _Text(sizes).text(expr)[0]
 
 
+def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tuple[list[str], str]:
+    """`scalar_text` where long terms that stand in several places have a name: the lines that say what the next of
+    `names` are, and the text. Linear in the number of distinct terms."""
+    uses = Counter(child for term in walk(expr) for child in term.children)
+    text = _Text(sizes, names, uses)
+    whole = text.text(expr)[0]
+    return text.lines, whole
+
+
 def constant_text(expr: Const) -> str:
     """The shortest text that gives the constant's value back in its dtype."""
     if isinstance(expr.value, complex):
@@ -52,8 +65,13 @@ def constant_text(expr: Const) -> str:
 class _Text:
     """Writes terms. A term is written once, however often it stands in the terms above it."""
 
-    def __init__(self, sizes: frozenset[str]) -> None:
+    def __init__(
+        self, sizes: frozenset[str], names: Iterator[str] | None = None, uses: Mapping[Scalar, int] = _NOTHING
+    ) -> None:
         self.sizes = sizes
+        self.names = names
+        self.uses = uses
+        self.lines: list[str] = []
         self.written: dict[Scalar, tuple[str, int]] = {}
 
     def text(self, expr: Scalar) -> tuple[str, int]:
@@ -67,6 +85,10 @@ class _Text:
                 continue
             if at not in self.written:
                 self.written[at] = self._text(at)
+                if self.names is not None and self.uses.get(at, 0) > 1 and len(self.written[at][0]) > _LONG:
+                    name = next(self.names)
+                    self.lines.append(f"{name} = {self.written[at][0]}")
+                    self.written[at] = name, _ATOM
             todo.pop()
         return self.written[expr]
 

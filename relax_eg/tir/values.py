@@ -104,6 +104,8 @@ class ValueReader:
         self.names = dict(names)
         self.named = named
         self.values: dict[str, Value] = {}  # of names, where the loops are as they are now
+        self.outer = self.names, self.values
+        self.inner_only: set[str] = set()
         self.buffers = buffers
         self.reads: dict[Scalar, ast.expr] = {}
 
@@ -171,8 +173,7 @@ class ValueReader:
         if name in self.values:
             return self.values[name]
         if name in self.named:
-            self.values[name] = self.value(self.named[name])
-            return self.values[name]
+            return self._named_value(name)
         if is_loop(name) and name[:-1].isidentifier() and (marked := loop(name[:-1])) in self.names.values():
             return marked
         buffer = self.buffers.get(name)
@@ -188,6 +189,24 @@ class ValueReader:
             f"`{name}` is no loop variable, size or buffer; names here: {known}",
             f"a loop variable of the buffer written or of over=({name}, extent), or a parameter `{name}: int`",
         )
+
+    def _named_value(self, name: str) -> Value:
+        """The value of a name: read once, outside all reductions, where it has a meaning there; else once in each."""
+        inside = self.names, self.values
+        if name not in self.inner_only and self.names is not self.outer[0]:
+            self.names, self.values = self.outer
+            try:
+                return self.values[name] if name in self.values else self._named_value(name)
+            except RelaxEgError:
+                pass
+            finally:
+                self.names, self.values = inside
+        try:
+            self.values[name] = self.value(self.named[name])
+        except RelaxEgError:
+            self.inner_only.add(name)
+            raise
+        return self.values[name]
 
     def _kept(self, at: ast.expr, read: Read) -> Read:
         self.reads.setdefault(read, at)
@@ -375,16 +394,19 @@ class ValueReader:
             wanted = f"{name}(value, {_OVER.split(',')[0]}, 128)); also {_OVER}"
             self.fail(at, f"the reduction `{ast.unparse(at)}` does not say over what", wanted)
         axes = self._axes(over)
-        before = dict(self.names)
+        outside = self.names, self.values
+        inner = dict(self.names)
         for written, _ in axes:
             variable = loop_named(ast.unparse(written))
-            if variable in before.values():
+            if variable in inner.values():
                 name_of = index_text(variable)
                 self.fail(written, f"{name} binds {name_of}, which is bound already", "another name")
-            self.names[str(ast.unparse(written))] = variable
-        outside, self.values = self.values, {}
-        body = self.value(at.args[0])
-        inner, self.names, self.values = self.names, before, outside
+            inner[str(ast.unparse(written))] = variable
+        self.names, self.values = inner, {}
+        try:
+            body = self.value(at.args[0])
+        finally:
+            self.names, self.values = outside
         if not isinstance(body, Scalar):
             self.fail(at, f"{name} of `{ast.unparse(at.args[0])}`, which has no dtype", "a cast: float32(i)")
         pairs = [(inner[ast.unparse(w)], self.extent(w, inner[ast.unparse(w)], body, e)) for w, e in axes]
