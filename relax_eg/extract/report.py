@@ -124,6 +124,12 @@ class KernelRow:
     saved_bytes: int
     saved_launches: int
 
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> KernelRow:
+        """The row that `asdict` gave as plain data."""
+        given: dict[str, Any] = {**data, "operators": tuple(data["operators"])}
+        return KernelRow(**given)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
@@ -252,8 +258,7 @@ class CostReport:
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
-        kernels: Sequence[dict[str, Any]] = data.get("kernels", ())
-        more["kernels"] = tuple(KernelRow(**(row | {"operators": tuple(row["operators"])})) for row in kernels)
+        more["kernels"] = tuple(KernelRow.from_data(row) for row in data.get("kernels", ()))
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
