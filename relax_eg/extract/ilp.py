@@ -94,11 +94,6 @@ class Model:
 
     def linear(self) -> highspy.Highs:
         """The linear relaxation, with the cuts so far."""
-        import highspy
-
-        solver: Any = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1), ("parallel", "off")):
-            solver.setOptionValue(option, value)
         cost = np.zeros(self.columns)
         entries: list[Cut] = []
         lower: list[float] = []
@@ -122,16 +117,7 @@ class Model:
                 lower.append(-math.inf)
         entries += self.cuts
         lower += [-math.inf] * len(self.cuts)
-        lp: Any = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self.columns, len(entries)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.zeros(self.columns), np.ones(self.columns)
-        lp.row_lower_, lp.row_upper_ = np.array(lower), np.array([e[2] for e in entries])
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
-        lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
-        lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
-        solver.passModel(lp)
-        return solver
+        return relaxation(cost, entries, lower)
 
     def columns_of(self, choice: Mapping[int, int]) -> np.ndarray[Any, Any]:
         """The solution that stands for `choice`, by class used."""
@@ -220,6 +206,27 @@ def _shortest_back(start: int, length: Mapping[int, list[tuple[int, float]]], li
     while path[-1] != start:
         path.append(before[path[-1]])
     return path[::-1]
+
+
+def relaxation(cost: Sequence[float], entries: Sequence[Cut], lower: Sequence[float]) -> highspy.Highs:
+    """HiGHS with this linear program: a column for each cost, between 0 and 1; a row for each entry, at least `lower`
+    and at most what the entry says."""
+    import highspy
+
+    solver: Any = highspy.Highs()
+    for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1), ("parallel", "off")):
+        solver.setOptionValue(option, value)
+    lp: Any = highspy.HighsLp()
+    n = len(cost)
+    lp.num_col_, lp.num_row_ = n, len(entries)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(n), np.ones(n)
+    lp.row_lower_, lp.row_upper_ = np.array(lower), np.array([e[2] for e in entries])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
+    lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
+    lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
+    solver.passModel(lp)
+    return solver
 
 
 @dataclass

@@ -16,6 +16,7 @@ from relax_eg.debug import stage
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernel_cost import KernelCost
+from relax_eg.extract.kernel_ilp import Overlap, solve_kernels
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
@@ -27,7 +28,7 @@ from relax_eg.extract.problem import (
 )
 from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
-from relax_eg.extract.solve import Effort, solve
+from relax_eg.extract.solve import Effort
 from relax_eg.extract.states import Operation, Several, State, StateTable, operations_of
 from relax_eg.ops.fused import VIEWS
 
@@ -39,8 +40,7 @@ STEPS = frozenset(
 _WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
-# Kernels overlap, which makes the relaxation weak: beyond a few hundred candidates it takes long and says little.
-_EFFORT = Effort(seconds=10.0, nodes=10, gap=1e-3, candidates=400, cut_rounds=6, neighbourhoods=0)
+_EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
 _OUTPUTS = 4  # of one kernel
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
 
@@ -360,13 +360,31 @@ class KernelSearch:
         ways, problem = self._problem()
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
-        solved = solve(problem, [choice], _EFFORT)
+        solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}
         return KernelSelection(
             used, self.several, self.operations, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         )
+
+
+    def _overlap(self, ways: Sequence[Sequence[Way]]) -> Overlap:
+        """What is inside each way of the problem; what reads a result of a kernel with several holds nothing."""
+        members: list[list[Mapping[int, int]]] = []
+        for c, row in enumerate(ways):
+            if c >= len(self.graph.candidates):
+                members.append([self.several[c - len(self.graph.candidates)].members])
+                continue
+            members.append([_members_of(c, way) for way in row])
+        inside = {member for row in members for held in row for member in held.items()}
+        return Overlap(members, {(c, k): self.graph.candidates[c][k].children for c, k in inside})
+
+
+def _members_of(c: int, way: Way) -> Mapping[int, int]:
+    if way.state is not None:
+        return way.state.members
+    return {c: way.candidate} if way.several < 0 else {}
 
 
 def _is_alone(way: Way) -> bool:

@@ -60,13 +60,7 @@ class Pruned:
 def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Pruned:
     """`problem` without what an optimal choice can do without. `keep[c]`: the candidates of class `c` that may be
     used; all if left out. The roots must be computable. A few passes, each about linear in the problem."""
-    rows: dict[int, Candidates] = {}
-    for c, row in enumerate(problem.reads):
-        costs = problem.costs[c]
-        places = range(len(row)) if keep is None else keep[c]
-        rows[c] = [(k, costs[k], frozenset(row[k])) for k in places if costs[k] < math.inf and c not in row[k]]
-    p = Pruned(problem, rows, set())
-    _drop_impossible(p)
+    p = _possible(problem, keep)
     _settle_free(p, problem)
     roots = set(problem.roots) - p.fixed.keys()
     for _ in range(_ROUNDS):
@@ -80,6 +74,26 @@ def prune(problem: Problem, keep: Sequence[Iterable[int]] | None = None) -> Prun
         if (p.node_count, sum(len(r) for row in p.rows.values() for _, _, r in row)) == before:
             break
         _drop_impossible(p)
+    return p
+
+
+def undominated(problem: Problem) -> dict[int, Candidates]:
+    """For each class that the roots can reach the candidates that some best choice uses, all classes apart."""
+    p = _possible(problem, None)
+    for _ in range(2):
+        _drop_unreachable(p, set(problem.roots))
+        _drop_dominated(p)
+    return p.rows
+
+
+def _possible(problem: Problem, keep: Sequence[Iterable[int]] | None) -> Pruned:
+    rows: dict[int, Candidates] = {}
+    for c, row in enumerate(problem.reads):
+        costs = problem.costs[c]
+        places = range(len(row)) if keep is None else keep[c]
+        rows[c] = [(k, costs[k], frozenset(row[k])) for k in places if costs[k] < math.inf and c not in row[k]]
+    p = Pruned(problem, rows, set())
+    _drop_impossible(p)
     return p
 
 
