@@ -12,7 +12,7 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
 from relax_eg.explain.record import Firing, signature
-from relax_eg.explain.steps import Equation, equation, with_sizes_of
+from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module

@@ -1,7 +1,7 @@
 """Saturation: a block's e-graph, grown by rules in phases, under budgets.
 
 The phases: simplify to a fixpoint; algebra a few rounds, simplifying after each; merging once; simplify again; layout
-once, whose products nothing else looks at. Rounds
+once, and library calls once, whose products nothing else looks at. Rounds
 are driven from here, so that sizes and the clock can be looked at between them: the engine itself has no way to stop.
 """
 
@@ -187,7 +187,7 @@ class EGraph:
         phase = "annotate"
         self._settle()
         stop = over()
-        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout"]
+        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
         saturated = False
         skip_to_merge = False
         simplified = -1  # matches made when simplification was last at its fixpoint

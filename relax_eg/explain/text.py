@@ -9,7 +9,7 @@ from functools import cached_property
 from relax_eg.explain.certificate import Certificate, certificate
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Libraries, Part
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, instantiated
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function

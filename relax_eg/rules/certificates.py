@@ -45,7 +45,7 @@ def content_hash(rule: Rule | Schema) -> str:
         rule.name, signature,
         list(rule.attributes.items()), rule.sizes, rule.when, rule.numerics, rule.reverse, CHECKER_VERSION,
     )  # fmt: skip
-    text = "\n".join([repr(declared), *_function_text(rule)])
+    text = "\n".join([repr(declared), *_function_text(rule), *_library_text(rule)])
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -59,9 +59,21 @@ def _schema_text(schema: Schema) -> str:
     return text + Path(BOOK_VERDICTS.parent / f"{module.rpartition('.')[2]}.py").read_text(encoding="utf-8")
 
 
+def _library_text(rule: Rule) -> Iterator[str]:
+    """What is called, where the rule lowers to a library call."""
+    if rule.library is not None:
+        name, target, requires, *_ = rule.library.content
+        yield repr((name, requires))
+        if isinstance(target, str):
+            yield target
+        else:
+            found = list(_content(target, set()))
+            yield from (t if t is not None else f"{type(target).__name__} {id(target)}" for t in found)
+
+
 def _function_text(rule: Rule) -> Iterator[str]:
     seen: set[int] = set()
-    found = list(_content(rule.function, seen))
+    found = list(_content(rule.library.pattern if rule.library else rule.function, seen))
     if None not in found:
         yield from (t for t in found if t is not None)
         return

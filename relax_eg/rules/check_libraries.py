@@ -1,0 +1,164 @@
+"""Testing a library rule: its target is run, and what it gives is compared with what its pattern says.
+
+No proof can vouch for somebody else's code, so such a rule is `tested` on real runs at boundary sizes, or refuted with a
+counterexample. Its numerics class is what was measured: the same bits, the accuracy law, or 1e-2.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import LibraryError
+from relax_eg.ir.annotations import Tensor, Tuple
+from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.libraries import Library, on_jax
+from relax_eg.rules import samples as draws
+from relax_eg.rules.check import Verdict
+from relax_eg.rules.domain import instances
+from relax_eg.rules.hypotheses import are_met, under_hypotheses
+from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widened
+from relax_eg.rules.rule import NUMERICS, Instance, Numerics, Rule
+from relax_eg.rules.witness import witness
+
+_INSTANCES = 4
+_SIZES = 5  # for each instance: different sizes, then 0 and 1
+_APPROXIMATE = 1e-2  # of the largest element
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Runs the target at a case and compares."""
+
+    library: Library
+
+    def __call__(self, case: Case) -> Failure | None:
+        lefts, rights = self.results(case)
+        if isinstance(rights, Failure):
+            return rights
+        for i, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            if (left.shape, left.dtype) != (right.shape, right.dtype):
+                what = f"{self.library.name} gives {_short(right)}, its pattern {_short(left)}"
+                return Failure(what, left, right, i, "what the target returns must be annotated as its pattern is")
+        return self.compared(case, lefts, rights)
+
+    def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
+        """What the pattern gives, by its index equations, and the target. Absent where the pattern gives nothing."""
+        instance = case.instance
+        if not are_met(instance, case.values):
+            raise Absent
+        env = {p: np.asarray(case.values[str(p.attr("name"))]) for p in instance.params}
+        with np.errstate(all="ignore"):
+            lefts = [np.asarray(evaluate_expr(e, env, case.sizes)) for e in instance.left]
+        call = instance.right[0].args[0] if len(instance.right) > 1 else instance.right[0]
+        try:
+            made = self.library.run(call, [env[p] for p in instance.params], case.sizes)
+        except LibraryError as e:
+            return lefts, Failure(str(e))
+        except Exception as e:
+            hint = "where the target does not take such operands, a condition, when=, keeps the rule away"
+            return lefts, Failure(f"{self.library.name} raised {type(e).__name__}: {str(e)[:300]}", hint=hint)
+        many = isinstance(call.annotation, Tuple)
+        results: Sequence[Any] = made if many and isinstance(made, (tuple, list)) else (made,)
+        if len(results) != len(lefts):
+            return lefts, Failure(f"{self.library.name} gives {len(results)} results, its pattern {len(lefts)}")
+        return lefts, [np.asarray(r) for r in results]
+
+    def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> Failure | None:
+        found = _classed(case, lefts, rights)
+        wanted = case.instance.rule.numerics
+        if found is None:
+            i = next(i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if _distance(a, b) > _APPROXIMATE)
+            return Failure(f"{self.library.name} does not compute its pattern", lefts[i], rights[i], i)
+        if NUMERICS.index(found) > NUMERICS.index(wanted):
+            i = max(range(len(lefts)), key=lambda i: _distance(lefts[i], rights[i]))
+            what = f"measured to be {found}, claimed to be {wanted}"
+            return Failure(what, lefts[i], rights[i], i, f'claim numerics="{found}"')
+        return None
+
+
+def check_library(rule: Rule, library: Library) -> Verdict:
+    """Run the target of `rule` at boundary sizes, and judge it. RuleError where no instance can be formed."""
+    started = time.perf_counter()
+    judge, draw = _Judge(library), under_hypotheses(draws.moderate)
+    rng = np.random.default_rng(zlib.crc32(library.name.encode()))
+    tested, worst = 0, 0
+    chosen = list(instances(rule, limit=_INSTANCES)) or _none(rule)
+    for instance in chosen:
+        for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
+            case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
+            try:
+                failure = judge(case)
+            except Absent:
+                continue
+            tested += 1
+            if failure is not None:
+                found = witness(case, failure, judge, draw, 0)
+                return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
+            worst = max(worst, _measured(judge, case))
+    if not tested:
+        raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
+    spent = time.perf_counter() - started
+    return Verdict(rule, "tested", tested, None, spent, theory=f"measured: {NUMERICS[worst]}")
+
+
+def _none(rule: Rule) -> list[Instance]:
+    from relax_eg.rules.domain import need_instance
+
+    return [need_instance(rule)]
+
+
+def _measured(judge: _Judge, case: Case) -> int:
+    lefts, rights = judge.results(case)
+    found = _classed(case, lefts, rights) if isinstance(rights, list) else None
+    return NUMERICS.index(found) if found else 0
+
+
+def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
+    """The numerics class that results are of; None where they are of no class."""
+    if all(a.tobytes() == b.tobytes() for a, b in zip(lefts, rights, strict=True)):
+        return "exact"
+    if disagreement(case, lefts, rights) is None:
+        return "reassociate"
+    # How exactly the pattern itself can be computed is for the device to say: matmuls of float32 may be of 10 bits.
+    instance = case.instance
+    here = on_jax(instance.left, {p: case.values[str(p.attr("name"))] for p in instance.params}, case.sizes)
+    if disagreement(case, [np.asarray(x) for x in here], rights) is None:
+        return "reassociate"
+    truths = _truths(case)
+    near = all(_distance(t, b) <= _APPROXIMATE for t, b in zip(truths, rights, strict=True))
+    return "approximate" if near else None
+
+
+def _truths(case: Case) -> list[Array]:
+    wide = widened(case.instance)
+    values = {n: v.astype(np.float64) if v.dtype.kind in "fV" else v for n, v in case.values.items()}
+    env = {e: np.asarray(values[name]) for name, e in wide.params.items()}
+    with np.errstate(all="ignore"):
+        return [np.asarray(evaluate_expr(e, env, case.sizes)) for e in wide.left]
+
+
+def _distance(a: Array, b: Array) -> float:
+    """The largest difference as a share of the largest element; infinite where one is not a number."""
+    if a.size == 0:
+        return 0.0
+    kinds = a.dtype.kind + b.dtype.kind
+    wide = np.complex128 if "c" in kinds else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    if not np.array_equal(np.isfinite(x), np.isfinite(y)):
+        return np.inf
+    kept = np.isfinite(x)
+    if not kept.any():
+        return 0.0
+    return float(np.abs(x - y)[kept].max() / max(float(np.abs(x)[kept].max()), 1e-30))
+
+
+def _short(a: Array) -> str:
+    return Tensor(a.shape, a.dtype.name).short
+
+
