@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from relax_eg.backend.libraries import unavailable
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
@@ -14,9 +15,11 @@ from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ops.facts import FACTS, fact_named, impossible
+from relax_eg.ops.library_needs import Place, version
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
+from relax_eg.rules.rule import libraries_of
 from relax_eg.shapes import Scope
 
 Progress = Callable[[str, int, int], None]
@@ -44,7 +47,7 @@ class Options:
     progress: Progress | None
     sharing: Literal["on", "off"]
     measure: int = 0
-
+    libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
 
     @property
     def is_exact(self) -> bool:
@@ -117,11 +120,14 @@ def read_options(
         assumed = assumed or bool(left)
         full = {**binding, **scope.example(left, ASSUMED_SIZE, binding)}
         bindings.append({v: full[v] for v in known})
-    chosen = rules if rules is not None else default_rules
+    device = profile(target)
+    chosen, libraries = _available(
+        rules if rules is not None else default_rules, Place(device.platform, device.name, "whole")
+    )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
         _trusted(chosen.allowed(allowed)),
-        profile(target),
+        device,
         tuple(bindings),
         assumed,
         scope,
@@ -132,7 +138,23 @@ def read_options(
         progress,
         sharing,
         measure,
+        libraries,
     )
+
+
+def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those that lower to routines that are missing at `place`; and what is known of each routine."""
+    found: dict[str, tuple[str, str, str]] = {}
+    for r in rules:
+        for library in libraries_of(r):
+            if library.name not in found:
+                found[library.name] = (library.name, version(library), unavailable(library, place))
+    if not any(why for _, _, why in found.values()):
+        return rules, tuple(found.values())
+    there = [r for r in rules if not any(found[x.name][2] for x in libraries_of(r))]
+    if not any(libraries_of(r) for r in there):  # then nothing is to be made ready for one either
+        there = [r for r in there if r.phase != "library"]
+    return RuleSet(rules.name, there, rules.schemas), tuple(found.values())
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -64,16 +64,18 @@ class Definition:
 
 
 Form = Callable[[tuple[Annotation, ...], Mapping[str, Any]], Definition]
-Draw = Callable[[Definition, Mapping[str, int]], dict[str, Array]]
+# Sizes near those given, small enough to be tried, and random operands of these sizes; None where there are none.
+Sample = Callable[[Definition, Mapping[str, int]], "tuple[dict[str, int], dict[str, Array]] | None"]
 
 
 class Library:
     """One routine; `RuleSet.library` makes them.
 
     `target`: a callable on JAX arrays, `"module:name"`, or `"ffi:name"` of a registered `jax.ffi` target; it gets the
-    call's attributes and sizes as keywords. `cost`: the share of the device's peak that it reaches, or a function of
-    flops, bytes and profile to seconds, or None. `sizes`: names of size attributes, with whether each is one number;
-    `pattern`: the function whose program it computes; `form` gives the definition for operands annotated so; `draw` gives random operands at known sizes.
+    call's attributes and sizes as keywords. `cost`: how many times faster it is than its pattern as one kernel is
+    predicted to be, or a function of flops, bytes and profile to seconds, or None. `sizes`: names of size attributes, with whether each is one number;
+    `pattern`: the function whose program it computes; `form` gives the definition for operands annotated so; `sample` gives
+    random operands to try it on.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class Library:
         pattern: Callable[..., Any],
         where: str,
         form: Form,
-        draw: Draw,
+        sample: Sample,
     ) -> None:
         self.name, self.target, self.requires, self.cost = name, target, requires, cost
         self.first_run, self.attributes, self.sizes, self.where = first_run, attributes, sizes, where
-        self.pattern, self.form, self.draw = pattern, form, draw
+        self.pattern, self.form, self.sample = pattern, form, sample
         self._definitions: dict[Any, Definition] = {}
 
     def __repr__(self) -> str:
@@ -169,6 +171,19 @@ class Library:
             told.update({str(d): n for d, n in zip(e.shape, a.shape, strict=True) if str(d) in d.variables})
         target = self.function(call.annotation, told)
         return target(*map(jnp.asarray, arrays), **self.keywords(dict(call.attr("attrs")), told))
+
+    def run_definition(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+        """What the definition gives for a call on JAX arrays."""
+        attrs = dict(call.attr("attrs"))
+        definition = self.definition([a.annotation for a in call.args], attrs)
+        told: dict[str, Any] = {}
+        for p, a in zip(definition.params, arrays, strict=True):
+            told.update({str(d): n for d, n in zip(p.shape, a.shape, strict=True) if str(d) in d.variables})
+        for name, single in self.sizes:
+            values = [d.evaluate(sizes) for d in attrs[name]]
+            told |= {name: values[0]} if single else {f"{name}__{i}": n for i, n in enumerate(values)}
+        made = on_jax(definition.results, dict(zip(definition.params, arrays, strict=True)), told)
+        return tuple(made) if definition.many else made[0]
 
 
 def on_jax(roots: Sequence[Expr], env: Mapping[Expr, Any], sizes: Mapping[str, Any]) -> list[Any]:

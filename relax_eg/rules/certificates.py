@@ -193,8 +193,10 @@ def write_verdicts(rules: Iterable[Rule | Schema], path: Path = BOOK_VERDICTS) -
     entries: dict[str, dict[str, Any]] = {}
     for rule in rules:
         verdict = raised(status(rule))
-        if isinstance(rule, Rule) and verdict.status == "tested" and verdict.samples < UNPROVED_SAMPLES:
+        if isinstance(rule, Rule) and rule.library is None and verdict.status == "tested" and verdict.samples < UNPROVED_SAMPLES:
             verdict = check(rule, UNPROVED_SAMPLES)
+        if verdict.status == "missing":  # another machine may have what this one lacks
+            continue
         entry: dict[str, Any] = {"rule": rule.name, "status": verdict.status, "samples": verdict.samples}
         entry |= {k: v for k in ("problem", "theory", "ranks") if (v := getattr(verdict, k))}
         entries[content_hash(rule)] = entry

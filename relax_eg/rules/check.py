@@ -44,7 +44,8 @@ _OTHER_FLOATS = ("float16", "bfloat16", "float64")
 # Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
 _EXACT_ELEMENTS = 150
 
-Status = Literal["proved", "tested", "refuted"]
+# "missing": it lowers to a routine that is not there, so that nothing was tested, and nothing runs.
+Status = Literal["proved", "tested", "refuted", "missing"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Verdict:
         if self.status == "proved":
             ranks = f", block ranks {self.ranks}" if self.ranks else ""
             return f"{self.rule}      proved ({self.theory}{ranks}), {1000 * self.seconds:.0f} ms"
+        if self.status == "missing":
+            return f"{self.rule}      missing: {self.problem}"
         return f"{self.rule}      tested at {self.samples} points, {1000 * self.seconds:.0f} ms"
 
 

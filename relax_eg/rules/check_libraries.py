@@ -18,6 +18,7 @@ from relax_eg.errors import LibraryError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ops.interpret import evaluate_expr
 from relax_eg.ops.libraries import Library, on_jax
+from relax_eg.ops.library_needs import Place, missing
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import Verdict
 from relax_eg.rules.domain import instances
@@ -38,17 +39,23 @@ class _Judge:
     library: Library
 
     def __call__(self, case: Case) -> Failure | None:
+        return self.judged(case)[0]
+
+    def judged(self, case: Case) -> tuple[Failure | None, Numerics | None]:
+        """What is wrong, and the numerics class that was measured."""
         lefts, rights = self.results(case)
         if isinstance(rights, Failure):
-            return rights
+            return rights, None
         for i, (left, right) in enumerate(zip(lefts, rights, strict=True)):
             if (left.shape, left.dtype) != (right.shape, right.dtype):
                 what = f"{self.library.name} gives {_short(right)}, its pattern {_short(left)}"
-                return Failure(what, left, right, i, "what the target returns must be annotated as its pattern is")
+                return Failure(what, left, right, i, "what the target returns must be annotated as its pattern is"), None
         return self.compared(case, lefts, rights)
 
     def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
         """What the pattern gives, by its index equations, and the target. Absent where the pattern gives nothing."""
+        import jax
+
         instance = case.instance
         if not are_met(instance, case.values):
             raise Absent
@@ -57,7 +64,9 @@ class _Judge:
             lefts = [np.asarray(evaluate_expr(e, env, case.sizes)) for e in instance.left]
         call = instance.right[0].args[0] if len(instance.right) > 1 else instance.right[0]
         try:
-            made = self.library.run(call, [env[p] for p in instance.params], case.sizes)
+            # As one program: so it runs, and operator by operator each would be compiled for itself.
+            run = jax.jit(lambda *xs: self.library.run(call, xs, case.sizes))
+            made = run(*(env[p] for p in instance.params))
         except LibraryError as e:
             return lefts, Failure(str(e))
         except Exception as e:
@@ -69,22 +78,31 @@ class _Judge:
             return lefts, Failure(f"{self.library.name} gives {len(results)} results, its pattern {len(lefts)}")
         return lefts, [np.asarray(r) for r in results]
 
-    def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> Failure | None:
+    def compared(
+        self, case: Case, lefts: list[Array], rights: list[Array]
+    ) -> tuple[Failure | None, Numerics | None]:
         found = _classed(case, lefts, rights)
         wanted = case.instance.rule.numerics
         if found is None:
             i = next(i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if _distance(a, b) > _APPROXIMATE)
-            return Failure(f"{self.library.name} does not compute its pattern", lefts[i], rights[i], i)
+            return Failure(f"{self.library.name} does not compute its pattern", lefts[i], rights[i], i), None
         if NUMERICS.index(found) > NUMERICS.index(wanted):
             i = max(range(len(lefts)), key=lambda i: _distance(lefts[i], rights[i]))
             what = f"measured to be {found}, claimed to be {wanted}"
-            return Failure(what, lefts[i], rights[i], i, f'claim numerics="{found}"')
-        return None
+            return Failure(what, lefts[i], rights[i], i, f'claim numerics="{found}"'), found
+        return None, found
 
 
 def check_library(rule: Rule, library: Library) -> Verdict:
-    """Run the target of `rule` at boundary sizes, and judge it. RuleError where no instance can be formed."""
+    """Run the target of `rule` at boundary sizes, and judge it; "missing" where it is not there. RuleError where no
+    instance can be formed."""
     started = time.perf_counter()
+    import jax
+
+    device = jax.devices()[0]
+    why = missing(library, Place(device.platform, device.device_kind))
+    if why:
+        return Verdict(rule, "missing", 0, None, time.perf_counter() - started, why)
     judge, draw = _Judge(library), under_hypotheses(draws.moderate)
     rng = np.random.default_rng(zlib.crc32(library.name.encode()))
     tested, worst = 0, 0
@@ -93,14 +111,14 @@ def check_library(rule: Rule, library: Library) -> Verdict:
         for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
             case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
             try:
-                failure = judge(case)
+                failure, measured = judge.judged(case)
             except Absent:
                 continue
             tested += 1
             if failure is not None:
                 found = witness(case, failure, judge, draw, 0)
                 return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
-            worst = max(worst, _measured(judge, case))
+            worst = max(worst, NUMERICS.index(measured or "exact"))
     if not tested:
         raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
     spent = time.perf_counter() - started
@@ -113,12 +131,6 @@ def _none(rule: Rule) -> list[Instance]:
     return [need_instance(rule)]
 
 
-def _measured(judge: _Judge, case: Case) -> int:
-    lefts, rights = judge.results(case)
-    found = _classed(case, lefts, rights) if isinstance(rights, list) else None
-    return NUMERICS.index(found) if found else 0
-
-
 def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
     """The numerics class that results are of; None where they are of no class."""
     if all(a.tobytes() == b.tobytes() for a, b in zip(lefts, rights, strict=True)):
@@ -127,7 +139,11 @@ def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | 
         return "reassociate"
     # How exactly the pattern itself can be computed is for the device to say: matmuls of float32 may be of 10 bits.
     instance = case.instance
-    here = on_jax(instance.left, {p: case.values[str(p.attr("name"))] for p in instance.params}, case.sizes)
+    import jax
+
+    names = [str(p.attr("name")) for p in instance.params]
+    run = jax.jit(lambda *xs: on_jax(instance.left, dict(zip(instance.params, xs, strict=True)), case.sizes))
+    here = run(*(case.values[n] for n in names))
     if disagreement(case, [np.asarray(x) for x in here], rights) is None:
         return "reassociate"
     truths = _truths(case)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,9 +28,10 @@ from relax_eg.ops.libraries import (
 )
 from relax_eg.rules.hypotheses import under_hypotheses
 from relax_eg.rules.rule import NUMERICS, Numerics, Rule, RuleFunction, check_parameters, plain_name
-from relax_eg.rules.samples import moderate
+from relax_eg.rules.samples import fits, moderate
 from relax_eg.shapes import Star, parse_signature
 
+_MOST_ELEMENTS = 1 << 18  # of an operand that a routine is tried on when it first runs
 _ACCEPTED = (
     '"name" or "name >= version" of a package, "platform: cpu gpu", "device: H100", "dtype: float16 bfloat16", '
     '"execution: kernels"'
@@ -74,7 +76,7 @@ def library_rule(
     form = _Form(function)
     library = Library(
         name, target, requirements(texts, wrong), cost, first_run, tuple(attrs),
-        tuple((plain_name(n), not n.startswith("*")) for n in declared), function, where, form, form.draw,
+        tuple((plain_name(n), not n.startswith("*")) for n in declared), function, where, form, form.sample,
     )  # fmt: skip
     conditions = (when,) if isinstance(when, str) else tuple(when)
     rule = Rule(
@@ -148,6 +150,8 @@ class _Form:
             if spec.dtype is None:
                 dtype = a.dtype
                 break
+        if dtype in FLOATS and rule.library.requires.dtypes and dtype not in rule.library.requires.dtypes:
+            raise OperatorError(f"{who} takes {', '.join(rule.library.requires.dtypes)}, got {dtype}")
         static = {k: attrs[k] for k in rule.attributes if k in attrs}
         params, made = rule.program(self.function, ranks, dtype, static)
         for p, a in zip(params, operands, strict=True):
@@ -178,9 +182,18 @@ class _Form:
         shown = ", ".join(map(str, operands))
         raise OperatorError(f"library `{rule.library.name if rule.library else rule.name}` takes no operands {shown}")
 
-    def draw(self, definition: Definition, sizes: Mapping[str, int]) -> dict[str, np.ndarray[Any, Any]]:
+    def sample(
+        self, definition: Definition, sizes: Mapping[str, int]
+    ) -> tuple[dict[str, int], dict[str, np.ndarray[Any, Any]]] | None:
         instance = definition.instance()
-        return under_hypotheses(moderate)(instance, sizes, np.random.default_rng(0), 1)
+        if instance is None:
+            return None
+        for most in (None, 256, 64, 16, 8, 4, 2, 1):
+            # A multiple stays one: conditions mostly ask for that.
+            tried = {v: n if most is None or n <= most else most - most % math.gcd(n, most) for v, n in sizes.items()}
+            if fits(instance, tried, _MOST_ELEMENTS):
+                return tried, under_hypotheses(moderate)(instance, tried, np.random.default_rng(0), 1)
+        return None
 
 
 def requirements(texts: Sequence[str], wrong: Callable[[str], RuleError]) -> Requirements:
@@ -228,6 +241,8 @@ def _check_target(target: Any, wrong: Callable[[str], RuleError]) -> None:
 def _check_cost(cost: Any, wrong: Callable[[str], RuleError]) -> None:
     if cost is None or callable(cost):
         return
-    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 < cost <= 1:
-        raise wrong(f"cost={cost!r}: the share of the device's peak that it reaches, above 0 and up to 1, or a function "
-                    "(flops, bytes, profile) to seconds is accepted")  # fmt: skip
+    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not (cost > 0 and math.isfinite(cost)):
+        raise wrong(
+            f"cost={cost!r}: how many times faster it is than its pattern as one kernel, a finite number above 0, or a "
+            "function (flops, bytes, profile) to seconds is accepted"
+        )

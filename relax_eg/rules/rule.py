@@ -26,7 +26,7 @@ from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ops.facts import impossible
-from relax_eg.ops.libraries import FirstRun, Library
+from relax_eg.ops.libraries import FirstRun, Library, library_of
 from relax_eg.ops.record import need_shown
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
@@ -446,8 +446,8 @@ class RuleSet:
         `target`: what runs, a callable on JAX arrays, `"module:name"` that is imported when it is first needed, or
         `"ffi:name"` of a `jax.ffi` target; attributes and sizes reach it as keywords. `requires`: `"scipy >= 1.10"`,
         `"platform: cpu gpu"`, `"device: H100"`, `"dtype: float16 bfloat16"`, `"execution: kernels"`; where that is not
-        met the rule does not run, and the report says so. `cost`: the share of the device's peak that it reaches, or a
-        function (flops, bytes, profile) to seconds; without it that of the pattern as one kernel. `first_run`: what
+        met the rule does not run, and the report says so. `cost`: how many times faster it is than its pattern as one
+        kernel is predicted to be (1 without it), or a function (flops, bytes, profile) to seconds. `first_run`: what
         becomes of a routine that does not give what its pattern does: "check" raises LibraryError, "fall back" warns and
         runs the pattern, "trust" does not look. The other options are those of `rule`.
         """
@@ -511,6 +511,17 @@ class RuleSet:
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self, *self.schemas)))
+
+
+def libraries_of(rule: Rule) -> tuple[Library, ...]:
+    """The routines that a rule's right side calls."""
+    if rule.library is not None or rule.phase != "library":
+        return () if rule.library is None else (rule.library,)
+    from relax_eg.rules.domain import instances
+
+    first = next(iter(instances(rule, limit=1)), None)
+    found = map(library_of, postorder(first.right)) if first is not None else ()
+    return tuple(dict.fromkeys(x for x in found if x is not None))
 
 
 def _is_called(rule: Rule | Schema, what: str) -> bool:

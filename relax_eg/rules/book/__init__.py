@@ -7,6 +7,8 @@ from relax_eg.rules.book.convolution import convolution
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.layout import layout
+from relax_eg.rules.book.libraries import calls
+from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
@@ -15,7 +17,8 @@ from relax_eg.rules.book.values import values
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
-default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout], (*sums.schemas, *functions.schemas))
+libraries = RuleSet("libraries", [*calls, *forms])
+default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout, *libraries], (*sums.schemas, *functions.schemas))
 
 __all__ = [
     "algebra",
@@ -27,6 +30,7 @@ __all__ = [
     "elementwise",
     "functions",
     "layout",
+    "libraries",
     "movement",
     "reduction",
     "sums",
