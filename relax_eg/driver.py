@@ -24,16 +24,19 @@ from relax_eg.errors import OptionError
 from relax_eg.explaining import explained
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, MeasuredRow, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
+from relax_eg.extract.report import CostReport, LibraryRow, MeasuredRow, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import trace_function
 from relax_eg.frontends.modules import written
-from relax_eg.ir.expr import CALL_DPS_LIBRARY
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.measured import BY_PRICE, Entry, alternatives, check_measurable, searched_with, timed
+from relax_eg.ops.libraries import LIBRARIES, library_of
+from relax_eg.ops.library_needs import version
+from relax_eg.ops.record import TABLE
 from relax_eg.options import Bounds, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome, Units
@@ -324,7 +327,23 @@ def _report(
         peak=peak,
         selected=tuple(o.selected for o in outcomes),
         runner_up=_runner_up(traced.name, prices, kept, outcomes),
+        libraries=_libraries(module, options),
     )
+
+
+def _libraries(module: Module, options: Options) -> tuple[LibraryRow, ...]:
+    """The routines that `module` calls, then those that were missing."""
+    calls: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for function in module:
+        for e in function.expressions():
+            library = library_of(e)
+            if library is not None:
+                calls[library.name] += 1
+                definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+                operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
+    rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
+    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in options.libraries if why))
 
 
 def _runner_up(
@@ -361,7 +380,7 @@ def _opaque(module: Module) -> tuple[Opaque, ...]:
     found: dict[tuple[str, str], int] = {}
     for function in module:
         for e in function.expressions():
-            if e.op == CALL_DPS_LIBRARY:
+            if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
                 key = (str(e.attr("name")), function.sources.get(e, ""))
                 found[key] = found.get(key, 0) + 1
     return tuple(Opaque(name, source, n) for (name, source), n in found.items())

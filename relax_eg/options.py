@@ -15,6 +15,7 @@ from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.ops.facts import FACTS, fact_named, impossible
+from relax_eg.ops.libraries import EXECUTIONS
 from relax_eg.ops.library_needs import Place, version
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
@@ -88,6 +89,7 @@ def read_options(
     progress: Progress | None,
     sharing: Any,
     measure: Any,
+    execution: str = "whole",
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
@@ -122,7 +124,7 @@ def read_options(
         bindings.append({v: full[v] for v in known})
     device = profile(target)
     chosen, libraries = _available(
-        rules if rules is not None else default_rules, Place(device.platform, device.name, "whole")
+        traced, rules if rules is not None else default_rules, Place(device.platform, device.name, execution)
     )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
@@ -142,19 +144,31 @@ def read_options(
     )
 
 
-def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
-    """`rules` without those that lower to routines that are missing at `place`; and what is known of each routine."""
-    found: dict[str, tuple[str, str, str]] = {}
+def _available(
+    traced: Source, rules: RuleSet, place: Place
+) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; and the version of each that is there, and why
+    another is not that the program has the operators for."""
+    why: dict[str, str] = {}
+    found: list[tuple[str, str, str]] = []
     for r in rules:
         for library in libraries_of(r):
-            if library.name not in found:
-                found[library.name] = (library.name, version(library), unavailable(library, place))
-    if not any(why for _, _, why in found.values()):
-        return rules, tuple(found.values())
-    there = [r for r in rules if not any(found[x.name][2] for x in libraries_of(r))]
+            if library.name not in why:
+                why[library.name] = unavailable(library, place)
+                if not why[library.name]:
+                    found.append((library.name, version(library), ""))
+    if not any(why.values()):
+        return rules, tuple(found)
+    there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
     if not any(libraries_of(r) for r in there):  # then nothing is to be made ready for one either
         there = [r for r in there if r.phase != "library"]
-    return RuleSet(rules.name, there, rules.schemas), tuple(found.values())
+    operators = {e.op for f in traced.module for e in f.expressions()}
+    for r in rules:
+        # What is for kernels only is nothing to tell of a whole program.
+        if r.library is not None and why[r.library.name] and place.execution in (r.library.requires.executions or EXECUTIONS):
+            if r.left_operators and r.left_operators <= operators:
+                found.append((r.library.name, version(r.library), why[r.library.name]))
+    return RuleSet(rules.name, there, rules.schemas), tuple(found)
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.interpret import evaluate
+from relax_eg.ops.libraries import library_of
 from relax_eg.rules import Claim, Condition, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
@@ -258,7 +259,7 @@ class _Check:
         sides = [x for pair in e.pairs for x in pair]
         functions = mentioned(sides, self.derivation.functions).values()
         inside = [x for f in functions for x in f.expressions()]
-        return any(x.op == CALL_DPS_LIBRARY for x in (*postorder(sides), *inside))
+        return any(x.op == CALL_DPS_LIBRARY and library_of(x) is None for x in (*postorder(sides), *inside))
 
 
 def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:

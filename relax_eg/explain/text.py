@@ -14,6 +14,7 @@ from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import TABLE
+from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text

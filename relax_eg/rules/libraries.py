@@ -80,7 +80,7 @@ def library_rule(
     )  # fmt: skip
     conditions = (when,) if isinstance(when, str) else tuple(when)
     rule = Rule(
-        function.__name__, _rewrite(function, library), signature, dict(attrs), numerics, "library", conditions,
+        function.__name__, _rewrite(function, library, [s.dtype is None for s in signature.values()]), signature, dict(attrs), numerics, "library", conditions,
         frozenset((*tags, "library")), doc or inspect.getdoc(function) or "", where, sizes=declared, library=library,
     )  # fmt: skip
     form.rule = rule
@@ -92,13 +92,13 @@ def library_rule(
     return rule
 
 
-def _rewrite(function: RuleFunction, library: Library) -> RuleFunction:
-    """The two sides: what the pattern function returns, and the call."""
+def _rewrite(function: RuleFunction, library: Library, is_open: Sequence[bool]) -> RuleFunction:
+    """The two sides: what the pattern function returns, and the call. `is_open`: the variables of any float type."""
 
     @functools.wraps(function)
     def sides(*params: Expr, **given: Any) -> Any:
         accepted = library.requires.dtypes
-        if accepted and any(p.dtype in FLOATS and p.dtype not in accepted for p in params):
+        if accepted and any(o and p.dtype not in accepted for o, p in zip(is_open, params, strict=True)):
             return None
         made = function(*params, **given)
         if made is None:

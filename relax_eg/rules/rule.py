@@ -26,7 +26,7 @@ from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ops.facts import impossible
-from relax_eg.ops.libraries import FirstRun, Library, library_of
+from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
 from relax_eg.ops.record import need_shown
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
@@ -514,14 +514,10 @@ class RuleSet:
 
 
 def libraries_of(rule: Rule) -> tuple[Library, ...]:
-    """The routines that a rule's right side calls."""
-    if rule.library is not None or rule.phase != "library":
-        return () if rule.library is None else (rule.library,)
-    from relax_eg.rules.domain import instances
-
-    first = next(iter(instances(rule, limit=1)), None)
-    found = map(library_of, postorder(first.right)) if first is not None else ()
-    return tuple(dict.fromkeys(x for x in found if x is not None))
+    """The routines that a rule is there for: what it lowers to, or those its tags name."""
+    if rule.library is not None:
+        return (rule.library,)
+    return tuple(LIBRARIES[t] for t in sorted(rule.tags) if t in LIBRARIES) if rule.phase == "library" else ()
 
 
 def _is_called(rule: Rule | Schema, what: str) -> bool:

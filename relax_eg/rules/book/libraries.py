@@ -89,7 +89,7 @@ def attention_names(kind: str) -> tuple[str, ...]:
 
 for _kind in KINDS:
     _xla, _cudnn = attention_names(_kind)
-    _attention(_kind, _xla, "xla", (KERNELS, "dtype: float32 float16 bfloat16"))
+    _attention(_kind, _xla, "xla", (KERNELS, "dtype: float32 bfloat16"))
     _attention(_kind, _cudnn, "cudnn", CUDNN)
 
 
@@ -155,7 +155,8 @@ def _conv(parts: tuple[str, ...]) -> None:
     pattern.__name__ = name.replace(".", "_")
     calls.library(
         name, shapes="x: n k h w, f: o k p q, bias: o", attrs={"strides": "conv.strides", "dilation": "conv.dilation"},
-        sizes="a b c d", requires=KERNELS, target=functools.partial(routines.conv, parts=parts), tags=("conv",),
+        sizes="a b c d", when=tuple(f"{n} >= 1" for n in "nkhwopq"), requires=KERNELS,
+        target=functools.partial(routines.conv, parts=parts), tags=("conv",),
         doc="a convolution with a bias for each channel" + "".join(f" and {p}" for p in parts), check=False,
     )(pattern)  # fmt: skip
 

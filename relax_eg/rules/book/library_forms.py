@@ -12,7 +12,7 @@ from typing import Any
 
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
-from relax_eg.ops.libraries import called
+from relax_eg.ops.libraries import LIBRARIES, called
 from relax_eg.rules.book.attention import repeated
 from relax_eg.rules.book.libraries import attention_names, causal, conditions
 from relax_eg.rules.rule import RuleSet
@@ -81,6 +81,14 @@ def nothing_added(x: Any) -> Any:
     return x + const(0), x
 
 
+@_rule("c: 1 *b @ bool, x: 1 *b, y:", "broadcast", numerics="exact")
+def choice_needs_no_broadcast(c: Any, x: Any, y: Any) -> Any:
+    """where(c, x, broadcast(y)[None]) = where(c, x, y)"""
+    if x.ndim == 1:
+        return None
+    return op.where(c, x, op.expand_dims(op.broadcast_to(y, x.shape[1:]), 0)), op.where(c, x, y)
+
+
 def _rows(name: str, f: Callable[[Any, Any], Any]) -> None:
     def row(x: Any, y: Any) -> Any:
         lead = x.ndim - y.ndim
@@ -127,7 +135,7 @@ def _heads_first(kind: str, name: str, dtype: str, wide: bool, extra: str, rare:
     }
     declared, function, fill = functions[kind]
     _rule(
-        declared, "attention", name="_".join(x for x in (_plain(name), "by_hand", suffix) if x),
+        declared, "attention", name, name="_".join(x for x in (_plain(name), "by_hand", suffix) if x),
         doc="attention by hand, heads before positions", when=(*conditions(name, "b h s t d"), *fill),
         numerics="approximate" if rare else "reassociate",
     )(function)  # fmt: skip
@@ -137,9 +145,12 @@ def _plain(name: str) -> str:
     return name.replace(".", "_")
 
 
+def _dtypes(name: str) -> tuple[str, ...]:
+    return LIBRARIES[name].requires.dtypes
+
+
 def _all_heads_first(kind: str, name: str) -> None:
-    half = [(dtype, wide) for dtype in _HALF for wide in (False, True)]
-    for dtype, wide in half if name.startswith("cudnn") else [("float32", False), *half]:
+    for dtype, wide in ((d, w) for d in _dtypes(name) for w in ((False, True) if d in _HALF else (False,))):
         if kind == "mask" and dtype != "float32" and not wide:
             continue  # no number of half precision is beyond all logits
         for extra in _BIASES if kind == "bias" else ("",):
@@ -151,7 +162,9 @@ def _all_heads_first(kind: str, name: str) -> None:
 # --- attention as jax.nn.dot_product_attention is traced: positions before heads, groups of heads apart ---
 
 
-def _from_jax_nn(kind: str, name: str, dtype: str) -> None:
+def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None:
+    """`single`: where each head has a key of its own, and a causal mask is not copied for groups."""
+
     def sides(q: Any, k: Any, v: Any, c: Any, r: Any, extra: Any = None, f: Any = None) -> Any:
         b, s, h, d = q.shape
         t, g = k.shape[1], k.shape[2]
@@ -161,9 +174,8 @@ def _from_jax_nn(kind: str, name: str, dtype: str) -> None:
         x = op.permute_dims(op.reshape(x, (b, g, s, r, t)) * c, (3, 0, 1, 2, 4))
         heads = [op.permute_dims(_scaled(q, c), _HEADS), op.permute_dims(k, _HEADS), op.permute_dims(v, _HEADS)]
         if kind == "causal":
-            # The mask of all positions is of one element where a head's key is its own.
             both = op.logical_and(op.broadcast_to(const(True), (b, g, s, t)), op.expand_dims(causal(s, t), (0, 1)))
-            extra = op.broadcast_to(both, (r, b, g, s, t))
+            extra = op.expand_dims(both, 0) if single else op.broadcast_to(both, (r, b, g, s, t))
         if kind == "bias":
             x = x + extra
         elif kind:
@@ -185,20 +197,26 @@ def _from_jax_nn(kind: str, name: str, dtype: str) -> None:
     options: dict[str, Any] = {"sizes": "r", "doc": "jax.nn.dot_product_attention, taken to its parts"}
     if kind == "mask":
         more = f"{shapes}, extra: r b g s t @ bool, f:{wide}"
-        rule(more, "attention", name=base, when=(*when, *_NEVER), **options)(
+        rule(more, "attention", name, name=base, when=(*when, *_NEVER), **options)(
             lambda q, k, v, c, extra, f, r: sides(q, k, v, c, r, extra, f)
         )
+    elif single:
+        plain = f"q: b s g d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}, f:{wide}"
+        single_when = (*conditions(name, "b g s t d"), "f <= -1e30")
+        rule(plain, "attention", name, name=f"{base}_single", when=single_when, doc=options["doc"])(
+            lambda q, k, v, c, f: sides(q, k, v, c, 1, None, f)
+        )
     elif kind == "causal":
-        rule(f"{shapes}, f:{wide}", "attention", name=base, when=(*when, "f <= -1e30"), **options)(
+        rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(
             lambda q, k, v, c, f, r: sides(q, k, v, c, r, None, f)
         )
     elif kind == "bias":
         for which, bias in (("row", "1 1 1 s t"), ("whole", "r b g s t")):
-            rule(f"{shapes}, extra: {bias}{wide}", "attention", name=f"{base}_{which}", when=when, **options)(
+            rule(f"{shapes}, extra: {bias}{wide}", "attention", name, name=f"{base}_{which}", when=when, **options)(
                 lambda q, k, v, c, extra, r: sides(q, k, v, c, r, extra)
             )
     else:
-        rule(shapes, "attention", name=base, when=when, **options)(lambda q, k, v, c, r: sides(q, k, v, c, r))
+        rule(shapes, "attention", name, name=base, when=when, **options)(lambda q, k, v, c, r: sides(q, k, v, c, r))
 
 
 def _scaled(q: Any, c: Any) -> Any:
@@ -217,7 +235,7 @@ def _causal_call(name: str, special: str, dtype: str) -> None:
         return called(name, q, k, v, mask, r=1), called(special, q, k, v, r=1)
 
     _rule(
-        f"q: b h s d @ {dtype}, k: b h t d @ {dtype}, v: b h t d @ {dtype}", "attention",
+        f"q: b h s d @ {dtype}, k: b h t d @ {dtype}, v: b h t d @ {dtype}", "attention", special,
         name=f"{_plain(special)}_of_mask_{dtype}",
         doc="a mask that is a lower triangle", when=conditions(name, "b h s t d"),
     )(sides)  # fmt: skip
@@ -235,18 +253,19 @@ def _grouped_call(kind: str, name: str, dtype: str) -> None:
     when = conditions(name, "b g r s t d")
     if kind in ("mask", "bias"):
         extra = "extra: b g*r s t @ bool" if kind == "mask" else "extra: b g*r s t @ float32"
-        _rule(f"{shapes}, {extra}", "attention", when=when, **options)(lambda q, k, v, extra, r: sides(q, k, v, extra, r))
+        _rule(f"{shapes}, {extra}", "attention", name, when=when, **options)(lambda q, k, v, extra, r: sides(q, k, v, extra, r))
     else:
-        _rule(shapes, "attention", when=when, **options)(lambda q, k, v, r: sides(q, k, v, None, r))
+        _rule(shapes, "attention", name, when=when, **options)(lambda q, k, v, r: sides(q, k, v, None, r))
 
 
 for _kind in ("", "mask", "bias", "causal"):
     for _routine in attention_names(_kind):
         if _kind != "causal":
             _all_heads_first(_kind, _routine)
-        for _dtype in _HALF if _routine.startswith("cudnn") else ("float32", *_HALF):
+        for _dtype in _dtypes(_routine):
             _from_jax_nn(_kind, _routine, _dtype)
             _grouped_call(_kind, _routine, _dtype)
             if _kind == "causal":
+                _from_jax_nn(_kind, _routine, _dtype, single=True)
                 _masked = _routine.replace("causal", "mask")
                 _causal_call(_masked, _routine, _dtype)
