@@ -20,7 +20,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from relax_eg.ir.tokens import NoContentError
 from relax_eg.rules.check import CHECKER_VERSION, Verdict, check, raised, remembered
+from relax_eg.rules.content import value_token
 from relax_eg.rules.domain import instances
 from relax_eg.rules.format import expression_text
 from relax_eg.rules.rule import Rule
@@ -64,11 +66,10 @@ def _library_text(rule: Rule) -> Iterator[str]:
     if rule.library is not None:
         name, target, requires, *_ = rule.library.content
         yield repr((name, requires))
-        if isinstance(target, str):
-            yield target
-        else:
-            found = list(_content(target, set()))
-            yield from (t if t is not None else f"{type(target).__name__} {id(target)}" for t in found)
+        try:
+            yield repr(value_token(target))
+        except NoContentError:  # known in this process only
+            yield f"{type(target).__name__} {id(target)}"
 
 
 def _function_text(rule: Rule) -> Iterator[str]:

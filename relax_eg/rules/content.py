@@ -34,6 +34,11 @@ def rule_token(rule: Rule | Schema) -> Any:
     return (type(rule).__name__, *[(name, content.of(value)) for name, value in fields.items()])
 
 
+def value_token(value: Any) -> Any:
+    """The token of anything that a rule uses. NoContentError as above."""
+    return _Content().of(value)
+
+
 class _Content:
     """One walk over what a function uses; what is met again counts by its number."""
 

@@ -95,11 +95,13 @@ for _kind in KINDS:
 
 # --- matmuls and what follows them ---
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: op.maximum(x, const(0.0, x.dtype)),
-    "silu": lambda x: x * op.sigmoid(x),
-    "gelu": op.gelu,
-}
+_ACTIVATIONS = ("relu", "silu", "gelu")
+
+
+def _activated(name: str, x: Any) -> Any:
+    if name == "relu":
+        return op.maximum(x, const(0.0, x.dtype))
+    return x * op.sigmoid(x) if name == "silu" else op.gelu(x)
 
 
 def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> None:
@@ -109,22 +111,29 @@ def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> 
     taken = [p for p in parts if p in operands]
     shapes = ", ".join(["a: *b m k", weight, *(f"{p}: {operands[p]}" for p in taken)])
 
-    def pattern(a: Any, b: Any, *rest: Any, **named: Any) -> Any:
+    def pattern(a: Any, b: Any, *rest: Any) -> Any:
         if batched and a.ndim == 2:
             return None
-        left = [*rest, *named.values()]
+        left = list(rest)
         axes = (*range(b.ndim - 2), b.ndim - 1, b.ndim - 2)
         made = a @ (op.permute_dims(b, axes) if transposed else b)
         for part in parts:
-            made = made + left.pop(0) if part in operands else _ACTIVATIONS[part](made)
+            made = made + left.pop(0) if part in taken else _activated(part, made)
         return made
 
-    functions: dict[tuple[str, ...], Callable[..., Any]] = {
-        (): lambda a, b: pattern(a, b),
-        ("bias",): lambda a, b, bias: pattern(a, b, bias),
-        ("residual",): lambda a, b, residual: pattern(a, b, residual),
-        ("bias", "residual"): lambda a, b, bias, residual: pattern(a, b, bias, residual),
-    }
+    def alone(a: Any, b: Any) -> Any:
+        return pattern(a, b)
+
+    def biased(a: Any, b: Any, bias: Any) -> Any:
+        return pattern(a, b, bias)
+
+    def added(a: Any, b: Any, residual: Any) -> Any:
+        return pattern(a, b, residual)
+
+    def both(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        return pattern(a, b, bias, residual)
+
+    functions = {(): alone, ("bias",): biased, ("residual",): added, ("bias", "residual"): both}
     function = functions[tuple(taken)]
     function.__name__ = name.replace(".", "_")
     calls.library(
@@ -148,7 +157,7 @@ def _conv(parts: tuple[str, ...]) -> None:
     def pattern(x: Any, f: Any, bias: Any, strides: Any, dilation: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
         made = op.conv(x, f, strides, [(a, b), (c, d)], dilation) + op.expand_dims(bias, (1, 2))
         for part in parts:
-            made = _ACTIVATIONS[part](made)
+            made = _activated(part, made)
         return made
 
     name = "_".join(("xla.conv_bias", *parts))

@@ -124,14 +124,20 @@ def _heads_first(kind: str, name: str, dtype: str, wide: bool, extra: str, rare:
             logits = logits + more
         return op.astype(op.softmax(logits), q.dtype) @ v, called(name, *right, r=1)
 
+    # Functions with a name each: a verdict on file is found by their text.
+    def plain(q: Any, k: Any, v: Any) -> Any:
+        return made(q, k, v)
+
+    def biased(q: Any, k: Any, v: Any, extra: Any) -> Any:
+        return made(q, k, v, extra)
+
+    def masking(q: Any, k: Any, v: Any, extra: Any, f: Any) -> Any:
+        return made(q, k, v, extra, f)
+
     functions: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
-        "": (shapes, lambda q, k, v: made(q, k, v), ()),
-        "bias": (f"{shapes}, extra: {extra}{of_logits}", lambda q, k, v, extra: made(q, k, v, extra), ()),
-        "mask": (
-            f"{shapes}, extra: b h s t @ bool, f:{of_logits}",
-            lambda q, k, v, extra, f: made(q, k, v, extra, f),
-            _HARDLY if rare else _NEVER,
-        ),
+        "": (shapes, plain, ()),
+        "bias": (f"{shapes}, extra: {extra}{of_logits}", biased, ()),
+        "mask": (f"{shapes}, extra: b h s t @ bool, f:{of_logits}", masking, _HARDLY if rare else _NEVER),
     }
     declared, function, fill = functions[kind]
     _rule(
@@ -195,28 +201,37 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
     rule, base = _rule, f"{_plain(name)}_from_jax_nn_{dtype}"
     when = conditions(name, "b g r s t d")
     options: dict[str, Any] = {"sizes": "r", "doc": "jax.nn.dot_product_attention, taken to its parts"}
+
+    def plain(q: Any, k: Any, v: Any, c: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r)
+
+    def masking(q: Any, k: Any, v: Any, c: Any, extra: Any, f: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r, extra, f)
+
+    def biased(q: Any, k: Any, v: Any, c: Any, extra: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r, extra)
+
+    def ordered(q: Any, k: Any, v: Any, c: Any, f: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r, None, f)
+
+    def ordered_single(q: Any, k: Any, v: Any, c: Any, f: Any) -> Any:
+        return sides(q, k, v, c, 1, None, f)
+
     if kind == "mask":
         more = f"{shapes}, extra: r b g s t @ bool, f:{wide}"
-        rule(more, "attention", name, name=base, when=(*when, *_NEVER), **options)(
-            lambda q, k, v, c, extra, f, r: sides(q, k, v, c, r, extra, f)
-        )
+        rule(more, "attention", name, name=base, when=(*when, *_NEVER), **options)(masking)
     elif single:
-        plain = f"q: b s g d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}, f:{wide}"
-        single_when = (*conditions(name, "b g s t d"), "f <= -1e30")
-        rule(plain, "attention", name, name=f"{base}_single", when=single_when, doc=options["doc"])(
-            lambda q, k, v, c, f: sides(q, k, v, c, 1, None, f)
-        )
+        apart = f"q: b s g d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}, f:{wide}"
+        needed = (*conditions(name, "b g s t d"), "f <= -1e30")
+        rule(apart, "attention", name, name=f"{base}_single", when=needed, doc=options["doc"])(ordered_single)
     elif kind == "causal":
-        rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(
-            lambda q, k, v, c, f, r: sides(q, k, v, c, r, None, f)
-        )
+        # Minus infinity too: no row of a lower triangle is without a position.
+        rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(ordered)
     elif kind == "bias":
         for which, bias in (("row", "1 1 1 s t"), ("whole", "r b g s t")):
-            rule(f"{shapes}, extra: {bias}{wide}", "attention", name, name=f"{base}_{which}", when=when, **options)(
-                lambda q, k, v, c, extra, r: sides(q, k, v, c, r, extra)
-            )
+            rule(f"{shapes}, extra: {bias}{wide}", "attention", name, name=f"{base}_{which}", when=when, **options)(biased)
     else:
-        rule(shapes, "attention", name, name=base, when=when, **options)(lambda q, k, v, c, r: sides(q, k, v, c, r))
+        rule(shapes, "attention", name, name=base, when=when, **options)(plain)
 
 
 def _scaled(q: Any, c: Any) -> Any:
@@ -243,19 +258,26 @@ def _causal_call(name: str, special: str, dtype: str) -> None:
 
 def _grouped_call(kind: str, name: str, dtype: str) -> None:
     def sides(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
-        more = () if extra is None else (extra,)
-        return called(name, q, repeated(k, r), repeated(v, r), *more, r=1), called(name, q, k, v, *more, r=r)
+        rest = () if extra is None else (extra,)
+        return called(name, q, repeated(k, r), repeated(v, r), *rest, r=1), called(name, q, k, v, *rest, r=r)
 
     at = f" @ {dtype}"
     shapes = f"q: b g*r s d{at}, k: b g t d{at}, v: b g t d{at}"
     rule_name = f"{_plain(name)}_of_groups_{dtype}"
     options: dict[str, Any] = {"sizes": "r", "name": rule_name, "doc": "keys and values that groups of heads share"}
     when = conditions(name, "b g r s t d")
+
+    def plain(q: Any, k: Any, v: Any, r: Any) -> Any:
+        return sides(q, k, v, None, r)
+
+    def more(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
+        return sides(q, k, v, extra, r)
+
     if kind in ("mask", "bias"):
         extra = "extra: b g*r s t @ bool" if kind == "mask" else "extra: b g*r s t @ float32"
-        _rule(f"{shapes}, {extra}", "attention", name, when=when, **options)(lambda q, k, v, extra, r: sides(q, k, v, extra, r))
+        _rule(f"{shapes}, {extra}", "attention", name, when=when, **options)(more)
     else:
-        _rule(shapes, "attention", name, when=when, **options)(lambda q, k, v, r: sides(q, k, v, None, r))
+        _rule(shapes, "attention", name, when=when, **options)(plain)
 
 
 for _kind in ("", "mask", "bias", "causal"):
