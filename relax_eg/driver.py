@@ -24,7 +24,16 @@ from relax_eg.errors import OptionError
 from relax_eg.explaining import explained
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, LibraryRow, MeasuredRow, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
+from relax_eg.extract.report import (
+    CostReport,
+    LibraryRow,
+    MeasuredRow,
+    Opaque,
+    ProgramCost,
+    RuleRow,
+    RunnerUp,
+    price_program,
+)
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import trace_function

@@ -144,9 +144,7 @@ def read_options(
     )
 
 
-def _available(
-    traced: Source, rules: RuleSet, place: Place
-) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+def _available(traced: Source, rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
     """`rules` without those for routines that are missing at `place`; and the version of each that is there, and why
     another is not that the program has the operators for."""
     why: dict[str, str] = {}
@@ -164,10 +162,13 @@ def _available(
         there = [r for r in there if r.phase != "library"]
     operators = {e.op for f in traced.module for e in f.expressions()}
     for r in rules:
+        library = r.library
+        if library is None or not why[library.name]:
+            continue
         # What is for kernels only is nothing to tell of a whole program.
-        if r.library is not None and why[r.library.name] and place.execution in (r.library.requires.executions or EXECUTIONS):
-            if r.left_operators and r.left_operators <= operators:
-                found.append((r.library.name, version(r.library), why[r.library.name]))
+        is_other = place.execution not in (library.requires.executions or EXECUTIONS)
+        if not is_other and r.left_operators and r.left_operators <= operators:
+            found.append((library.name, version(library), why[library.name]))
     return RuleSet(rules.name, there, rules.schemas), tuple(found)
 
 

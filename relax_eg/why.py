@@ -16,8 +16,8 @@ from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
-from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.ops import TABLE, site_of
+from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules

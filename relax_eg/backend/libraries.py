@@ -1,7 +1,7 @@
 """Routines of other libraries: whether they are there, and running them.
 
-Nothing is imported to know whether a routine is there. Where one is missing when a program runs, its pattern runs in its
-place. What a routine gives is looked at when it is first called with certain operands: its shape and dtype against the
+Nothing is imported to know whether a routine is there. Where one is missing when a program runs, its pattern runs in
+its place. What a routine gives is looked at when it is first called with certain operands: its shape and dtype against the
 annotation, and its value, on random operands of these or smaller sizes, against that of the pattern.
 """
 
@@ -181,7 +181,7 @@ def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any
             return (
                 f"library `{library.name}` ({_named(library)}) does not compute its pattern, at {at}: off by {off:.2g} "
                 f"of the largest element\n  {which}library {_text(got)}\n  {which}pattern {_text(right)}\n"
-                "  accepted: a target that computes its pattern; first_run=\"fall back\" runs the pattern instead"
+                '  accepted: a target that computes its pattern; first_run="fall back" runs the pattern instead'
             )
     return ""
 

@@ -3,7 +3,8 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. What has no record in the operator table
-(calls of routines that nobody registered, calls of functions) is an opcode too, with its annotation fixed; a field of a tuple follows from the
+(calls of routines
+that nobody registered, calls of functions) is an opcode too, with its annotation fixed; a field of a tuple follows from the
 tuple's.
 """
 

@@ -81,8 +81,8 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class LibraryRow:
-    """A library routine that the program calls, or one that it might call but for `why`: its version, how many calls, and
-    how many operators these stand for."""
+    """A library routine that the program calls, or one that it might call but for `why`: its version, how many calls,
+    and how many operators these stand for."""
 
     name: str
     version: str

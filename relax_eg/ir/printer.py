@@ -224,7 +224,6 @@ class _FunctionText:
         more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")
         return f"R.call_dps_library({quoted(e.attr('name'))}, {args}, out={self._annotation(e.annotation)}{more})"
 
-
     def _tir_text(self, e: Expr, names: dict[Expr, str]) -> str:
         args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
         sizes = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("sizes"))

@@ -35,9 +35,7 @@ def call_tir(
     return node(CALL_TIR, operands, (("program", Foreign(program)), ("sizes", told)), found if out is None else out)
 
 
-def tir_annotation(
-    program: TensorProgram, args: Sequence[Annotation], told: Sequence[tuple[str, Dim]]
-) -> Annotation:
+def tir_annotation(program: TensorProgram, args: Sequence[Annotation], told: Sequence[tuple[str, Dim]]) -> Annotation:
     """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes."""
     name = f"call_tir: `{program.name}`"
     if len(args) != len(program.parameters):

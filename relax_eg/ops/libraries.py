@@ -43,7 +43,7 @@ EXECUTIONS = ("whole", "kernels")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a routine needs: packages, as `name` or `name >= version`; of the others one of those named, where any is."""
+    """What a routine needs: packages, as `name` or `name >= version`; of the others one of those named, if any is."""
 
     packages: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Requirements:
 @dataclass(frozen=True)
 class Definition:
     """What a routine computes on operands of certain ranks and dtypes: `results` over the variables `params`, whose
-    sizes are variables too. `many`: the routine gives a tuple. `instance`: the rule's instance, for who draws values."""
+    sizes are variables too. `many`: the routine gives a tuple. `instance`: gives the rule's instance, for samples."""
 
     params: tuple[Expr, ...]
     results: tuple[Expr, ...]
@@ -73,9 +73,9 @@ class Library:
 
     `target`: a callable on JAX arrays, `"module:name"`, or `"ffi:name"` of a registered `jax.ffi` target; it gets the
     call's attributes and sizes as keywords. `cost`: how many times faster it is than its pattern as one kernel is
-    predicted to be, or a function of flops, bytes and profile to seconds, or None. `sizes`: names of size attributes, with whether each is one number;
-    `pattern`: the function whose program it computes; `form` gives the definition for operands annotated so; `sample` gives
-    random operands to try it on.
+    predicted to be, or a function of flops, bytes and profile to seconds, or None. `sizes`: names of size attributes,
+    with whether each is one number; `pattern`: the function whose program it computes; `form` gives the definition for
+    operands annotated so; `sample` gives random operands to try it on.
     """
 
     def __init__(
@@ -161,7 +161,6 @@ class Library:
             return jax.ffi.ffi_call(self.target.removeprefix(FFI), made if isinstance(results, Tuple) else made[0])
         return _imported(self)
 
-
     def run(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """What the target gives for a call on JAX arrays; `sizes` gives the size variables of its attributes."""
         import jax.numpy as jnp
@@ -214,8 +213,8 @@ LIBRARIES: dict[str, Library] = {}
 
 
 def register_library(library: Library) -> None:
-    """Make a routine known by its name. One that was written at the same place before is replaced, as where a notebook's
-    cell runs again; LibraryError for another of the same name."""
+    """Make a routine known by its name. One of the same file is replaced, as where a notebook's cell runs again;
+    LibraryError for another of the same name."""
     known = LIBRARIES.get(library.name)
     if known is not None and known.where.partition(":")[0] != library.where.partition(":")[0]:
         raise LibraryError(f"{library.where}: a library `{library.name}` is already registered, at {known.where}")

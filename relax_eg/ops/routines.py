@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def attention(
-    q: Any, k: Any, v: Any, extra: Any = None, *, r: int, kind: str = "", implementation: str = "xla"
-) -> Any:
+def attention(q: Any, k: Any, v: Any, extra: Any = None, *, r: int, kind: str = "", implementation: str = "xla") -> Any:
     """Attention of heads-first operands (batch, heads, positions, width), each key shared by `r` heads. `kind`: what
     `extra` is, a "mask" or "bias" of (batch, heads, positions, positions), or "causal"."""
     import jax

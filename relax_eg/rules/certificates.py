@@ -194,7 +194,8 @@ def write_verdicts(rules: Iterable[Rule | Schema], path: Path = BOOK_VERDICTS) -
     entries: dict[str, dict[str, Any]] = {}
     for rule in rules:
         verdict = raised(status(rule))
-        if isinstance(rule, Rule) and rule.library is None and verdict.status == "tested" and verdict.samples < UNPROVED_SAMPLES:
+        is_open = verdict.status == "tested" and verdict.samples < UNPROVED_SAMPLES
+        if isinstance(rule, Rule) and rule.library is None and is_open:
             verdict = check(rule, UNPROVED_SAMPLES)
         if verdict.status == "missing":  # another machine may have what this one lacks
             continue

@@ -1,7 +1,7 @@
 """Testing a library rule: its target is run, and what it gives is compared with what its pattern says.
 
-No proof can vouch for somebody else's code, so such a rule is `tested` on real runs at boundary sizes, or refuted with a
-counterexample. Its numerics class is what was measured: the same bits, the accuracy law, or 1e-2.
+No proof can vouch for somebody else's code, so such a rule is `tested` on real runs at boundary sizes, or refuted with
+a counterexample. Its numerics class is what was measured: the same bits, the accuracy law, or 1e-2.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Judge:
         for i, (left, right) in enumerate(zip(lefts, rights, strict=True)):
             if (left.shape, left.dtype) != (right.shape, right.dtype):
                 what = f"{self.library.name} gives {_short(right)}, its pattern {_short(left)}"
-                return Failure(what, left, right, i, "what the target returns must be annotated as its pattern is"), None
+                hint = "what the target returns must be annotated as its pattern is"
+                return Failure(what, left, right, i, hint), None
         return self.compared(case, lefts, rights)
 
     def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
@@ -78,9 +79,7 @@ class _Judge:
             return lefts, Failure(f"{self.library.name} gives {len(results)} results, its pattern {len(lefts)}")
         return lefts, [np.asarray(r) for r in results]
 
-    def compared(
-        self, case: Case, lefts: list[Array], rights: list[Array]
-    ) -> tuple[Failure | None, Numerics | None]:
+    def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> tuple[Failure | None, Numerics | None]:
         found = _classed(case, lefts, rights)
         wanted = case.instance.rule.numerics
         if found is None:
@@ -176,5 +175,3 @@ def _distance(a: Array, b: Array) -> float:
 
 def _short(a: Array) -> str:
     return Tensor(a.shape, a.dtype.name).short
-
-

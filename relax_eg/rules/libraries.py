@@ -27,8 +27,9 @@ from relax_eg.ops.libraries import (
     register_library,
 )
 from relax_eg.rules.hypotheses import under_hypotheses
-from relax_eg.rules.rule import NUMERICS, Numerics, Rule, RuleFunction, check_parameters, plain_name
+from relax_eg.rules.rule import NUMERICS, Numerics, Rule, RuleFunction
 from relax_eg.rules.samples import fits, moderate
+from relax_eg.rules.signature import check_parameters, plain_name
 from relax_eg.shapes import Star, parse_signature
 
 _MOST_ELEMENTS = 1 << 18  # of an operand that a routine is tried on when it first runs
@@ -79,8 +80,9 @@ def library_rule(
         tuple((plain_name(n), not n.startswith("*")) for n in declared), function, where, form, form.sample,
     )  # fmt: skip
     conditions = (when,) if isinstance(when, str) else tuple(when)
+    sides = _rewrite(function, library, [s.dtype is None for s in signature.values()])
     rule = Rule(
-        function.__name__, _rewrite(function, library, [s.dtype is None for s in signature.values()]), signature, dict(attrs), numerics, "library", conditions,
+        function.__name__, sides, signature, dict(attrs), numerics, "library", conditions,
         frozenset((*tags, "library")), doc or inspect.getdoc(function) or "", where, sizes=declared, library=library,
     )  # fmt: skip
     form.rule = rule

@@ -18,7 +18,11 @@ from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
 libraries = RuleSet("libraries", [*calls, *forms])
-default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout, *libraries], (*sums.schemas, *functions.schemas))
+default = RuleSet(
+    "default",
+    [*algebra, *movement, *values, *systems, *layout, *libraries],
+    (*sums.schemas, *functions.schemas),
+)
 
 __all__ = [
     "algebra",

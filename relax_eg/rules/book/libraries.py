@@ -105,7 +105,8 @@ def _activated(name: str, x: Any) -> Any:
 
 
 def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> None:
-    name = "_".join(("xla.batched_matmul" if batched else "xla.matmul", *(("transposed",) if transposed else ()), *parts))
+    stem = ("xla.batched_matmul" if batched else "xla.matmul") + ("_transposed" if transposed else "")
+    name = "_".join((stem, *parts))
     weight = ("b: *b n k" if transposed else "b: *b k n") if batched else ("b: n k" if transposed else "b: k n")
     operands = {"bias": "n", "residual": "*b m n"}
     taken = [p for p in parts if p in operands]
@@ -137,8 +138,9 @@ def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> 
     function = functions[tuple(taken)]
     function.__name__ = name.replace(".", "_")
     calls.library(
-        name, shapes=shapes, requires=KERNELS, target=functools.partial(routines.matmul, transposed=transposed, parts=parts),
-        tags=("matmul",), doc=f"a matmul{' with ' + ', '.join(parts) if parts else ''}", check=False,
+        name, shapes=shapes, requires=KERNELS, tags=("matmul",),
+        target=functools.partial(routines.matmul, transposed=transposed, parts=parts),
+        doc=f"a matmul{' with ' + ', '.join(parts) if parts else ''}", check=False,
     )(function)  # fmt: skip
 
 

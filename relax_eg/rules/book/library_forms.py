@@ -94,7 +94,8 @@ def _rows(name: str, f: Callable[[Any, Any], Any]) -> None:
         lead = x.ndim - y.ndim
         return (f(x, op.expand_dims(y, tuple(range(lead)))), f(x, y)) if lead > 0 else None
 
-    _rule("x: *a *c, y: *c", "broadcast", numerics="exact", name=f"{name}_of_row", doc=f"{name} broadcasts a row itself")(row)
+    doc = f"{name} broadcasts a row itself"
+    _rule("x: *a *c, y: *c", "broadcast", numerics="exact", name=f"{name}_of_row", doc=doc)(row)
 
 
 for _name in ("add", "multiply"):
@@ -176,7 +177,8 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
         t, g = k.shape[1], k.shape[2]
         x = op.permute_dims(op.reshape(q, (b, s, g, r, d)), (0, 2, 1, 3, 4))
         wide = {"precision": "BF16_BF16_F32" if dtype == "bfloat16" else "F16_F16_F32", "out_dtype": "float32"}
-        x = op.matmul(op.reshape(x, (b, g, r * s, d)), op.permute_dims(k, (0, 2, 3, 1)), **(wide if dtype in _HALF else {}))
+        how = wide if dtype in _HALF else {}
+        x = op.matmul(op.reshape(x, (b, g, r * s, d)), op.permute_dims(k, (0, 2, 3, 1)), **how)
         x = op.permute_dims(op.reshape(x, (b, g, s, r, t)) * c, (3, 0, 1, 2, 4))
         heads = [op.permute_dims(_scaled(q, c), _HEADS), op.permute_dims(k, _HEADS), op.permute_dims(v, _HEADS)]
         if kind == "causal":
@@ -229,7 +231,8 @@ def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None
         rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(ordered)
     elif kind == "bias":
         for which, bias in (("row", "1 1 1 s t"), ("whole", "r b g s t")):
-            rule(f"{shapes}, extra: {bias}{wide}", "attention", name, name=f"{base}_{which}", when=when, **options)(biased)
+            more, called_so = f"{shapes}, extra: {bias}{wide}", f"{base}_{which}"
+            rule(more, "attention", name, name=called_so, when=when, **options)(biased)
     else:
         rule(shapes, "attention", name, name=base, when=when, **options)(plain)
 
