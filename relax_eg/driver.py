@@ -13,6 +13,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
 
+from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized, Program, Variant
 from relax_eg.backend.steps import InSteps
@@ -21,8 +22,9 @@ from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.explaining import explained
+from relax_eg.explaining import explained, no_explanation
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import (
     CostReport,
@@ -46,7 +48,7 @@ from relax_eg.measured import BY_PRICE, Entry, alternatives, check_measurable, s
 from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.library_needs import version
 from relax_eg.ops.record import TABLE
-from relax_eg.options import Bounds, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome, Units
 
@@ -72,6 +74,7 @@ def optimize(
     sharing: Literal["on", "off"] = "on",
     cache: bool = True,
     measure: int = 0,
+    execution: Execution = "whole",
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -89,7 +92,8 @@ def optimize(
     `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
     `cache`: whether what an earlier search found for this very program and these options is taken from disk
     (`relax_eg.cache`). `measure`: how many programs are timed, at the first of `at` and on random arguments, beside the
-    one as written; with 0, price decides.
+    one as written; with 0, price decides. `execution`: "whole", one XLA program; or "kernels", one executable for each
+    kernel, which fusion then is a matter of (`docs/kernels.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -99,11 +103,12 @@ def optimize(
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, execution
     )
     started = time.perf_counter()
     with _collector_paused():
-        place = place_of(traced, options) if cache else None
+        # Kernels hold programs of their own, which no entry can name.
+        place = place_of(traced, options) if cache and execution == "whole" else None
         # Who asks for the stages of a search is to have one.
         found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
@@ -183,6 +188,10 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     # What was kept as written is walked only if somebody looks at it.
     variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
     tolerance = _TOLERANCES[options.numerics[-1]]
+    if options.execution == "kernels":
+        module = traced.module if chosen is None else chosen
+        program = replace(program, module=module)
+        return InKernels(program, (variant,), tolerance, functools.partial(no_explanation, traced.name))
     explain = functools.partial(explained, traced, searched_with(options, found.report), chosen)
     if traced.in_steps:
         return InSteps(program, (variant,), tolerance, traced.module, explain)
@@ -271,7 +280,8 @@ def _prices(
 
 
 def _model(module: Module, binding: Sizes, options: Options) -> WholeCost:
-    return WholeCost(options.profile, binding, {f.name: f for f in module})
+    model = KernelCost if options.execution == "kernels" else WholeCost
+    return model(options.profile, binding, {f.name: f for f in module})
 
 
 def pays(written: Module, candidate: Module, weights: set[str], options: Options) -> bool:
@@ -317,7 +327,7 @@ def _report(
     return CostReport(
         name=traced.name,
         target=options.profile.label,
-        execution="in steps" if traced.in_steps else "whole",
+        execution="in steps" if traced.in_steps else options.execution,
         at=binding,
         before=prices[0],
         after=prices[0] if kept else prices[1],
@@ -337,6 +347,7 @@ def _report(
         selected=tuple(o.selected for o in outcomes),
         runner_up=_runner_up(traced.name, prices, kept, outcomes),
         libraries=_libraries(module, options),
+        kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
     )
 
 

@@ -21,12 +21,14 @@ from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.rule import libraries_of
+from relax_eg.rules.schemas import KERNEL
 from relax_eg.shapes import Scope
 
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
 Bounds = Mapping[str, tuple[int | None, int | None] | int]
 Facts = Mapping[str | int, str | Sequence[str]]
+Execution = Literal["whole", "kernels"]
 
 MOST_MEASURED = 16  # programs that `measure` may time
 _MOST_NAMED = 12  # arguments that an error lists
@@ -48,7 +50,13 @@ class Options:
     progress: Progress | None
     sharing: Literal["on", "off"]
     measure: int = 0
+    execution: Execution = "whole"
     libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
+
+    @property
+    def steps(self) -> frozenset[str]:
+        """The fusion steps that the rules allow."""
+        return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
 
     @property
     def is_exact(self) -> bool:
@@ -89,7 +97,7 @@ def read_options(
     progress: Progress | None,
     sharing: Any,
     measure: Any,
-    execution: str = "whole",
+    execution: Any = "whole",
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
@@ -98,6 +106,7 @@ def read_options(
         raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
         raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
+    _check_execution(traced, execution, weights, measure)
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
@@ -140,6 +149,7 @@ def read_options(
         progress,
         sharing,
         measure,
+        execution,
         libraries,
     )
 
@@ -170,6 +180,19 @@ def _available(traced: Source, rules: RuleSet, place: Place) -> tuple[RuleSet, t
         if not is_other and r.left_operators and r.left_operators <= operators:
             found.append((library.name, version(library), why[library.name]))
     return RuleSet(rules.name, there, rules.schemas), tuple(found)
+
+
+def _check_execution(traced: Source, execution: Any, weights: Sequence[str | int], measure: int) -> None:
+    if execution not in ("whole", "kernels"):
+        raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
+    if execution == "whole":
+        return
+    if traced.in_steps:
+        raise OptionError(f"execution='kernels': {traced.name}() runs in steps; leave execution out")
+    if weights:
+        raise OptionError("execution='kernels': nothing is prepared from weights there; leave weights out")
+    if measure:
+        raise OptionError("execution='kernels': nothing is timed there; leave measure out")
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

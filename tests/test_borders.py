@@ -37,7 +37,8 @@ ROOMS: dict[str, set[str]] = {
 }
 # May import everything.
 CONDUCTORS = {
-    "driver", "measured", "options", "units", "cache", "jit", "explaining", "why", "cli", "__init__", "__main__",
+    "driver", "measured", "options", "units", "cache", "jit", "explaining", "why", "legalize", "cli", "__init__",
+    "__main__",
 }  # fmt: skip
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").

@@ -11,6 +11,7 @@ from jax import lax
 
 from relax_eg.backend.loop_values import Indices, Value, pointwise
 from relax_eg.backend.scalar_functions import convert
+from relax_eg.shapes import Dim
 from relax_eg.tir import Apply, Cast, Reduce, Scalar
 from relax_eg.tir.functions import kind
 
@@ -21,7 +22,10 @@ class Frame(Protocol):
     @property
     def extents(self) -> dict[str, Any]: ...
     @property
+    def fixed(self) -> dict[str, Any]: ...
+    @property
     def indices(self) -> Indices: ...
+    def dim(self, dim: Dim) -> Dim: ...
 
 
 Term = Callable[[Scalar, Any], Value]
@@ -34,7 +38,7 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> Value | None:
     logical = expr.kind == "any"
     if logical and expr.dtype != "bool":
         return None
-    factors = _factors(expr.body, "bitwise_and" if logical else "multiply")
+    factors = factors_of(expr.body, "bitwise_and" if logical else "multiply")
     if not 2 <= len(factors) <= _MOST:
         return None
     over = [name for name in inner.extents if name in expr.bound]
@@ -86,7 +90,7 @@ def _widens(source: str, target: str) -> bool:
     return same and "float8" not in source and np.dtype(source).itemsize < np.dtype(target).itemsize
 
 
-def _factors(body: Scalar, fn: str) -> list[Scalar]:
+def factors_of(body: Scalar, fn: str) -> list[Scalar]:
     """The factors of a product, in order. A cast of a product of floats to wider ones is one of its factors: the
     product then is not rounded before it is summed."""
     factors, at = [body], 0

@@ -15,7 +15,7 @@ from relax_eg.shapes import Dim
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A JAX array with one axis for each of the loop variables `loops`, those that it depends on, outermost first."""
+    """A JAX array with one axis for each of the loop variables `loops`, those that it depends on, in any order."""
 
     array: Any
     loops: tuple[str, ...] = ()

@@ -193,7 +193,7 @@ def tensor_program_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
     """The result of a `call_tir` on JAX values."""
     program: TensorProgram = e.attr("program").value
     told = {v: d.evaluate(sizes) for v, d in e.attr("sizes")}
-    buffers = [(b.name, Tensor(b.shape, b.dtype)) for b in program.inputs]
+    buffers = [(b.name, Tensor(b.shape, b.dtype)) for b in program.parameters]
     fit = Fit(f"call_tir of `{program.name}`", buffers, {v: f"the size `{v}`" for v in told})
     results = lower_program(program, {**told, **fit.bind(args, told)})(*args)
     return results if isinstance(e.annotation, Tuple) else results[0]

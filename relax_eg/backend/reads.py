@@ -46,13 +46,8 @@ def read(array: Any, index: Sequence[Dim | Value], loops: Indices, guarded: bool
         dims = [simplified(i, extents) for i in index if isinstance(i, Dim)]
         found = _by_reshapes(array, dims, extents, guarded, _SPLITS)
         if found is not None:
-            return _ordered(found, loops)
-    return _ordered(_gather(array, index, loops, static), loops)
-
-
-def _ordered(value: Value, loops: Indices) -> Value:
-    names = joined([value], loops.order)
-    return Value(value.over(names, loops.extents), names)
+            return found
+    return _gather(array, index, loops, static)
 
 
 # --- index maps that move nothing but axes ---
@@ -66,7 +61,7 @@ def _by_reshapes(array: Any, index: list[Dim], extents: dict[str, int], guarded:
         maps = [a for a in each if a is not None]
         names = [name for a in maps for name in a.loops]
         if len(set(names)) == len(names) and all(steps_clear(a, extents) for a in maps):
-            return _sliced(lax.reshape(array, shape), maps, extents)
+            return _sliced(array if array.shape == shape else lax.reshape(array, shape), maps, extents)
         return None
     found = split_loops(merged, extents)
     return None if found is None or not splits else _split(array, index, extents, guarded, splits, *found)
@@ -143,9 +138,10 @@ def _sliced(array: Any, index: Sequence[Affine], extents: Extents) -> Value:
         strides.append(step)
     if any(low) or any(high):
         array = _padded(array, low, high)
-    array = lax.slice(array, start, limit, strides)
+    if tuple(limit) != array.shape or any(start) or set(strides) - {1}:
+        array = lax.slice(array, start, limit, strides)
     gone = [n for n, axis in enumerate(axes) if axis.done is None and not axis.index.strides]
-    array = lax.squeeze(array, gone)
+    array = lax.squeeze(array, gone) if gone else array
     loops = tuple(axis.done or axis.index.strides[0][0] for n, axis in enumerate(axes) if n not in gone)
     turned = [n for n, name in enumerate(loops) if name in backwards]
     return Value(lax.rev(array, turned) if turned else array, loops)

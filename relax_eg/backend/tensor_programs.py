@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from relax_eg.backend.contractions import contracted
+from relax_eg.backend.convolutions import convolved
 from relax_eg.backend.index_maps import affine, bounds
 from relax_eg.backend.loop_values import Indices, Value, pointwise
 from relax_eg.backend.reads import read
@@ -43,7 +44,8 @@ Sizes = Mapping[str, Any]
 def lower_program(
     program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """`program` as a function of one JAX array for each input, which gives a tuple of its outputs.
+    """`program` as a function of one JAX array for each parameter (inputs, then lifted workspaces, whose contents do
+    not matter), which gives a tuple of its outputs.
 
     `sizes`: a value for each of its size variables: integers, or JAX's symbolic dimensions. The function can be
     traced, by `jax.jit`, `jax.vmap` and `jax.export`. Arithmetic is that of the dtypes in the equations, whatever
@@ -140,9 +142,9 @@ class _Lowering:
 
     def check(self, arrays: Sequence[Any]) -> None:
         program = self.program
-        if len(arrays) != len(program.inputs):
-            raise ShapeError(f"{program.name} takes {len(program.inputs)} arrays, got {len(arrays)}")
-        for buffer, array in zip(program.inputs, arrays, strict=True):
+        if len(arrays) != len(program.parameters):
+            raise ShapeError(f"{program.name} takes {len(program.parameters)} arrays, got {len(arrays)}")
+        for buffer, array in zip(program.parameters, arrays, strict=True):
             shape = self.shape(buffer.shape)
             if tuple(array.shape) != shape:
                 at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
@@ -159,7 +161,7 @@ class _Lowering:
                     )
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        self.data = {b.name: jnp.asarray(a) for b, a in zip(self.program.inputs, arrays, strict=True)}
+        self.data = {b.name: jnp.asarray(a) for b, a in zip(self.program.parameters, arrays, strict=True)}
         for stage in self.program.stages:
             self.data[stage.output.name] = self.stage(stage)
         return tuple(self.data[name] for name in self.program.outputs)
@@ -175,11 +177,40 @@ class _Lowering:
     def stage(self, stage: Stage) -> Any:
         extents = self.shape(stage.output.shape)
         names = [str(loop_of(index)) for index in stage.indices]
-        frame = _Frame({}, dict(self.sizes)).inside(names, extents)
-        value = self.term(stage.value, frame)
+        if stage.scans:
+            return self._scan(stage, extents, names)
+        return self._all_points(stage.value, names, extents, {})
+
+    def _all_points(self, expr: Scalar, names: Sequence[str], extents: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
+        """The array of `expr` over the loops `names`, where those in `fixed` are at a step."""
+        frame = _Frame({}, {**self.sizes, **fixed}).inside(names, extents)
+        frame.outside = None
+        value = self.term(expr, frame)
         single = [n for n, name in enumerate(names) if name not in frame.extents]
         array = value.over([name for name in names if name in frame.extents], frame.extents)
         return lax.expand_dims(jnp.asarray(array), single)
+
+    def _scan(self, stage: Stage, extents: tuple[Any, ...], names: Sequence[str]) -> Any:
+        """A stage that reads what it wrote before: step by step along its scans, all at once along the other axes."""
+        along = {scan.axis: scan for scan in stage.scans}
+        free = [axis for axis in range(len(extents)) if axis not in along]
+        start = lax.full(extents, 0, np.dtype(stage.output.dtype))
+        name = stage.output.name
+
+        def step(n: Any, made: Any) -> Any:
+            at: dict[int, Any] = {}
+            for axis in reversed(along):  # the last runs fastest
+                size = np.int64(extents[axis])
+                n, place = lax.div(n, size), lax.rem(n, size)
+                at[axis] = lax.sub(size - 1, place) if along[axis].reverse else place
+            self.data[name] = made
+            fixed = {names[axis]: place for axis, place in at.items()}
+            value = self._all_points(stage.value, [names[a] for a in free], [extents[a] for a in free], fixed)
+            starts = [at.get(axis, np.int64(0)) for axis in range(len(extents))]
+            return lax.dynamic_update_slice(made, lax.expand_dims(value, list(along)), starts)
+
+        steps = math.prod(extents[axis] for axis in along)
+        return lax.fori_loop(np.int64(0), np.int64(steps), step, start) if 0 not in extents else start
 
     # --- terms ---
 
@@ -267,15 +298,25 @@ class _Lowering:
         extents = self.shape([extent for _, extent in expr.over])
         if any(isinstance(n, int) and n == 0 for n in extents):
             if expr.kind in ("argmax", "argmin"):
+                if frame.guarded:
+                    return Value(np.int64(0))
                 raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
             return Value(identity(expr.kind, expr.dtype))
         inner = frame.inside(names, extents)
         wide = accumulator(expr.kind, expr.dtype)
         if expr.kind in ("sum", "any") and not inner.empty:
-            found = contracted(expr, inner, wide, self.term)
+            found = self._convolved(expr, inner, wide) if expr.kind == "sum" else None
+            found = found or contracted(expr, inner, wide, self.term)
             if found is not None:
                 return Value(convert(found.array, expr.dtype), found.loops)
         return self._over_all(expr, inner, tuple(n for n in names if n in inner.extents), wide)
+
+    def _convolved(self, expr: Reduce, inner: _Frame, wide: str) -> Value | None:
+        def known(term: Scalar) -> Value:
+            with jax.ensure_compile_time_eval():
+                return self.term(term, _Frame(inner.extents, inner.fixed))
+
+        return convolved(expr, inner, wide, self.term, known, self.data)
 
     def _over_all(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> Value:
         """The reduction over the loops `over` of `inner`, in a loop where there are too many points at once."""

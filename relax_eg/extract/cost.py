@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_TIR,
     COND,
     CONTROL,
     CORE,
@@ -32,9 +34,10 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
+from relax_eg.ops.fused import Placed, called_program
 from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
 from relax_eg.shapes import Dim
-from relax_eg.tir import PatternKind
+from relax_eg.tir import Contraction, Counts, PatternKind, TensorProgram, Work, classify, count, work
 
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
@@ -55,6 +58,15 @@ class NodeCost:
     bytes: int = 0
     launches: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else."""
+
+    flops: int
+    contracting: float
+    other: float
 
 
 class CostModel(Protocol):
@@ -110,9 +122,13 @@ class WholeCost:
         key = (function.name, tuple(binding.items()))
         model = self._models.get(key)
         if model is None:
-            model = self._models[key] = WholeCost(self.profile, binding, self.functions)
+            model = self._models[key] = self._kind(site)(self.profile, binding, self.functions)
             model._running = self._running | {function.name}
         return model
+
+    def _kind(self, site: Site) -> type[WholeCost]:
+        """The model of the functions that run at this site."""
+        return type(self)
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
         # A library call's result is its own to say; everything else follows from operands and attributes.
@@ -127,6 +143,8 @@ class WholeCost:
             return self._run(site)
         if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
             return self._library(LIBRARIES[site["name"]], site, result)
+        if site.op == CALL_TIR:
+            return self._tensor_program(site, result)
         if site.op in CORE:
             return self._opaque(site, result) if site.op == CALL_DPS_LIBRARY else NodeCost()
         if any(not _known(a) for a in (*site.operands, result)):
@@ -152,6 +170,47 @@ class WholeCost:
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
         return NodeCost(flops, moved, 1, p.kernel(flops / rate + p.move(moved)))
+
+    def _tensor_program(self, site: Site, result: Annotation) -> NodeCost:
+        """A `call_tir`: what its equations say, as XLA runs it."""
+        placed = called_program(site.operands, site.attrs)
+        if placed is None:
+            return self._opaque(site, result)
+        counted, p = counted_once(placed.program), self.profile
+        moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
+        effort = self.effort(site.op, placed)
+        kind = _kind(placed.program)
+        if kind <= PatternKind.INJECTIVE:
+            # What only moves is sometimes a part of its reader, sometimes a copy.
+            launches = int(kind is PatternKind.INJECTIVE)
+            seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
+            return NodeCost(effort.flops, moved, launches, seconds)
+        seconds = max(effort.contracting, p.move(moved)) + effort.other
+        return NodeCost(effort.flops, moved, 1, p.kernel(seconds))
+
+    def effort(self, op: str, placed: Placed) -> Effort:
+        """The arithmetic of a tensor program that is used in operator `op`."""
+        done = _work(placed.program)
+        rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
+        other = max(0, self.number(done.other_flops, placed.sizes))
+        flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
+        seconds = sum(self._contraction(c, placed.sizes) for c in done.contractions)
+        return Effort(flops, seconds, other / rate)
+
+    def number(self, d: Dim, sizes: Mapping[str, Dim]) -> int:
+        """A size of a program that is used with these sizes, at the binding."""
+        return self._at(d.substitute(sizes) if sizes else d)
+
+    def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> float:
+        """Seconds of a matmul or convolution with all operands at hand."""
+        rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
+        share = share_of_peak((rows, columns, depth), self.profile.matmul_half)
+        seconds = self.number(c.flops, sizes) / (self.profile.rate(c.dtype) * share)
+        if c.windowed:
+            seconds *= self.profile.conv_factor
+        elif c.transposed:
+            seconds *= self.profile.linear_factor(rows, columns * depth * itemsize(c.dtype))
+        return seconds
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
@@ -235,6 +294,22 @@ class WholeCost:
     def _at(self, d: Dim) -> int:
         unknown = d.variables - self.binding.keys()
         return int(d.evaluate({**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding))
+
+
+@lru_cache(1 << 14)
+def _work(program: TensorProgram) -> Work:
+    return work(program)
+
+
+@lru_cache(1 << 14)
+def _kind(program: TensorProgram) -> PatternKind:
+    return classify(program)
+
+
+@lru_cache(1 << 14)
+def counted_once(program: TensorProgram) -> Counts:
+    """What `count` says of a program; each is asked about again and again."""
+    return count(program)
 
 
 def share_of_peak(sizes: Sequence[int], halves: Sequence[float]) -> float:

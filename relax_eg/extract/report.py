@@ -128,6 +128,22 @@ class SelectedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel that holds several operators, and `times` how often its function has it. `steps`: how often each fusion
+    step was used for it. `bytes` it moves, and `saved_bytes`, `saved_launches` what its operators one by one would
+    move and launch besides, at the first of `at`."""
+
+    function: str
+    name: str
+    operators: tuple[str, ...]
+    steps: Mapping[str, int]
+    times: int
+    bytes: int
+    saved_bytes: int
+    saved_launches: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredRow:
     """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
     program as written, with the interval that holds the true median ratio with 95%."""
@@ -182,8 +198,8 @@ class CostReport:
     of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
     and only `seconds` is of this run. `selected`: how each function's program was chosen, and how near the best of its
     candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
-    `measured`: the programs that `measure=k` timed, the one as written first. `libraries`: the routines that it calls,
-    and those that were missing.
+    `measured`: the programs that `measure=k` timed, the one as written first; `kernels`: with `execution="kernels"`,
+    those that hold several operators; `libraries`: the routines that it calls, and those that were missing.
     """
 
     name: str
@@ -209,6 +225,7 @@ class CostReport:
     selected: tuple[SelectedRow, ...] = ()
     runner_up: RunnerUp | None = None
     measured: tuple[MeasuredRow, ...] = ()
+    kernels: tuple[KernelRow, ...] = ()
     libraries: tuple[LibraryRow, ...] = ()
 
     @property
@@ -238,6 +255,7 @@ class CostReport:
         more["libraries"] = tuple(LibraryRow(**row) for row in data.get("libraries", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
+        more["kernels"] = tuple(KernelRow(**{**row, "operators": tuple(row["operators"])}) for row in data.get("kernels", ()))
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
@@ -297,6 +315,8 @@ class CostReport:
             lines.append(
                 f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
             )
+        if self.kernels:
+            lines.append(_fused(self.kernels))
         if self.cached:
             lines.append("served from the disk cache; the search was made earlier:")
         total = sum(self.matches.values())
@@ -329,6 +349,21 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
     shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
     rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
     return "; ".join((proved, *shown, *rest))
+
+
+def _fused(rows: Sequence[KernelRow]) -> str:
+    """One line on all kernels: how many operators are where, what that saves, and how often each step was used."""
+    steps: dict[str, int] = {}
+    for r in rows:
+        for step, n in r.steps.items():
+            steps[step] = steps.get(step, 0) + n * r.times
+    operators = sum(len(r.operators) * r.times for r in rows)
+    saved = sum(r.saved_bytes * r.times for r in rows), sum(r.saved_launches * r.times for r in rows)
+    used = ", ".join(f"{step} x{n}" for step, n in sorted(steps.items(), key=lambda kv: (-kv[1], kv[0])))
+    return (
+        f"fused: {operators} operators in {sum(r.times for r in rows)} kernels, {_si(saved[0])}B and {saved[1]} "
+        f"launches less; {used}"
+    )
 
 
 def _figures(r: RuleRow) -> str:

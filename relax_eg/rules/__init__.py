@@ -15,12 +15,14 @@ from relax_eg.rules.book import (
     elementwise,
     functions,
     layout,
+    legalization,
     libraries,
     movement,
     reduction,
     sums,
     systems,
     values,
+    workspace,
 )
 
 __all__ = [
@@ -46,10 +48,12 @@ __all__ = [
     "elementwise",
     "functions",
     "layout",
+    "legalization",
     "libraries",
     "movement",
     "reduction",
     "sums",
     "systems",
     "values",
+    "workspace",
 ]

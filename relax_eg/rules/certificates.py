@@ -209,9 +209,9 @@ def write_verdicts(rules: Iterable[Rule | Schema], path: Path = BOOK_VERDICTS) -
 
 def main() -> None:
     """Write the verdicts on the shipped books; a refuted rule is an error."""
-    from relax_eg.rules.book import default
+    from relax_eg.rules.book import default, legalization
 
-    everything = (*default, *default.schemas)
+    everything = (*default, *default.schemas, *legalization.schemas)
     write_verdicts(everything)
     refuted = [str(v) for v in map(status, everything) if v.status == "refuted"]
     if refuted:

@@ -18,7 +18,6 @@ from functools import cached_property
 from relax_eg.errors import ShapeError
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import (
-    Const,
     Index,
     IndexValue,
     Read,
@@ -35,7 +34,7 @@ from relax_eg.tir.expr import (
 )
 from relax_eg.tir.functions import kind
 from relax_eg.tir.scans import Scan, scans_of
-from relax_eg.tir.text import constant_text, index_text, scalar_text
+from relax_eg.tir.text import index_text
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class Stage:
         return self.output[indices]
 
     def __str__(self) -> str:
-        # A constant alone takes the dtype of the buffer it is stored in.
-        value = constant_text(self.value) if isinstance(self.value, Const) else scalar_text(self.value)
-        return f"{self.output.name}[{', '.join(map(index_text, self.indices)) or '()'}] = {value}"
+        from relax_eg.tir.printer import stage_text
+
+        return stage_text(self)
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,8 @@ class TensorProgram:
 
     `workspaces` are the locals that live in the device's memory: what a kernel allocates for itself. Those in `lifted`
     the caller allocates and passes after the inputs; what is in them before does not matter. `passed` are size
-    variables that each call is told (Relax's symbolic arguments), for no axis of a parameter tells them.
+    variables that each call is told (Relax's symbolic arguments) though axes of the parameters mention them; what no
+    axis mentions must be told anyway (`told`). Workspaces are kept in the order of the stages.
     """
 
     name: str
@@ -105,6 +105,25 @@ class TensorProgram:
     workspaces: tuple[str, ...] = ()
     lifted: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.workspaces) > 1:
+            order = {made.output.name: n for n, made in enumerate(self.stages)}
+            ordered = sorted(self.workspaces, key=lambda name: order.get(name, len(order)))
+            object.__setattr__(self, "workspaces", tuple(ordered))
+        if self.passed:
+            mentioned = self._mentioned()
+            object.__setattr__(self, "passed", tuple(name for name in self.passed if name in mentioned))
+
+    def _mentioned(self) -> frozenset[str]:
+        """The size variables in the axes of what a call passes."""
+        lifted = (made.output for made in self.stages if made.output.name in self.lifted)
+        return frozenset(v for buffer in (*self.inputs, *lifted) for size in buffer.shape for v in size.variables)
+
+    @cached_property
+    def told(self) -> tuple[str, ...]:
+        """The size variables that each call is told: `passed`, then what no axis of a parameter mentions."""
+        return (*self.passed, *sorted(self.sizes - self._mentioned() - set(self.passed)))
 
     @cached_property
     def parameters(self) -> tuple[Buffer, ...]:
@@ -168,14 +187,10 @@ class TensorProgram:
         written[buffer.name] = buffer
 
     def __str__(self) -> str:
-        inputs = ", ".join(map(str, self.inputs))
-        outputs = ", ".join(str(self.buffers[name]) for name in self.outputs)
-        lines = [f"{self.name}({inputs}) -> {outputs}"]
-        for made in self.stages:
-            if made.output.name not in self.outputs:
-                lines.append(f"    {made.output}")
-            lines.append(f"    {made}")
-        return "\n".join(lines)
+        """The text that `parse_program` reads back to an equal program, as one writes it under the decorator."""
+        from relax_eg.tir.printer import program_text
+
+        return program_text(self)
 
 
 def stage(output: Buffer, indices: Sequence[Dim] | Dim, value: ScalarLike) -> Stage:
