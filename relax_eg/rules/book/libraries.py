@@ -101,7 +101,11 @@ _ACTIVATIONS = ("relu", "silu", "gelu")
 def _activated(name: str, x: Any) -> Any:
     if name == "relu":
         return op.maximum(x, const(0.0, x.dtype))
-    return x * op.sigmoid(x) if name == "silu" else op.gelu(x)
+    if name == "silu":
+        return x * op.sigmoid(x)
+    # As jax.nn.gelu is traced.
+    root, cubic, half = (const(c, x.dtype) for c in (0.7978845608028654, 0.044715, 0.5))
+    return x * (half * (const(1.0, x.dtype) + op.tanh(root * (x + cubic * op.integer_pow(x, 3)))))
 
 
 def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> None:
