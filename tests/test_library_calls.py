@@ -36,9 +36,22 @@ def _book(target: Any, name: str = "test.dense", **options: Any) -> rx.RuleSet:
     def dense(a: Any, b: Any, c: Any) -> Any:
         return a @ b + c
 
-    with unchecked():  # as if it was tested on another machine
+    with unchecked():
         book.library(name, shapes="a: m k, b: k n, c: n", target=target, **{"cost": 3.0, **options})(dense)
     return book
+
+
+class _Changing:
+    """A routine that is right when it is tested, and another one, as on another machine, when it runs."""
+
+    def __init__(self, later: Any) -> None:
+        self.target, self.later = _right, later
+
+    def __call__(self, *xs: Any) -> Any:
+        return self.target(*xs)
+
+    def change(self) -> None:
+        self.target = self.later
 
 
 def _optimized(book: rx.RuleSet, **options: Any) -> Any:
@@ -109,11 +122,15 @@ def test_a_cost_function_decides() -> None:
 def test_a_wrong_routine_is_caught_when_it_first_runs(
     target: Callable[..., Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    best = _optimized(_book(target))
+    changing = _Changing(target)
+    best = _optimized(_book(changing))
+    changing.change()
     with pytest.raises(LibraryError, match=message) as caught:
         best(*_args())
     assert "library `test.dense` (" in str(caught.value) and "test_library_calls.py:" in str(caught.value)
-    careful = _optimized(_book(target, first_run="fall back"))
+    changing = _Changing(target)
+    careful = _optimized(_book(changing, first_run="fall back"))
+    changing.change()
     args = _args()
     with caplog.at_level(logging.WARNING):
         np.testing.assert_allclose(careful(*args), args[0] @ args[1] + args[2], rtol=1e-5, atol=1e-5)
@@ -121,14 +138,19 @@ def test_a_wrong_routine_is_caught_when_it_first_runs(
 
 
 def test_a_wrong_value_shows_both() -> None:
+    changing = _Changing(lambda a, b, c: jnp.dot(a, b) - c)
+    best = _optimized(_book(changing))
+    changing.change()
     with pytest.raises(LibraryError) as caught:
-        _optimized(_book(lambda a, b, c: jnp.dot(a, b) - c))(*_args())
+        best(*_args())
     assert "\n  library float32[" in str(caught.value) and "\n  pattern float32[" in str(caught.value)
 
 
 def test_a_routine_that_is_trusted_is_not_looked_at() -> None:
     args = _args()
-    best = _optimized(_book(lambda a, b, c: jnp.dot(a, b) - c, first_run="trust"))
+    changing = _Changing(lambda a, b, c: jnp.dot(a, b) - c)
+    best = _optimized(_book(changing, first_run="trust"))
+    changing.change()
     np.testing.assert_allclose(best(*args), args[0] @ args[1] - args[2], rtol=1e-5, atol=1e-5)
 
 
@@ -182,11 +204,11 @@ def test_more_is_lowered_later() -> None:
 
 
 def test_calls_and_kernels_live_in_one_module() -> None:
-    book = _book(_right)
+    book = _book(_right, cost=lambda flops, moved, profile: 1e-9)
     with unchecked():
         best = rx.optimize(
             lambda x, w, b: jnp.tanh(x @ w + b) * 2.0 + 1.0, *_DENSE[1:], at={"n": 2048},
-            rules=rx.rules.default - "library" + book, execution="kernels", cache=False,
+            rules=rx.rules.default + book, execution="kernels", cache=False,
         )  # fmt: skip
     assert "R.call_dps_library" in str(best.module) and "R.call_tir" in str(best.module)
     args = _args()
@@ -196,3 +218,99 @@ def test_calls_and_kernels_live_in_one_module() -> None:
 def test_in_whole_programs_nothing_is_lowered_to_what_xla_compiles_anyway() -> None:
     best = rx.optimize(*_DENSE, at={"n": 2048}, cache=False)
     assert not best.report.libraries and "call_dps_library" not in str(best.module)
+
+
+# --- attention as people write it ---
+
+_FIRST, _LAST = "b 8 s 64", "b s 8 64"
+
+
+def _by_jax(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    return jax.nn.dot_product_attention(q, k, v, **options)
+
+
+def _by_einsum(q: Any, k: Any, v: Any) -> Any:
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(q.shape[-1])
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits, -1), v)
+
+
+def _by_hand(q: Any, k: Any, v: Any, fill: float = -3e38) -> Any:
+    k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    logits = q @ k.transpose(0, 1, 3, 2) * (1 / math.sqrt(q.shape[-1]))
+    n = logits.shape[-1]
+    logits = jnp.where(jnp.tril(jnp.ones((n, n), bool)), logits, fill)
+    p = jnp.exp(logits - logits.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def _padded(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    p = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) / 8 + mask[:, None, None, :], -1)
+    return p @ v
+
+
+def _flax(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    from flax import linen
+
+    return linen.dot_product_attention(q, k, v, mask=mask)
+
+
+def _wide(q: Any, k: Any, v: Any) -> Any:
+    logits = (q @ k.transpose(0, 1, 3, 2)).astype(jnp.float32) * 0.125
+    return jax.nn.softmax(logits, -1).astype(q.dtype) @ v
+
+
+@pytest.mark.parametrize(
+    ("routine", "fn", "specs"),
+    [
+        ("", _by_jax, (_LAST, _LAST, _LAST)),
+        ("", _by_jax, (f"{_LAST} @ bfloat16", "b t 4 64 @ bfloat16", "b t 4 64 @ bfloat16")),
+        ("_causal", lambda q, k, v: _by_jax(q, k, v, is_causal=True), (_LAST, _LAST, _LAST)),
+        ("_causal", lambda q, k, v: _by_jax(q, k, v, is_causal=True), (_LAST, "b s 2 64", "b s 2 64")),
+        ("_mask", lambda q, k, v, m: _by_jax(q, k, v, mask=m), (_LAST, _LAST, _LAST, "b 8 s s @ bool")),
+        ("_bias", lambda q, k, v, m: _by_jax(q, k, v, bias=m), (_LAST, _LAST, _LAST, "1 1 s s")),
+        ("", _by_einsum, (_LAST, _LAST, _LAST)),
+        ("_causal", _by_hand, (_FIRST, "b 4 s 64", "b 4 s 64")),
+        ("_bias", _padded, (_FIRST, _FIRST, _FIRST, "b s")),
+        ("_mask", _flax, (_LAST, _LAST, _LAST, "b 1 s s @ bool")),
+        ("", _wide, (f"{_FIRST} @ bfloat16",) * 3),
+    ],
+)  # fmt: skip
+def test_attention_is_recognised(routine: str, fn: Callable[..., Any], specs: tuple[str, ...]) -> None:
+    target = rx.Profile.from_json(
+        rx.PROFILES["cpu"].to_json().replace('"library_speed": {}', f'"library_speed": {{"xla.attention{routine}": 1000.0}}')
+    )
+    at = {"b": 2, "s": 64, "t": 64} if "t" in " ".join(specs).split() else {"b": 2, "s": 64}
+    rules = rx.rules.default - "fusion"
+    best = rx.optimize(fn, *specs, at=at, rules=rules, target=target, execution="kernels", cache=False)
+    assert f'R.call_dps_library("xla.attention{routine}", ' in str(best.module)
+    rng = np.random.default_rng(0)
+    sizes = {"b": 1, "s": 5, "t": 7}
+    args = []
+    for spec in specs:
+        dims, _, dtype = spec.partition("@")
+        shape = tuple(sizes.get(d) or int(d) for d in dims.split())
+        x = rng.standard_normal(shape)
+        args.append(jnp.asarray(x > -0.5 if dtype.strip() == "bool" else x, dtype.strip() or "float32"))
+    made, wanted = np.asarray(best(*args), np.float32), np.asarray(fn(*args), np.float32)
+    np.testing.assert_allclose(made, wanted, rtol=0.05 if "bfloat16" in specs[0] else 1e-4, atol=0.02 if "bfloat16" in specs[0] else 1e-5)
+
+
+def test_a_fill_that_a_logit_may_reach_is_lowered_approximately_only() -> None:
+    fn, specs = lambda q, k, v: _by_hand(q, k, v, -1e9), (_FIRST, _FIRST, _FIRST)  # noqa: E731
+    found = {
+        n: rx.optimize(
+            fn, *specs, at={"b": 2, "s": 64}, rules=rx.rules.default - "fusion", execution="kernels",
+            numerics=n, cache=False,
+        ).report.matches
+        for n in ("reassociate", "approximate")
+    }  # fmt: skip
+    rare = "xla_attention_mask_by_hand_float32_rare"
+    assert rare not in found["reassociate"] and rare in found["approximate"]
+
+
+def test_for_a_gpu_attention_is_cudnns() -> None:
+    specs = ("b s 8 64 @ bfloat16",) * 3
+    best = rx.optimize(_by_jax, *specs, at={"b": 4, "s": 1024}, target="h100", cache=False)
+    assert 'R.call_dps_library("cudnn.attention", ' in str(best.module)
+    wide = rx.optimize(_by_jax, *("b s 8 192 @ bfloat16",) * 3, at={"b": 4, "s": 1024}, target="h100", cache=False)
+    assert "cudnn" not in str(wide.module)

@@ -73,10 +73,10 @@ class _Judge:
         except Exception as e:
             hint = "where the target does not take such operands, a condition, when=, keeps the rule away"
             return lefts, Failure(f"{self.library.name} raised {type(e).__name__}: {str(e)[:300]}", hint=hint)
-        many = isinstance(call.annotation, Tuple)
-        results: Sequence[Any] = made if many and isinstance(made, (tuple, list)) else (made,)
-        if len(results) != len(lefts):
-            return lefts, Failure(f"{self.library.name} gives {len(results)} results, its pattern {len(lefts)}")
+        results: Sequence[Any] = made if isinstance(made, (tuple, list)) else (made,)
+        if len(results) != len(lefts) or isinstance(made, (tuple, list)) != isinstance(call.annotation, Tuple):
+            shown = "a tuple of " + str(len(results)) if isinstance(made, (tuple, list)) else "one result"
+            return lefts, Failure(f"{self.library.name} gives {shown}, its pattern {call.annotation}")
         return lefts, [np.asarray(r) for r in results]
 
     def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> tuple[Failure | None, Numerics | None]:

@@ -81,7 +81,7 @@ def test_a_target_that_computes_something_else_is_refuted() -> None:
 def test_a_target_with_another_result_is_refuted() -> None:
     with pytest.raises(RuleError, match=r"test\.gemm gives \(.*\) float16, its pattern \(.*\) float32"):
         _book(lambda a, b, c: (jnp.dot(a, b) + c).astype(jnp.float16))
-    with pytest.raises(RuleError, match=r"test\.gemm gives 2 results, its pattern 1|gives"):
+    with pytest.raises(RuleError, match=r"test\.gemm gives a tuple of 2, its pattern R\.Tensor"):
         _book(lambda a, b, c: (a, b))
 
 
@@ -122,7 +122,7 @@ def test_attributes_and_sizes_reach_the_target() -> None:
     def normal(x: Any, g: Any, epsilon: float) -> Any:
         return rx.op.rms_norm(x, g, -1, epsilon)
 
-    assert set(seen) >= {1e-5, 1e-6}
+    assert 1e-5 in seen
     assert rx.verify(book).refuted == ()
 
 
