@@ -16,8 +16,9 @@ import numpy as np
 
 from relax_eg.errors import LibraryError
 from relax_eg.ir.annotations import Tensor, Tuple
+from relax_eg.ir.expr import postorder
 from relax_eg.ops.interpret import evaluate_expr
-from relax_eg.ops.libraries import Library, on_jax
+from relax_eg.ops.libraries import Library, library_of, on_jax
 from relax_eg.ops.library_needs import Place, missing
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check import Verdict
@@ -63,7 +64,7 @@ class _Judge:
         env = {p: np.asarray(case.values[str(p.attr("name"))]) for p in instance.params}
         with np.errstate(all="ignore"):
             lefts = [np.asarray(evaluate_expr(e, env, case.sizes)) for e in instance.left]
-        call = instance.right[0].args[0] if len(instance.right) > 1 else instance.right[0]
+        call = next(e for e in postorder(instance.right) if library_of(e) is self.library)
         try:
             # As one program: so it runs, and operator by operator each would be compiled for itself.
             run = jax.jit(lambda *xs: self.library.run(call, xs, case.sizes))

@@ -138,7 +138,9 @@ def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> 
     def both(a: Any, b: Any, bias: Any, residual: Any) -> Any:
         return pattern(a, b, bias, residual)
 
-    functions = {(): alone, ("bias",): biased, ("residual",): added, ("bias", "residual"): both}
+    functions: dict[tuple[str, ...], Callable[..., Any]] = {
+        (): alone, ("bias",): biased, ("residual",): added, ("bias", "residual"): both,
+    }  # fmt: skip
     function = functions[tuple(taken)]
     function.__name__ = name.replace(".", "_")
     calls.library(

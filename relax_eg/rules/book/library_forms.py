@@ -61,10 +61,26 @@ def scale_into_query(q: Any, k: Any, c: Any) -> Any:
     return (q @ k) * c, (q * c) @ k
 
 
-@_rule("q: b h s d, k: b h d t, c:", "attention")
+@_rule("q: b h s d, k: b h d t, c:", "attention", when="d >= 1")
 def divisor_into_query(q: Any, k: Any, c: Any) -> Any:
     """(Q K) / c = (Q / c) K: an attention's scale"""
     return (q @ k) / c, (q / c) @ k
+
+
+def _scales_of_wide_logits(dtype: str) -> None:
+    def times(q: Any, k: Any, c: Any) -> Any:
+        return op.astype(q @ k, "float32") * c, op.astype(_scaled(q, c) @ k, "float32")
+
+    def over(q: Any, k: Any, c: Any) -> Any:
+        return op.astype(q @ k, "float32") / c, op.astype(_scaled(q, op.divide(1.0, c)) @ k, "float32")
+
+    shapes, doc = f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32", "an attention's scale, of wide logits"
+    _rule(shapes, "attention", name=f"scale_into_query_{dtype}", doc=doc)(times)
+    _rule(shapes, "attention", name=f"divisor_into_query_{dtype}", doc=doc, when="d >= 1")(over)
+
+
+for _dtype in _HALF:
+    _scales_of_wide_logits(_dtype)
 
 
 @_rule("c: *b @ bool", "attention", numerics="exact")
