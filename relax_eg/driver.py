@@ -346,13 +346,13 @@ def _report(
         peak=peak,
         selected=tuple(o.selected for o in outcomes),
         runner_up=_runner_up(traced.name, prices, kept, outcomes),
-        libraries=_libraries(module, options),
+        libraries=_libraries(traced.module, module, options),
         kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
     )
 
 
-def _libraries(module: Module, options: Options) -> tuple[LibraryRow, ...]:
-    """The routines that `module` calls, then those that were missing."""
+def _libraries(as_written: Module, module: Module, options: Options) -> tuple[LibraryRow, ...]:
+    """The routines that `module` calls, then those that were missing, of which the program has the operators."""
     calls: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for function in module:
@@ -363,7 +363,9 @@ def _libraries(module: Module, options: Options) -> tuple[LibraryRow, ...]:
                 definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
                 operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
     rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
-    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in options.libraries if why))
+    written_with = {e.op for f in as_written for e in f.expressions()}
+    missing = [x for x in options.libraries if x[2] and LIBRARIES[x[0]].operators() <= written_with]
+    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in missing if LIBRARIES[n].operators()))
 
 
 def _runner_up(

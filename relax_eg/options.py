@@ -133,7 +133,7 @@ def read_options(
         bindings.append({v: full[v] for v in known})
     device = profile(target)
     chosen, libraries = _available(
-        traced, rules if rules is not None else default_rules, Place(device.platform, device.name, execution)
+        rules if rules is not None else default_rules, Place(device.platform, device.name, execution)
     )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
@@ -154,9 +154,9 @@ def read_options(
     )
 
 
-def _available(traced: Source, rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
-    """`rules` without those for routines that are missing at `place`; and the version of each that is there, and why
-    another is not that the program has the operators for."""
+def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; and of each routine the version, and why it is not
+    there."""
     why: dict[str, str] = {}
     found: list[tuple[str, str, str]] = []
     for r in rules:
@@ -170,14 +170,13 @@ def _available(traced: Source, rules: RuleSet, place: Place) -> tuple[RuleSet, t
     there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
     if not any(libraries_of(r) for r in there):  # then nothing is to be made ready for one either
         there = [r for r in there if r.phase != "library"]
-    operators = {e.op for f in traced.module for e in f.expressions()}
     for r in rules:
         library = r.library
         if library is None or not why[library.name]:
             continue
         # What is for kernels only is nothing to tell of a whole program.
         is_other = place.execution not in (library.requires.executions or EXECUTIONS)
-        if not is_other and r.left_operators and r.left_operators <= operators:
+        if not is_other:
             found.append((library.name, version(library), why[library.name]))
     return RuleSet(rules.name, there, rules.schemas), tuple(found)
 

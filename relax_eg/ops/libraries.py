@@ -75,7 +75,7 @@ class Library:
     call's attributes and sizes as keywords. `cost`: how many times faster it is than its pattern as one kernel is
     predicted to be, or a function of flops, bytes and profile to seconds, or None. `sizes`: names of size attributes,
     with whether each is one number; `pattern`: the function whose program it computes; `form` gives the definition for
-    operands annotated so; `sample` gives random operands to try it on.
+    operands annotated so; `sample` gives random operands to try it on, `operators` the names of its pattern's operators.
     """
 
     def __init__(
@@ -91,10 +91,11 @@ class Library:
         where: str,
         form: Form,
         sample: Sample,
+        operators: Callable[[], frozenset[str]],
     ) -> None:
         self.name, self.target, self.requires, self.cost = name, target, requires, cost
         self.first_run, self.attributes, self.sizes, self.where = first_run, attributes, sizes, where
-        self.pattern, self.form, self.sample = pattern, form, sample
+        self.pattern, self.form, self.sample, self.operators = pattern, form, sample, operators
         self._definitions: dict[Any, Definition] = {}
 
     def __repr__(self) -> str:

@@ -77,7 +77,8 @@ def library_rule(
     form = _Form(function)
     library = Library(
         name, target, requirements(texts, wrong), cost, first_run, tuple(attrs),
-        tuple((plain_name(n), not n.startswith("*")) for n in declared), function, where, form, form.sample,
+        tuple((plain_name(n), not n.startswith("*")) for n in declared), function, where,
+        form, form.sample, form.operators,
     )  # fmt: skip
     conditions = (when,) if isinstance(when, str) else tuple(when)
     sides = _rewrite(function, library, [s.dtype is None for s in signature.values()])
@@ -163,6 +164,10 @@ class _Form:
         results: tuple[Expr, ...] = tuple(made) if many else (made,)
         asked = (tuple(ranks.values()), dtype, static)
         return Definition(params, results, many, functools.partial(rule.instance, *asked))
+
+    def operators(self) -> frozenset[str]:
+        """The names of the pattern's operators."""
+        return self.rule.left_operators if self.rule is not None else frozenset()
 
     def _ranks(self, operands: Sequence[Annotation], attrs: Mapping[str, Any]) -> dict[str, int]:
         """How many axes each block has."""
