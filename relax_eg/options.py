@@ -155,8 +155,8 @@ def read_options(
 
 
 def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
-    """`rules` without those for routines that are missing at `place`; and of each routine the version, and why it is not
-    there."""
+    """`rules` without those for routines that are missing at `place`; and of each routine the version, and why it is
+    missing."""
     why: dict[str, str] = {}
     found: list[tuple[str, str, str]] = []
     for r in rules:

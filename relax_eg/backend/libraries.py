@@ -1,8 +1,8 @@
 """Routines of other libraries: whether they are there, and running them.
 
 Nothing is imported to know whether a routine is there. Where one is missing when a program runs, its pattern runs in
-its place. What a routine gives is looked at when it is first called with certain operands: its shape and dtype against the
-annotation, and its value, on random operands of these or smaller sizes, against that of the pattern.
+its place. What a routine gives is looked at when it is first called with certain operands: its shape and dtype against
+the annotation, and its value, on random operands of these or smaller sizes, against that of the pattern.
 """
 
 from __future__ import annotations

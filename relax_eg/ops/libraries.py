@@ -75,7 +75,8 @@ class Library:
     call's attributes and sizes as keywords. `cost`: how many times faster it is than its pattern as one kernel is
     predicted to be, or a function of flops, bytes and profile to seconds, or None. `sizes`: names of size attributes,
     with whether each is one number; `pattern`: the function whose program it computes; `form` gives the definition for
-    operands annotated so; `sample` gives random operands to try it on, `operators` the names of its pattern's operators.
+    operands annotated so; `sample` gives random operands to try it on, `operators` the names of its
+    pattern's operators.
     """
 
     def __init__(
