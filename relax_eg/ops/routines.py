@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 
 def attention(
-    q: Any, k: Any, v: Any, extra: Any = None, *, r: int, kind: str = "", implementation: Literal["xla", "cudnn"] = "xla"
-) -> Any:
+    q: Any, k: Any, v: Any, extra: Any = None, *, r: int, kind: str = "",
+    implementation: Literal["xla", "cudnn"] = "xla",
+) -> Any:  # fmt: skip
     """Attention of heads-first operands (batch, heads, positions, width), each key shared by `r` heads. `kind`: what
     `extra` is, a "mask" or "bias" of (batch, heads, positions, positions), or "causal"."""
     import jax
