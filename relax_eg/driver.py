@@ -100,8 +100,7 @@ def optimize(
     )
     started = time.perf_counter()
     with _collector_paused():
-        # Kernels hold programs of their own, which no entry can name.
-        place = place_of(traced, options) if cache and execution == "whole" else None
+        place = place_of(traced, options) if cache else None
         # Who asks for the stages of a search is to have one.
         found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.report import ProgramCost, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
@@ -20,7 +21,8 @@ Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of an
 def price(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
     the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
-    model = WholeCost(options.profile, binding, {f.name: f for f in module}, options.cost)
+    kind = KernelCost if options.execution == "kernels" else WholeCost
+    model = kind(options.profile, binding, {f.name: f for f in module}, options.cost)
     if weights is None:
         return price_program(module.main, model)
     cut = split(module.main, weights).prepare.result.args if weights else ()

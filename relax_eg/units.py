@@ -20,7 +20,7 @@ from relax_eg.debug import tell
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.kernel_build import Names, build_kernels
+from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernels import select_kernels
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
@@ -226,7 +226,8 @@ class Units:
         """The block's values as the cheapest kernels compute them."""
         options = self.options
         models = [KernelCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
-        selection = select_kernels(read.graph, models, options.steps)
+        composed = composed_seconds(read.graph, read.build, models)
+        selection = select_kernels(read.graph, models, options.steps, composed)
         built = build_kernels(read.graph, selection, read.build, self._names)
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, models[0])

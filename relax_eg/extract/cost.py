@@ -102,6 +102,11 @@ class WholeCost:
         self._models: dict[tuple[object, ...], WholeCost] = {}
         self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
 
+    @property
+    def folds_transposes(self) -> bool:
+        """Whether a transposed matrix is read inside the matmul that follows, as XLA does."""
+        return self.cost is None
+
     def trips(self, site: Site) -> list[tuple[Function, float, WholeCost]]:
         """The functions that a call or control node runs, how often, and the model at the sizes they get there."""
         names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
@@ -349,7 +354,7 @@ def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) 
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if model.cost is None else set[Expr]()
+    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from relax_eg.extract.access import Does
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernel_cost import KernelCost
-from relax_eg.extract.kernels import FUSE_SIBLINGS, VIEW_OF_RESHAPE, KernelSelection
+from relax_eg.extract.kernels import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed, KernelSelection
 from relax_eg.extract.report import KernelRow
 from relax_eg.extract.states import Operation, phase_after, step_of
-from relax_eg.ir.expr import Expr, tuple_get
+from relax_eg.ir.expr import Expr, tuple_get, var
 from relax_eg.ops import site_of
 from relax_eg.ops.fused import VIEWS, fused_call, kernel_name
 
@@ -111,6 +111,18 @@ def kernel_of(
     results = [inner[c] for c in outputs]
     call = names.distinct(lambda name: fused_call(order, results, name=name), kernel_name(order))
     return BuiltKernel(call, tuple(order), Counter())
+
+
+def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
+    """What tells the seconds, at each binding, of the program that a kernel is composed to."""
+
+    def seconds(c: int, members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
+        loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
+        call = kernel_of(graph, (c,), members, loaded, build, Names()).call
+        site = site_of(call)
+        return [m.price(site, call.annotation).seconds for m in models]
+
+    return seconds
 
 
 class Names:

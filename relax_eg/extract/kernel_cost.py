@@ -13,16 +13,23 @@ from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONTROL, CORE
 from relax_eg.ops import Site, bytes_of
 from relax_eg.ops.fused import VIEWS, called_program, program_at
 
+_NOT_HIDDEN = 0.1  # of the shorter of computing and moving: before the first tile is there, and after the last
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
 
 
 class KernelCost(WholeCost):
     """The model of `execution="kernels"` at one binding: a launch and a dispatch for each kernel, its bytes once."""
 
+    @property
+    def folds_transposes(self) -> bool:
+        return False
+
     def kernel(self, contracting: float, other: float, moved: int) -> float:
         """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it."""
         p = self.profile
-        return p.dispatch + p.kernel(max(contracting, p.move(moved)) + other)
+        moving = p.move(moved)
+        overlapped = max(contracting, moving) + _NOT_HIDDEN * min(contracting, moving)
+        return p.dispatch + p.kernel(overlapped + other)
 
     def bytes(self, annotation: Annotation) -> int:
         return self._at(bytes_of(annotation))

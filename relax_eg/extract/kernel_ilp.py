@@ -37,9 +37,9 @@ class Overlap:
 def solve_kernels(problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort) -> Solved:
     """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any."""
     cost, bound = choice_cost(problem, seed), shared_bound(problem)
-    if gap(cost, bound) <= effort.gap or problem.node_count > effort.candidates:
-        return Solved(list(seed), cost, bound, "greedy")
     best = list(seed)
+    if gap(cost, bound) <= effort.gap or problem.node_count > effort.candidates:
+        return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy")
     choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort)
     bound = max(bound, low)
     if choice is not None:
@@ -71,12 +71,19 @@ class _Program:
         whole = len(self.costs)
         self._derivations()
         solver: Any = relaxation(self.costs, self.entries, self.lower)
+        solver.setOptionValue("time_limit", effort.seconds)
+        solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None, 0.0
+        bound = solver.getInfo().objective_function_value
+        if gap(SCALE, bound) <= effort.gap:
+            return None, bound * self.unit
         # Derivations are settled by kernels, but branching on them is what decides much at once.
         columns = [*range(whole), *self.derived.values()]
         kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
         solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
         for option, value in (
-            ("time_limit", effort.seconds),
+            ("time_limit", solver.getRunTime() + effort.seconds),
             ("mip_max_nodes", effort.nodes),
             ("mip_rel_gap", effort.gap),
             ("mip_abs_gap", 0.0),
@@ -87,7 +94,7 @@ class _Program:
         solver.setSolution(start)
         solver.run()
         info = solver.getInfo()
-        bound = info.mip_dual_bound * self.unit if math.isfinite(info.mip_dual_bound) else 0.0
+        bound = max(bound, info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0) * self.unit
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None, bound
         values = list(solver.getSolution().col_value)

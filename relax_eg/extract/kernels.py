@@ -9,7 +9,7 @@ kept from round to round, so the outcome is never dearer than fusion alone or th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.debug import stage
@@ -29,7 +29,7 @@ from relax_eg.extract.problem import (
 from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.solve import Effort
-from relax_eg.extract.states import Operation, Several, State, StateTable, operations_of
+from relax_eg.extract.states import OVERSIZED, Operation, Several, State, StateTable, operations_of
 from relax_eg.ops.fused import VIEWS
 
 FUSE_SIBLINGS = "fuse_siblings"
@@ -42,7 +42,12 @@ _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
 _EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
 _OUTPUTS = 4  # of one kernel
+_CORRECTIONS = 12  # of prices by the programs that kernels are composed to
+_AS_ESTIMATED = 1.02
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
+
+
+Composed = Callable[[int, Mapping[int, int], Mapping[int, int]], Sequence[float]]  # of a class, members and loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,13 @@ class KernelSelection:
 
 
 @stage("select kernels")
-def select_kernels(graph: ExtractionGraph, models: Sequence[KernelCost], steps: frozenset[str]) -> KernelSelection:
+def select_kernels(
+    graph: ExtractionGraph, models: Sequence[KernelCost], steps: frozenset[str], composed: Composed | None = None
+) -> KernelSelection:
     """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
-    written. `steps`: the fusion steps that are allowed (`STEPS`)."""
-    return KernelSearch(graph, models, steps).run()
+    written. `steps`: the fusion steps that are allowed (`STEPS`). `composed`: what the tensor program of a kernel costs
+    at each binding; where that is more than its parts say, it counts."""
+    return KernelSearch(graph, models, steps, composed).run()
 
 
 @dataclass
@@ -85,29 +93,29 @@ class KernelSearch:
     graph: ExtractionGraph
     models: Sequence[KernelCost]
     steps: frozenset[str]
+    composed: Composed | None = None
     operations: dict[tuple[int, int], Operation] = field(init=False)
     table: StateTable = field(init=False)
     pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
     several: list[Several] = field(default_factory=list[Several])
     weights: list[float] = field(default_factory=list[float])
     memo: dict[int, float] = field(default_factory=dict[int, float])
+    checked: set[int] = field(default_factory=set[int])
 
     def run(self) -> KernelSelection:
         graph = self.graph
-        self.operations = operations_of(graph, self.models[0])
+        written_only = graph.as_written if graph.node_count > OVERSIZED else None
+        self.operations = operations_of(graph, self.models[0], written_only)
         self.table = StateTable(graph, self.models[0], self.steps, self.operations)
         self.table.prices = [0.0] * len(graph.candidates)
         self.weights = [1.0] * len(self.models)
         self.pool = [{} for _ in graph.candidates]
-        for c, k in self.operations:
-            alone = self.table.alone(c, k)
-            if alone is not None and not self._is_view(c, k):
-                self._add(c, alone)
+        self._add_alone(self.operations)
         ways, problem = self._problem()
         choice, total = tree_greedy(problem)
         check_executable(graph, problem, choice)
         order = sorted((c for c in range(len(graph.candidates)) if total[c] < math.inf), key=lambda c: total[c])
-        written = self._written(ways, choice)
+        written = self._each_alone(ways, graph.as_written, choice)
         written_cost = choice_cost(problem, written)
         if len(self.models) > 1:
             self._weigh(ways, written)
@@ -115,7 +123,17 @@ class KernelSearch:
             written_cost = choice_cost(problem, written)
         algebra, _ = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
         as_written = [[k] if k >= 0 else [] for k in graph.as_written]
-        by_algebra = [[ways[c][k].candidate] if k >= 0 else [] for c, k in enumerate(algebra)]
+        chosen = [ways[c][k].candidate if k >= 0 else -1 for c, k in enumerate(algebra[: len(graph.candidates)])]
+        by_algebra = [[k] if k >= 0 else [] for k in chosen]
+        if written_only is not None:
+            more = operations_of(graph, self.models[0], chosen)
+            fresh = {place: more[place] for place in more if place not in self.operations}
+            self.operations.update(fresh)
+            self._add_alone(fresh)
+            ways, problem = self._problem()
+            choice, total = tree_greedy(problem)
+            written = self._each_alone(ways, graph.as_written, choice)
+            algebra = self._each_alone(ways, chosen, choice)
         everything = self._cheap_ways(problem, ways, total, as_written, by_algebra)
         found: list[list[Way | None]] = [self._ways_of(ways, written), self._ways_of(ways, algebra)]
         for allowed, start in ((as_written, found[0]), (by_algebra, found[1])):
@@ -136,6 +154,12 @@ class KernelSearch:
     def _add(self, c: int, state: State) -> None:
         key = frozenset(state.loads), frozenset(state.members.items())
         self.pool[c].setdefault(key, state)
+
+    def _add_alone(self, operations: Iterable[tuple[int, int]]) -> None:
+        for c, k in operations:
+            alone = self.table.alone(c, k)
+            if alone is not None and not self._is_view(c, k):
+                self._add(c, alone)
 
     def _is_view(self, c: int, k: int) -> bool:
         operation = self.operations.get((c, k))
@@ -208,11 +232,11 @@ class KernelSearch:
             return self._state_seconds(c, way.state)
         return self._candidate_seconds(c, way.candidate)
 
-    def _written(self, ways: Sequence[Sequence[Way]], tree: Sequence[int]) -> list[int]:
-        """The program as written, every operator a kernel of its own."""
+    def _each_alone(self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]) -> list[int]:
+        """These candidates of the graph (-1: none), every operator a kernel of its own; else as in `tree`."""
         choice: list[int] = []
         for c, row in enumerate(ways):
-            k = self.graph.as_written[c]
+            k = candidates[c] if c < len(candidates) else -1
             mine = [i for i, w in enumerate(row) if k >= 0 and w.candidate == k and _is_alone(w)]
             choice.append(mine[0] if mine else tree[c])
         return choice
@@ -361,6 +385,13 @@ class KernelSearch:
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
         solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
+        for _ in range(_CORRECTIONS):
+            if not self._corrected(ways, problem, solved.choice):
+                break
+            ways, problem = self._problem()
+            # The places of ways are as before; what costs more now is one choice among others.
+            choice, _ = self._best(problem, [solved.choice, seed])
+            solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}
@@ -368,6 +399,21 @@ class KernelSearch:
             used, self.several, self.operations, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         )
 
+
+    def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
+        """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""
+        found = False
+        for c in sorted(used_classes(problem, choice)):
+            state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None
+            if self.composed is None or state is None or len(state.members) == 1 or id(state) in self.checked:
+                continue
+            self.checked.add(id(state))
+            each = self.composed(c, state.members, state.loads)
+            seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
+            if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
+                self.memo[id(state)] = seconds
+                found = True
+        return found
 
     def _overlap(self, ways: Sequence[Sequence[Way]]) -> Overlap:
         """What is inside each way of the problem; what reads a result of a kernel with several holds nothing."""

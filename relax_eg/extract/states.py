@@ -29,7 +29,7 @@ from relax_eg.ops.fused import VIEWS, Placed, program_at
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
 KEPT = 3  # states of a value of each phase, besides its one-operator kernel
 MOST_MEMBERS = 40
-OVERSIZED = 3000  # candidates of a graph beyond which only the program as written is fused
+OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
 _TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
 _PARTIAL = 16  # combinations of operands' states that are looked at further
 
@@ -398,14 +398,15 @@ def _beats(a: State, b: State) -> bool:
     )
 
 
-def operations_of(graph: ExtractionGraph, model: KernelCost) -> dict[tuple[int, int], Operation]:
-    """The candidates of a graph that may be part of a kernel; of an oversized graph, what is written only."""
-    oversized = graph.node_count > OVERSIZED
+def operations_of(
+    graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
+) -> dict[tuple[int, int], Operation]:
+    """The candidates of a graph that may be part of a kernel. `only`: the one to look at of each class, or -1."""
     found: dict[tuple[int, int], Operation] = {}
     for c, row in enumerate(graph.candidates):
         for k, candidate in enumerate(row):
             site = candidate.site
-            if oversized and candidate.made_by:
+            if only is not None and only[c] != k:
                 continue
             if not site.operands and not candidate.children and candidate.op in (VAR, CONSTANT):
                 continue
