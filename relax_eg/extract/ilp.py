@@ -208,7 +208,9 @@ def _shortest_back(start: int, length: Mapping[int, list[tuple[int, float]]], li
     return path[::-1]
 
 
-def relaxation(cost: Sequence[float], entries: Sequence[Cut], lower: Sequence[float]) -> highspy.Highs:
+def relaxation(
+    cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Cut], lower: Sequence[float]
+) -> highspy.Highs:
     """HiGHS with this linear program: a column for each cost, between 0 and 1; a row for each entry, at least `lower`
     and at most what the entry says."""
     import highspy

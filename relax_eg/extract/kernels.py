@@ -399,7 +399,6 @@ class KernelSearch:
             used, self.several, self.operations, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         )
 
-
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""
         found = False

@@ -45,7 +45,11 @@ def overlapping(seed: int) -> tuple[Problem, Overlap]:
                         if x and len(set(classes)) == len(classes) and together.isdisjoint(classes):
                             kernels[c].setdefault(held | inner, together)
     reads = [[tuple(sorted(loads)) for loads in row.values()] for row in kernels]
-    costs = [[0.0 if c == 0 else 1.0 + sum(work[m] for m in held) + 0.3 * len(loads) for held, loads in row.items()] for c, row in enumerate(kernels)]  # fmt: skip
+
+    def cost(held: frozenset[tuple[int, int]], loads: frozenset[int]) -> float:
+        return 1.0 + sum(work[m] for m in held) + 0.3 * len(loads)
+
+    costs = [[cost(*kernel) if c else 0.0 for kernel in row.items()] for c, row in enumerate(kernels)]
     members = [[dict(held) for held in row] for row in kernels]
     return Problem(reads, costs, (5, 6)), Overlap(members, operands)
 
