@@ -15,7 +15,18 @@ from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
-from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple, call_tir
+from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
+from relax_eg.ir import (
+    Callable,
+    Module,
+    Object,
+    Shape,
+    Tensor,
+    Tuple,
+    call_dps_library,
+    call_tir,
+    match_cast,
+)
 from relax_eg.jit import Jitted, jit
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
@@ -59,16 +70,23 @@ __all__ = [
     "Variant",
     "WhyNot",
     "cache",
+    "call_dps_library",
     "call_tir",
+    "dataflow",
     "errors",
+    "function",
     "jit",
     "local",
+    "match_cast",
     "op",
     "ops",
     "optimize",
+    "output",
     "parse",
     "prove",
     "rules",
+    "shape",
+    "sym_var",
     "tensor_program",
     "trace",
     "verify",

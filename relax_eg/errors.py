@@ -31,6 +31,10 @@ class ModuleTextError(RelaxEgError, ValueError):
     """Module text that cannot be read back."""
 
 
+class ScriptError(ModuleTextError):
+    """A scripted function that cannot be read."""
+
+
 class TensorProgramError(RelaxEgError, ValueError):
     """A tensor program that cannot be read, or that does not define every element of its outputs once and in range."""
 
