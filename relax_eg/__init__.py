@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.optimized import Optimized, Ready, Variant
 from relax_eg.driver import optimize
@@ -76,6 +77,7 @@ __all__ = [
     "errors",
     "function",
     "jit",
+    "load",
     "local",
     "match_cast",
     "op",

@@ -141,7 +141,7 @@ def run(action: Callable[[], None]) -> None:
 
 @app.command()
 def optimize(
-    function: Annotated[str, typer.Argument(help="file.py:function")],
+    function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
     spec: Annotated[
         list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
     ] = None,
@@ -162,10 +162,11 @@ def optimize(
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
     module: Annotated[bool, typer.Option("--module", help="Print the chosen module.")] = False,
+    save: Annotated[Path | None, typer.Option("--save", help="Write what was found here: m.rxe.")] = None,
 ) -> None:
-    """Optimize a JAX function and print the cost report."""
+    """Optimize a JAX function and print the cost report; or print that of a saved one."""
 
-    def action() -> None:
+    def searched() -> rx.Optimized:
         fn = load_object(function)
         chosen = read_rules(rules)
         for name in without or []:
@@ -176,7 +177,7 @@ def optimize(
                 )
             chosen = fewer
         with LiveLine(function) as line:
-            best = rx.optimize(
+            return rx.optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
@@ -192,12 +193,25 @@ def optimize(
                 sharing=sharing,  # type: ignore[arg-type]
                 cache=cache,
             )
+
+    def saved() -> rx.Optimized:
+        given = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
+        given |= {"--rules": rules, "--without": without, "--measure": measure}
+        if wrong := [option for option, value in given.items() if value]:
+            raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
+        return rx.load(function)
+
+    def action() -> None:
+        best = saved() if function.endswith(".rxe") else searched()
         out.print(best.report)
         if module:
             out.print(str(best.module), markup=False, highlight=False, soft_wrap=True)
         if json is not None:
             best.report.to_json(json)
             err.print(f"report written to {json}")
+        if save is not None:
+            best.save(save)
+            err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")
 
     run(action)
 

@@ -67,5 +67,9 @@ class OptionError(RelaxEgError, ValueError):
     """An option of the public API with a value outside what it accepts."""
 
 
+class ArtifactError(RelaxEgError, ValueError):
+    """A program that cannot be saved, or a file from which none can be loaded."""
+
+
 class ExplanationError(RelaxEgError):
     """A program that cannot be explained, or an explanation or certificate that does not hold: which step, and why."""

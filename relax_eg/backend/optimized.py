@@ -6,6 +6,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -36,9 +37,10 @@ class Program:
 
     `fn`: the function as written; `name`: its name; `params`: its parameters; `module`: the chosen program, None where
     nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
-    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `bind`: splits a
-    call's arguments as the specs were; `weak_out`: which results JAX holds weakly typed; `effectful`: it does more than
-    compute; `facts`: what was declared of each parameter's values.
+    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
+    of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed; `effectful`: it does more than
+    compute; `facts`: what was declared of each parameter's values; `written`: gives the module of `fn`;
+    `from_function`: that is the trace of a function, not what somebody wrote.
     """
 
     fn: Callable[..., Any]
@@ -49,12 +51,21 @@ class Program:
     arguments: tuple[str, ...]
     in_tree: Any
     out_tree: Any
-    bind: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    signature: inspect.Signature | None
     weak_in: tuple[bool, ...]
     weak_out: tuple[bool, ...]
     scope: Scope
     effectful: bool
-    facts: tuple[tuple[str, ...], ...] = ()
+    facts: tuple[tuple[str, ...], ...]
+    written: Callable[[], Module]
+    from_function: bool
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
+        if self.signature is None:
+            return args, dict(kwargs)
+        bound = self.signature.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
 
     @property
     def kept(self) -> bool:
@@ -358,6 +369,13 @@ class Optimized:
         """The derivation as plain data: `.save(path)` writes it, `relax-eg verify --certificate` checks it without the
         search. Raises what `explain` raises."""
         return self.explain().certificate()
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, which `rx.load` reads in any process: it runs there without a search. ArtifactError where
+        the program holds what only this process has, such as a callback, or where the file cannot be written."""
+        from relax_eg.backend.artifact import save
+
+        save(self, self._program, self._weights, self._tolerance, path)
 
     def __repr__(self) -> str:
         r = self.report

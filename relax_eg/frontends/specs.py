@@ -51,7 +51,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `bind` normalises them; `scope`
+    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `signature` binds them; `scope`
     knows what the sizes' own scopes say of them."""
 
     signature: inspect.Signature | None
@@ -63,10 +63,6 @@ class Arguments:
     def names(self) -> tuple[str, ...]:
         """Names of the function's parameters that have a spec, in order."""
         return tuple(dict.fromkeys(leaf.argument for leaf in self.leaves))
-
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
-        return _normalise(self.signature, args, kwargs)
 
 
 class OfArguments:

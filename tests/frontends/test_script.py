@@ -65,10 +65,8 @@ def test_other_functions_programs_and_libraries_come_along() -> None:
         return y
 
     assert [f.name for f in main] == ["main", "layer"]
-    assert [e.op for e in main.main.expressions() if e.op in (CALL_TIR, CALL_DPS_LIBRARY)] == [
-        CALL_TIR,
-        CALL_DPS_LIBRARY,
-    ]
+    calls = [e.op for e in main.main.expressions() if e.op.startswith("call_")]
+    assert calls == [CALL_TIR, CALL_DPS_LIBRARY]
     assert rx.parse(str(main)) == main
 
 
@@ -172,15 +170,11 @@ def test_lines_of_the_file_are_kept() -> None:
         h = rx.op.exp(x) + 1
         return h * 2
 
-    line = next(
-        n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "h = rx.op.exp(x) + 1" in text
-    )
+    text = Path(__file__).read_text().splitlines()
+    line = 1 + text.index("        h = rx.op.exp(x) + 1")
     told = {e.op: where for e, where in main.main.sources.items()}
-    assert told == {
-        "exp": f"test_script.py:{line}",
-        "add": f"test_script.py:{line}",
-        "multiply": f"test_script.py:{line + 1}",
-    }
+    name = Path(__file__).name
+    assert told == {"exp": f"{name}:{line}", "add": f"{name}:{line}", "multiply": f"{name}:{line + 1}"}
 
 
 def test_text_is_script_with_another_prefix() -> None:
@@ -197,7 +191,7 @@ BAD = [
     ("y = jnp.exp(x)", "`jnp.exp` is a function of Python, which is not run", "functions under @rx.function"),
     ("y = helper(x)", "`helper` is a function of Python, which is not run", "functions under @rx.function"),
     ("y = rx.op.softmx(x)", "there is no operator function R.op.softmx; did you mean `softmax`", "`relax_eg.op`"),
-    ("y = rx.op.sum(x, axes=1)", "R.op.sum: got an unexpected keyword argument 'axes'", "R.op.sum(x, axis=None, keepdims=False)"),
+    ("y = rx.op.sum(x, axes=1)", "R.op.sum: got an unexpected keyword argument 'axes'", "axis=None, keepdims=False)"),
     ("y = rx.op.sum(x, axis=2)", "sum: axis 2 does not exist at rank 2; axes are -2 to 1", "R.op.sum"),
     ("y = x @ x", "sizes 4 and n cannot be shown equal", "R.match_cast(value, annotation) before"),
     ("y = z + 1", "`z` is not defined", "a parameter, an earlier binding or a function of the module"),
@@ -247,7 +241,7 @@ def test_what_is_no_function_is_refused() -> None:
         def main(x):
             return x
 
-    with pytest.raises(ScriptError, match="rx.dataflow has a meaning only where it is read"):
+    with pytest.raises(ScriptError, match=r"rx\.dataflow has a meaning only where it is read"):
         rx.dataflow()
     with pytest.raises(RelaxEgError, match="its text is not at hand"):
         exec("@rx.function\ndef f(x: rx.Tensor('n')):\n    return x\n", {"rx": rx})
