@@ -103,7 +103,8 @@ def test_what_runs_in_steps_is_saved(tmp_path: Path) -> None:
     @rx.function
     def main(x: rx.Tensor("n @ int32")):
         u = rx.op.unique(x)
-        return rx.match_cast(u, rx.Tensor(("m",), "int32")) * 2
+        v = rx.match_cast(u, rx.Tensor(("m",), "int32"))
+        return v * 2
 
     rx.optimize(main, cache=False).save(tmp_path / "m.rxe")
     again = rx.load(tmp_path / "m.rxe")
@@ -158,7 +159,7 @@ def _whole(best: rx.Optimized, tmp_path: Path) -> tuple[Path, bytes]:
 def test_a_file_that_is_cut_off(best: rx.Optimized, tmp_path: Path, keep: int) -> None:
     path, data = _whole(best, tmp_path)
     path.write_bytes(data[:keep])
-    with pytest.raises(ArtifactError, match=r"is cut off: \d+ of \d+ bytes|is no artifact of relax_eg|is cut off"):
+    with pytest.raises(ArtifactError, match=r"is cut off: \d+ of at least \d+ bytes|is no artifact of relax_eg"):
         rx.load(path)
 
 
@@ -184,7 +185,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ArtifactError, match=r"is no artifact of relax_eg\n  accepted: a file that `best.save"):
         rx.load(tmp_path / "text")
-    with pytest.raises(ArtifactError, match="cannot read .*: No such file"):
+    with pytest.raises(ArtifactError, match=r"cannot read .*: No such file"):
         rx.load(tmp_path / "none")
 
 

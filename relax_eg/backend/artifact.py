@@ -1,6 +1,6 @@
 """Saved artifacts: what `optimize` found as one file of plain data, and the optimized function again.
 
-A file is a line that tells its version, the length and checksum of what follows, a JSON text and the bytes of constants.
+A file is a line that tells its version, the length and checksum of what follows, a JSON text, the bytes of constants.
 It holds every variant (guard, module, report), the program as written, how it is called, what is known of its sizes,
 and which arguments are weights: what depends on these alone is split off again when it is loaded, by the same rule.
 """
@@ -198,7 +198,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
     written = _packed(program.written(), outside)
     data: dict[str, Any] = {
         "name": program.name,
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": _has_x64(),
         "steps": isinstance(best, InSteps),
         "kept": program.kept,
         "from_function": program.from_function,
@@ -233,6 +233,10 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         raise ArtifactError(
             f"save: cannot write {to}: {error.strerror}\n  accepted: a path that can be written"
         ) from None
+
+
+def _has_x64() -> bool:
+    return jax.dtypes.canonicalize_dtype(np.int64) == np.int64
 
 
 def _packed(module: Module, outside: _Outside) -> Any:
@@ -294,8 +298,8 @@ def _payload(data: bytes, where: Path) -> bytes:
         problem = f"load: {where} is an artifact of version {version}; this relax_eg reads version {VERSION}"
         raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}; optimize and save again")
     length, sum_, payload = int.from_bytes(rest[:8], "big"), rest[8:24], rest[24:]
-    if len(payload) < length:
-        problem = f"load: {where} is cut off: {len(payload)} of {length} bytes are there"
+    if len(rest) < 24 or len(payload) < length:
+        problem = f"load: {where} is cut off: {len(data)} of at least {len(line) + 25 + length} bytes are there"
         raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}, whole")
     if len(payload) != length or checksum(payload) != sum_:
         raise ArtifactError(
@@ -305,7 +309,7 @@ def _payload(data: bytes, where: Path) -> bytes:
 
 
 def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
-    if data["x64"] != bool(jax.config.jax_enable_x64):
+    if data["x64"] != _has_x64():
         switch = "on" if data["x64"] else "off"
         raise ArtifactError(
             f"load: {where} was saved with jax_enable_x64 {switch}, and this process has it the other way\n"

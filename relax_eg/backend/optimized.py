@@ -38,9 +38,9 @@ class Program:
     `fn`: the function as written; `name`: its name; `params`: its parameters; `module`: the chosen program, None where
     nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
     argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
-    of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed; `effectful`: it does more than
-    compute; `facts`: what was declared of each parameter's values; `written`: gives the module of `fn`;
-    `from_function`: that is the trace of a function, not what somebody wrote.
+    of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed;
+    `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
+    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote.
     """
 
     fn: Callable[..., Any]
