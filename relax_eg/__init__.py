@@ -16,6 +16,7 @@ from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
+from relax_eg.frontends.onnx_graph import from_onnx
 from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
 from relax_eg.ir import (
     Callable,
@@ -75,6 +76,7 @@ __all__ = [
     "call_tir",
     "dataflow",
     "errors",
+    "from_onnx",
     "function",
     "jit",
     "load",

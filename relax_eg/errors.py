@@ -71,5 +71,9 @@ class ArtifactError(RelaxEgError, ValueError):
     """A program that cannot be saved, or a file from which none can be loaded."""
 
 
+class OnnxError(RelaxEgError, ValueError):
+    """An ONNX model that cannot be read, or has what is not supported."""
+
+
 class ExplanationError(RelaxEgError):
     """A program that cannot be explained, or an explanation or certificate that does not hold: which step, and why."""

@@ -113,7 +113,7 @@ def read_arguments(
     sizes.constrain(constraints)
     sizes.suppose(Scope(assume=assume).to_constraints())
     used: set[str] = set()
-    leaves = [_leaf(path, argument, _identifier(path, used), spec, sizes) for argument, path, spec in named]
+    leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
     need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))
     return Arguments(signature, tuple(leaves), tree, Scope.from_constraints(constraints))
 
@@ -182,7 +182,7 @@ def _path(signature: inspect.Signature | None, positional: int, keys: tuple[Any,
     return rest_name, f"{rest_name}[{first.idx - len(fixed)}]{inner}"
 
 
-def _identifier(path: str, used: set[str]) -> str:
+def identifier(path: str, used: set[str]) -> str:
     """`path` as an identifier that is not in `used`, and is then."""
     name = re.sub(r"\W+", "_", path).strip("_") or "x"
     if name[0].isdigit() or keyword.iskeyword(name):
