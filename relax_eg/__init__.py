@@ -6,7 +6,8 @@ from importlib.metadata import version as _version
 from relax_eg import cache, errors, ops, rules
 from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
-from relax_eg.backend.optimized import Optimized, Ready, Variant
+from relax_eg.backend.family import Variant
+from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
@@ -30,6 +31,7 @@ from relax_eg.ir import (
     match_cast,
 )
 from relax_eg.jit import Jitted, jit
+from relax_eg.legalize import legalize
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
@@ -79,6 +81,7 @@ __all__ = [
     "from_onnx",
     "function",
     "jit",
+    "legalize",
     "load",
     "local",
     "match_cast",

@@ -111,6 +111,23 @@ def test_what_runs_in_steps_is_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again(np.array([3, 1, 3], np.int32)), [2, 6])
 
 
+def test_what_runs_in_kernels_is_saved(tmp_path: Path) -> None:
+    best = rx.optimize(lambda x: jax.nn.softmax(x @ x), "8 8", execution="kernels", cache=False)
+    best.save(tmp_path / "m.rxe")
+    again = rx.load(tmp_path / "m.rxe")
+    assert again.report == best.report and type(again) is type(best)
+    np.testing.assert_array_equal(again(np.eye(8, dtype=np.float32)), best(np.eye(8, dtype=np.float32)))
+
+
+def test_families_are_saved(tmp_path: Path) -> None:
+    best = rx.optimize(
+        lambda a, b, v: a @ b @ v, "n 4", "4 n", "n m", at=[{"n": 4, "m": 900}, {"n": 900, "m": 4}], cache=False
+    )
+    best.save(tmp_path / "m.rxe")
+    again = rx.load(tmp_path / "m.rxe")
+    assert [(v.guard, v.at, v.module) for v in again.variants] == [(v.guard, v.at, v.module) for v in best.variants]
+
+
 def test_objects_of_jax_come_back(tmp_path: Path) -> None:
     def f(x):
         return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2,), (1,), "SAME"), jax.lax.reduce_precision(x, 5, 10)

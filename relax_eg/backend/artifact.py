@@ -21,8 +21,11 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive, primitives
 
+from relax_eg.backend.family import Variant
+from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
-from relax_eg.backend.optimized import Optimized, Program, Variant
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
 from relax_eg.errors import ArtifactError, ExplanationError, RelaxEgError, TraceError
 from relax_eg.explain.text import Explanation
@@ -37,6 +40,7 @@ from relax_eg.store import checksum
 
 VERSION = 1
 _HEAD = b"relax_eg artifact "
+_KINDS = {"steps": InSteps, "kernels": InKernels}
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 _PACKAGES = ("jax", "jaxlib", "numpy")  # whose enumerations and records a program may hold
 
@@ -199,8 +203,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
     data: dict[str, Any] = {
         "name": program.name,
         "x64": _has_x64(),
-        "steps": isinstance(best, InSteps),
-        "kept": program.kept,
+        "runs": next((name for name, kind in _KINDS.items() if isinstance(best, kind)), "whole"),
         "from_function": program.from_function,
         "signature": _signature(program.signature),
         "in_tree": _tree(program.in_tree, f"the arguments of {program.name}()"),
@@ -216,7 +219,14 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         "tolerance": tolerance,
         "written": written,
         "variants": [
-            [v.guard, None if program.kept else _packed(v.module, outside), v.report.as_data()] for v in best.variants
+            {
+                "guard": v.guard,
+                "module": None if v.chosen is None else _packed(v.chosen, outside),
+                "report": v.report.as_data(),
+                "compiler_options": dict(v.compiler_options),
+                "at": [dict(b) for b in v.at],
+            }
+            for v in best.variants
         ],
     }
     data["arrays"] = outside.rows
@@ -317,7 +327,8 @@ def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
         )
     outside = _Outside(data["arrays"], blob)
     written = _unpacked(data["written"], outside)
-    modules = [written if m is None else _unpacked(m, outside) for _, m, _ in data["variants"]]
+    variants = tuple(_variant(v, written, outside) for v in data["variants"])
+    runs = data["runs"]
     scope = Scope()
     for name, low, high in data["bounds"]:
         scope.declare(name, low, high)
@@ -328,7 +339,7 @@ def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
         _as_written(written, data["name"], out_tree, signature, data["from_function"]),
         data["name"],
         written.main.params,
-        None if data["kept"] else modules[0],
+        variants[0].module if runs == "kernels" else variants[0].chosen,
         tuple(data["names"]),
         tuple(data["arguments"]),
         _treedef(data["in_tree"]),
@@ -342,23 +353,25 @@ def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
         lambda: written,
         data["from_function"],
     )
-    variants = tuple(
-        Variant(guard, _giving(module), CostReport.from_data(report))
-        for (guard, _, report), module in zip(data["variants"], modules, strict=True)
-    )
-    if data["steps"]:
-        return InSteps(program, variants, data["tolerance"], written, _explained(data["name"]))
-    return Optimized(program, variants, tuple(data["weights"]), data["tolerance"], _explained(data["name"]))
+    tolerance, explained = data["tolerance"], _explained(data["name"])
+    if runs == "steps":
+        return InSteps(program, variants, tolerance, written, explained)
+    if runs == "kernels":
+        return InKernels(program, variants, tolerance, explained)
+    return Optimized(program, variants, tuple(data["weights"]), tolerance, explained)
+
+
+def _variant(data: Any, written: Module, outside: _Outside) -> Variant:
+    chosen = None if data["module"] is None else _unpacked(data["module"], outside)
+    module = written if chosen is None else chosen
+    report = CostReport.from_data(data["report"])
+    return Variant(data["guard"], lambda: module, report, data["compiler_options"], chosen, tuple(data["at"]))
 
 
 def _unpacked(data: Any, outside: _Outside) -> Module:
     module = unpack(data, b"", outside)
     check_module(module)
     return module
-
-
-def _giving(module: Module) -> Callable[[], Module]:
-    return lambda: module
 
 
 def _explained(name: str) -> Callable[[], Explanation]:

@@ -55,23 +55,28 @@ class Dump:
                 if missing:
                     stack.extend(reversed(missing))
                     continue
-                payload = self.payloads[candidate.payload]
-                if isinstance(payload, Expr):
-                    done[c] = payload
-                else:
-                    opcode, dims = payload
-                    done[c] = opcode.build(tuple(done[k] for k in candidate.children), dims)
+                done[c] = self.build(c, choice[c], [done[k] for k in candidate.children])
                 stack.pop()
         return done
+
+    def build(self, c: int, k: int, operands: Sequence[Expr]) -> Expr:
+        """Candidate `k` of class `c` over these operands."""
+        payload = self.payloads[self.graph.candidates[c][k].payload]
+        if isinstance(payload, Expr):
+            return payload
+        opcode, dims = payload
+        return opcode.build(tuple(operands), dims)
 
 
 @stage("dump")
 def dump(egraph: EGraph) -> Dump:
     """Read the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
     tables = egraph.tables()
-    dims: dict[Value, Dim] = {
-        r.output: egraph.words.dim_at(egraph.engine.integer(r.inputs[0])) for r in reversed(tables["D"])
-    }
+    dims: dict[Value, Dim] = {}  # of sizes that are equal, a number, or else the one that was there first
+    for r in tables["D"]:
+        d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
+        if r.output not in dims or (d.is_const and not dims[r.output].is_const):
+            dims[r.output] = d
     annotations = _annotations(egraph, tables, dims)
     classes: dict[Value, int] = {}
     graph = ExtractionGraph()
@@ -119,7 +124,7 @@ def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value,
     for r in tables["Other"]:
         terms[r.output] = with_sizes(egraph.words.other_at(egraph.engine.integer(r.inputs[0])), one)
     for rank in range(MAX_RANK + 1):
-        for r in tables.get(f"Tensor{rank}", ()):
+        for r in tables.get(f"Tensor{rank}_", ()):
             terms[r.output] = Tensor(tuple(dims[v] for v in r.inputs[1:]), egraph.engine.text(r.inputs[0]))
     found: dict[Value, Annotation] = {}
     for r in tables["has_ann"]:

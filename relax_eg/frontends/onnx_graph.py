@@ -42,7 +42,7 @@ class OnnxModule(Module):
 def from_onnx(model: Any, *, inputs: Mapping[str, str] | None = None, constants: bool = False) -> OnnxModule:
     """The module of an ONNX model: a path, the bytes of a file, or an `onnx.ModelProto`.
 
-    Its entry takes the model's inputs, then its weights (initializers and constants of several elements that are no part
+    Its entry takes the model's inputs, then its weights (initializers and constants of several elements, no part
     of shapes), which are the module's `weights`; with `constants` they are constants of the module instead. Sizes
     that have a name (`dim_param`) are size variables, sizes without one get variables of their own, and `inputs` says
     more: `{"x": "n 3 32*h 32*w"}` for a model that takes multiples of 32 only. What is computed of shapes is computed

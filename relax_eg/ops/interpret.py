@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -37,7 +37,8 @@ from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
-from relax_eg.ops.record import Site, deduce, get, is_shown, program_of, site_of
+from relax_eg.ops.libraries import Library, library_of
+from relax_eg.ops.record import Site, deduce, get, is_shown, program_of
 from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import TensorProgram
 from relax_eg.tir import evaluate as evaluate_program
@@ -60,7 +61,8 @@ def evaluate(
     """What `program` (a module's entry, or a function that calls no other) returns: an array, or a tuple of such.
 
     Size variables are read off the arguments' shapes; `sizes` gives those that no argument tells. `domain` and
-    `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library`.
+    `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library` of a
+    routine that is not registered; others are what their definitions say.
     PRNG keys come, go and are given to `libraries` as JAX's own.
     """
     module = program if isinstance(program, Module) else Module((program,))
@@ -79,6 +81,34 @@ def evaluate_expr(
 ) -> Any:
     """The value of `expr` where the nodes in `env`, usually variables, have these values."""
     return _Interpreter(Module(()), domain, ordered, libraries).value(expr, dict(env), dict(sizes))
+
+
+class Values:
+    """Values of expressions that share what they are made of, each computed once.
+
+    `env`: values of leaves, of variables; `module`: the functions that expressions run. Keys are held as
+    the interpreter holds them. Evaluating is deterministic: equal operands give equal bits.
+    """
+
+    def __init__(
+        self, module: Module, env: Mapping[Expr, Any], sizes: Mapping[str, int], libraries: Libraries | None = None
+    ) -> None:
+        self._run = _Counting(module, "numpy", False, libraries)
+        self._known: dict[Expr, Any] = {e: _arrays(v) for e, v in env.items()}
+        self._sizes = dict(sizes)
+
+    def of(self, e: Expr) -> Any:
+        """The value of `e`."""
+        return self._run.value(e, self._known, self._sizes)
+
+    @property
+    def evaluated(self) -> int:
+        """How many nodes were evaluated, those of functions too."""
+        return self._run.count[0]
+
+    def applied(self, e: Expr, operands: Sequence[Any]) -> Any:
+        """The value of `e` where its operands have these values. It is not kept."""
+        return self._known[e] if e in self._known else self._run.node(e, list(operands), self._sizes)
 
 
 @dataclass(frozen=True)
@@ -166,6 +196,9 @@ class _Interpreter:
             routine = BY_LIBRARY.get(e.attr("name"))
             if routine is not None:
                 return _arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
+            library = library_of(e)
+            if library is not None:
+                return self.defined(library, e, args, sizes)
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
             return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
@@ -208,7 +241,7 @@ class _Interpreter:
         return np.zeros(shape, object if self.domain == "exact" else np_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        shown, program = _equations(e)
+        shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
         if not shown:
             program = program_of(self.at_sizes(e, args, sizes))
         if program is not None:
@@ -220,6 +253,17 @@ class _Interpreter:
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
         return _arrays(reference(*args, **attrs))
+
+    def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        """What a registered routine computes, by its definition."""
+        shapes = [Tensor(a.shape, x.tensor.dtype) for a, x in zip(args, e.args, strict=True)]
+        attrs = {k: tuple(Dim.of(d.evaluate(sizes)) for d in v) if k in library.size_names else v
+                 for k, v in e.attr("attrs")}  # fmt: skip
+        definition, told = library.sizes_at(shapes, attrs)
+        env = dict(zip(definition.params, args, strict=True))
+        known = {v: d.value for v, d in told.items()}
+        values = tuple(self.value(r, env, known) for r in definition.results)
+        return values if definition.many else values[0]
 
     def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         called: TensorProgram = e.attr("program").value
@@ -243,11 +287,22 @@ class _Interpreter:
 
 
 @lru_cache(1 << 12)
-def _equations(e: Expr) -> tuple[bool, TensorProgram | None]:
-    """Whether an operator is known to apply, whatever the sizes; if so, its index equations."""
-    site = site_of(e)
-    shown = is_shown(site.op, site.operands, e.attrs)
-    return shown, program_of(site) if shown else None
+def _equations(
+    op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], _text: str
+) -> tuple[bool, TensorProgram | None]:
+    """Whether an operator is known to apply, whatever the sizes; if so, its index equations. `_text` is that of the
+    attributes, as 1 and True are equal."""
+    shown = is_shown(op, operands, attrs)
+    return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
+
+
+@dataclass(frozen=True)
+class _Counting(_Interpreter):
+    count: list[int] = field(default_factory=lambda: [0])
+
+    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        self.count[0] += 1
+        return super().node(e, args, sizes)
 
 
 def _arrays(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
 from relax_eg.tir.analyze import Counts, PatternKind, classify, count, workspace_bytes
+from relax_eg.tir.compose import Use, compose
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
 from relax_eg.tir.expr import (
@@ -59,6 +60,7 @@ from relax_eg.tir.ranges import obligations
 from relax_eg.tir.reader import parse_program, read_program
 from relax_eg.tir.scans import Scan
 from relax_eg.tir.substitute import substitute
+from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
     "FUNCTIONS",
@@ -69,6 +71,7 @@ __all__ = [
     "Buffer",
     "Cast",
     "Const",
+    "Contraction",
     "Counts",
     "Function",
     "Index",
@@ -81,6 +84,8 @@ __all__ = [
     "Select",
     "Stage",
     "TensorProgram",
+    "Use",
+    "Work",
     "all_",
     "any_",
     "apply",
@@ -89,6 +94,7 @@ __all__ = [
     "axes",
     "cast",
     "classify",
+    "compose",
     "compute",
     "const",
     "count",
@@ -128,5 +134,6 @@ __all__ = [
     "tanh",
     "walk",
     "within",
+    "work",
     "workspace_bytes",
 ]

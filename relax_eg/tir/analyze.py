@@ -75,7 +75,7 @@ def classify(program: TensorProgram) -> PatternKind:
                 return PatternKind.OPAQUE
     reductions = [(made, term) for made in program.stages for term in walk(made.value) if _is_reduction(term)]
     if reductions or PatternKind.OPAQUE in found:
-        if any(_is_multiply_add(made, term) for made, term in reductions):
+        if any(is_multiply_add(made, term) for made, term in reductions):
             return PatternKind.OUTPUT_EWISE_FUSIBLE
         return PatternKind.REDUCTION if reductions else PatternKind.OPAQUE
     if found == {PatternKind.ELEMENT_WISE, PatternKind.BROADCAST}:
@@ -128,17 +128,17 @@ def _ascending(places: list[int]) -> bool:
     return -1 not in places and all(a < b for a, b in zip(places, places[1:], strict=False))
 
 
-def _is_multiply_add(made: Stage, term: Scalar) -> bool:
+def is_multiply_add(made: Stage, term: Scalar) -> bool:
     """Whether `term` sums products of factors that depend on different outer loops; casts may stand anywhere."""
     if not (isinstance(term, Reduce) and term.kind == "sum"):
         return False
     outer = frozenset[str]().union(*(index.variables for index in made.indices))
-    factors = [factor for factor in _factors(term.body) if any(True for _ in _reads(factor))]
+    factors = [factor for factor in factors_of(term.body) if any(True for _ in _reads(factor))]
     return len({factor.free & outer for factor in factors}) > 1
 
 
-def _factors(expr: Scalar) -> list[Scalar]:
-    """The distinct factors of a product, casts around products looked through."""
+def factors_of(expr: Scalar) -> list[Scalar]:
+    """The distinct factors of a product in order, casts around products looked through."""
     factors: list[Scalar] = []
     todo, seen = [expr], {expr}
     while todo:
@@ -148,7 +148,7 @@ def _factors(expr: Scalar) -> list[Scalar]:
             continue
         fresh = [child for child in at.children if child not in seen]
         seen.update(fresh)
-        todo.extend(fresh)
+        todo.extend(reversed(fresh))
     return factors
 
 
@@ -173,15 +173,15 @@ def count(program: TensorProgram) -> Counts:
     """Flops, bytes read and bytes written.
 
     Flops: at each point of a stage's domain the weights (`functions.py`) of the functions of its value, equal
-    subterms once, both branches of a select; a reduction does its body and one more flop per point, and is computed
-    once per value of the loop variables it depends on. Arithmetic on indices alone is free.
+    subterms once, both branches of a select, each once per value of the loop variables it depends on; a reduction does
+    its body and one more flop per point. Arithmetic on indices alone is free.
 
     Bytes: an element of an input is read once however often it is used, an output is written once, locals are not
     traffic, but workspaces are: written once, read as inputs are. What is read of a buffer is a bound from above: exact
     where every index is a loop variable, a multiple of one plus an offset, or a window of consecutive elements. Reads
     under a select are bounded by the buffer.
     """
-    flops = sum((_stage_flops(made) for made in program.stages), _ZERO)
+    flops = sum((stage_flops(made) for made in program.stages), _ZERO)
     touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
     for made in program.stages:
         loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
@@ -212,7 +212,8 @@ def _product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
-def _stage_flops(made: Stage) -> Dim:
+def stage_flops(made: Stage) -> Dim:
+    """The arithmetic of one stage. A function is computed once per value of the loop variables it depends on."""
     loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
     total = _ZERO
     seen: set[tuple[Scalar, frozenset[str]]] = set()
@@ -229,7 +230,8 @@ def _stage_flops(made: Stage) -> Dim:
         if term.on_indices:
             continue
         if weight:
-            total = total + _product(scope.values()) * weight
+            inside = scope if isinstance(term, Reduce) else {n: d for n, d in scope.items() if n in term.free}
+            total = total + _product(inside.values()) * weight
         todo.extend((child, scope) for child in term.children)
     return total
 

@@ -80,6 +80,7 @@ def test_what_is_called_is_computed() -> None:
 
     wanted = 2 * np.maximum(X @ W, 0)
     np.testing.assert_allclose(evaluate(main, [X]), wanted, rtol=1e-5)
+    np.testing.assert_allclose(run(main, X), wanted, rtol=1e-5)
     np.testing.assert_allclose(rx.optimize(layer, cache=False, at={"n": 64})(X), wanted / 2, rtol=1e-5)
 
 
