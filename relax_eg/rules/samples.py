@@ -162,7 +162,8 @@ def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, le
     """A binding with the wished sizes, or without where conditions forbid them."""
     special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
     for attempt in range(400):
-        binding = {n: _SMALL[i] for n, i in zip(names, rng.integers(len(_SMALL), size=len(names)).tolist(), strict=True)}
+        places = rng.integers(len(_SMALL), size=len(names)).tolist()
+        binding = {n: _SMALL[i] for n, i in zip(names, places, strict=True)}
         if special and attempt % 2:
             # Conditions such as `k % 8 == 0` and `n > 64` are met near the constants they mention.
             wide = [c for c in special if c <= 64 or attempt > 100]

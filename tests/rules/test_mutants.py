@@ -8,8 +8,9 @@ A mutant is one slip: an operand, a sign, a constant, an axis, a bound, an opera
 definedness for all sizes; of a float's accuracy, which is measured, it says little. So none may be both, but for what
 is refuted for its accuracy alone.
 
-*Accepted*: the verdict that `relax-eg verify` gives is not "refuted": the mutant is proved, or passes 48 points for each
-judge and then 400. Every accepted mutant must be *independently proved right*, by the formal checker, in one of three ways:
+*Accepted*: the verdict that `relax-eg verify` gives is not "refuted": the mutant is proved, or passes 48 points for
+each judge and then 400. Every accepted mutant must be *independently proved right*, by the formal checker, in one of
+three ways:
 
 - the mutant is proved as it stands;
 - its changed side is proved to equal the side that was changed: it says what the rule says that it was made of, which
@@ -88,7 +89,8 @@ def test_mutants() -> None:
             contradictions.append(mutant.name)
         if (verdict.status, proved) == ("tested", "unknown"):
             verdict = raised(verdict)
-            if verdict.status == "tested" and not (prove_rule(change(rule, mutant)).status == "proved" or equal(mutant)):
+            is_right = prove_rule(change(rule, mutant)).status == "proved" or equal(mutant)
+            if verdict.status == "tested" and not is_right:
                 unexplained.append(mutant.name)
         said[verdict.status, proved] += 1
     print(f"\n{said.total()} mutants, what is said by testing and by proof: {dict(said)}", *unexplained, sep="\n")
