@@ -65,6 +65,11 @@ def test_what_is_chosen_equals_the_program_as_written(name: str) -> None:
         assert_equal(CORPUS[name], best, seed)
 
 
+def test_a_residual_stream_is_not_multiplied_out() -> None:
+    """Each block's products through all blocks before it would be 106,000 nodes."""
+    assert CORPUS["six_blocks_without_norms"].optimized().report.peak <= 8_000
+
+
 def test_every_law_has_a_program() -> None:
     assert [law for law in shipped() if law not in WITNESSES] == []
 

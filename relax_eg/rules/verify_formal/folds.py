@@ -235,7 +235,7 @@ class Folds:
         return s
 
     def _identity(self, s: Apply, extra: frozenset[Guard]) -> Scalar:
-        """Identities of bits. Each is tested on all special values by `tests/rules/test_verify.py`."""
+        """Identities of bits. Each is tested on all special values by `tests/rules/test_identities.py`."""
         args = tuple(self.reduced(a, extra) for a in s.args)
         x = args[0]
         y = args[1] if len(args) == 2 else None
