@@ -25,7 +25,7 @@ MEMORY = 4 << 30  # bytes, beyond what the process has when its rules are read
 _FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
 # Matrices are small here, and threads of several processes would wait for one another longer than they compute.
-_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+_ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 
 def verify_in(

@@ -13,7 +13,7 @@ from itertools import permutations
 from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
 from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
 from relax_eg.tir.functions import kind
 
 _COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
@@ -24,7 +24,7 @@ _IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
 # What joins two of these folds into one: with maximum and minimum, another order of the elements.
 _JOINS = {"bitwise_or": "any", "bitwise_and": "all", "maximum": "max", "minimum": "min"}
-_DUAL = {"any": "all", "all": "any", "max": "min", "min": "max"}
+_DUAL: dict[str, ReduceKind] = {"any": "all", "all": "any", "max": "min", "min": "max"}
 _MOST_STEPS = 20_000
 _MOST_ORDERS = 4  # axes of a reduction whose order does not matter
 _ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round", "round_away"})
@@ -250,7 +250,7 @@ class Folds:
             case "bitwise_not" if isinstance(x, Reduce) and x.kind in ("any", "all") and x.dtype == "bool":
                 return Reduce(_DUAL[x.kind], x.over, Apply("bitwise_not", (x.body,)))
             case "clamp" if isinstance(clamped := args[1], Apply) and clamped.fn == "clamp":
-                same = (args[0], args[2]) == (clamped.args[0], clamped.args[2])
+                same = (args[0], args[-1]) == (clamped.args[0], clamped.args[-1])
                 return clamped if same else s if args == s.args else Apply(s.fn, args)
             case "maximum" | "minimum" if y is not None and _is_least(x, s.fn):
                 return y
