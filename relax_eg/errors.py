@@ -31,6 +31,10 @@ class ModuleTextError(RelaxEgError, ValueError):
     """Module text that cannot be read back."""
 
 
+class TensorProgramError(RelaxEgError, ValueError):
+    """A tensor program that cannot be read, or that does not define every element of its outputs once and in range."""
+
+
 class WellFormedError(RelaxEgError, ValueError):
     """A module that breaks a rule of the IR."""
 
@@ -49,6 +53,10 @@ class UnknownShapeError(UndecidedError, TypeError):
 
 class RuleError(RelaxEgError, ValueError):
     """A rewrite rule that is not accepted: ill-formed, or refuted by a counterexample."""
+
+
+class LibraryError(RelaxEgError, RuntimeError):
+    """A library routine that is not there, costs no number, or does not give what its definition says."""
 
 
 class ExtractionError(RelaxEgError, ValueError):

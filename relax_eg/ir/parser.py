@@ -24,11 +24,13 @@ from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.reader import Reader, Source, near, spelled
 from relax_eg.ir.values import Values
+from relax_eg.tir import TensorProgram, read_program
+from relax_eg.tir.values import last_name
 
 Deduce = Callable[[str, tuple[Annotation, ...], Mapping[str, Any]], tuple[Mapping[str, Any], Annotation]]
 Complete = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
-FUNCTIONS = "@R.function functions, alone or in a class under @I.ir_module"
+FUNCTIONS = "@R.function functions and @R.tensor_program programs, alone or in a class under @I.ir_module"
 STATEMENTS = "`name = expression`, `with R.dataflow():`, `if condition:`, or `return expression`"
 OUTPUTS = "R.output(names) as the last line of the dataflow block"
 
@@ -78,6 +80,7 @@ class ModuleScope:
         self.names: set[str] = set()
         self.signatures: dict[str, Signature] = {}
         self.made: list[Function] = []
+        self.programs: dict[str, TensorProgram] = {}
 
     def module(self, tree: ast.Module) -> Module:
         definitions: list[ast.FunctionDef] = []
@@ -92,6 +95,11 @@ class ModuleScope:
             if d.name in self.names:
                 raise source.error(d, f"two functions are named `{d.name}`", "a name of its own for each function")
             self.names.add(d.name)
+        written = [d for d in definitions if _is_program(d)]
+        definitions = [d for d in definitions if not _is_program(d)]
+        for d in written:
+            self.line = d.lineno
+            self.programs[d.name] = read_program(source, d, ranges=False)
         for d in definitions:
             if d.returns is not None:
                 params = tuple(p.annotation for p in self.params(d))
@@ -116,6 +124,8 @@ class ModuleScope:
             return None
         if not isinstance(statement, ast.FunctionDef):
             raise source.error(statement, "this is not a function", FUNCTIONS)
+        if _is_program(statement):
+            return statement
         for mark in statement.decorator_list:
             if spelled(mark.func if isinstance(mark, ast.Call) else mark) != "function":
                 raise source.error(mark, "only functions of the graph level can be read", FUNCTIONS)
@@ -130,6 +140,12 @@ class ModuleScope:
             if p.annotation is None:
                 raise source.error(p, f"parameter `{p.arg}` has no annotation", wanted)
         return [var(p.arg, self.reader.annotation(p.annotation)) for p in a.args if p.annotation is not None]
+
+
+def _is_program(definition: ast.FunctionDef) -> bool:
+    """Whether a definition is marked `@R.tensor_program`, or `@T.prim_func` as in Relax."""
+    marks = [m.func if isinstance(m, ast.Call) else m for m in definition.decorator_list]
+    return any(last_name(m) in ("tensor_program", "prim_func", "tensorir_function") for m in marks)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -25,7 +25,6 @@ from relax_eg.ir.expr import (
     node,
     tuple_get,
 )
-from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.printer import RESERVED
@@ -33,6 +32,7 @@ from relax_eg.ir.reader import near, spelled
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
+from relax_eg.tir.values import last_name
 
 if TYPE_CHECKING:
     from relax_eg.ir.parser import ModuleScope
@@ -43,7 +43,7 @@ INFIX: dict[type[ast.operator], str] = {
 }  # fmt: skip
 
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
-TENSOR_PROGRAM = "R.call_tir(R.foreign(...), (arguments,), out=annotation, sizes={...})"
+TENSOR_PROGRAM = "R.call_tir(Module.program, (arguments,), out=annotation, sizes={...})"
 LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
 
 
@@ -241,18 +241,28 @@ class Values:
         given = dict(zip(("program", "args", "out", "sizes"), args, strict=False)) | keywords
         program, operands = given.pop("program", None), given.pop("args", None)
         out, sizes = given.pop("out", None), given.pop("sizes", None)
-        found = None if program is None else self.reader.attribute(program)
-        program = found.value if isinstance(found, Foreign) else None
-        if given or not isinstance(program, TensorProgram) or not isinstance(operands, (ast.Tuple, ast.List)):
+        if given or program is None or not isinstance(operands, (ast.Tuple, ast.List)):
             raise self.source.error(at, "this call of a tensor program cannot be read", TENSOR_PROGRAM)
+        called = self._program(program)
         told = {name: Dim.of(size) for name, size in self._library_attrs(sizes)}
         annotation = declared if out is None else self.reader.annotation(out)
         if out is not None and annotation is not None:
             self._agrees(out, annotation, declared)
         try:
-            return call_tir(program, map(self.expression, operands.elts), annotation, told)
+            return call_tir(called, map(self.expression, operands.elts), annotation, told)
         except OperatorError as error:
-            raise self.source.refused(at, error, f"what {program.name} takes and fills") from None
+            raise self.source.refused(at, error, f"what {called.name} takes and fills") from None
+
+    def _program(self, at: ast.expr) -> TensorProgram:
+        """The tensor program that `Module.name`, or the bare name, is."""
+        of_module = (
+            isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes
+        )
+        name = last_name(at) if of_module or isinstance(at, ast.Name) else None
+        if name not in self.scope.programs:
+            problem = f"no tensor program `{ast.unparse(at)}` in the module{near(str(name), self.scope.programs)}"
+            raise self.source.error(at, problem, "a function under @R.tensor_program in the same text")
+        return self.scope.programs[name]
 
     def _library_attrs(self, at: ast.expr | None) -> tuple[tuple[str, Any], ...]:
         if at is None:
