@@ -39,7 +39,7 @@ from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.library_needs import version
 from relax_eg.ops.record import TABLE
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
-from relax_eg.prices import NEVER_SLOWER, Prices, pays, price
+from relax_eg.prices import NEVER_SLOWER, Prices, moves_less, pays, price
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.units import Outcome
 
@@ -272,7 +272,7 @@ def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = F
     inside, weights = search.in_mode(variant.mode), search.weights
     bindings = [binding, *(b for b in options.bindings if b != binding)]
     found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
-    kept = variant.entry is None or not (always or pays(found))
+    kept = variant.entry is None or not (always or pays(found) or (options.execution == "kernels" and moves_less(found)))
     module = traced.module if kept else entry.module
     check_module(module)
     seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)

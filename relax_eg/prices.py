@@ -43,3 +43,12 @@ def pays(found: Sequence[Prices]) -> bool:
     """
     gains = [before.seconds / after.seconds if after.seconds > 0 else 1.0 for before, after in found]
     return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
+
+
+def moves_less(found: Sequence[Prices]) -> bool:
+    """Whether the candidate launches fewer kernels, moves no more bytes and takes no longer, at every binding: a gain
+    that does not hang on how well times are predicted."""
+    return all(
+        after.launches < before.launches and after.bytes <= before.bytes and after.seconds <= before.seconds
+        for before, after in found
+    )

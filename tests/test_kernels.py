@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -79,9 +80,9 @@ def test_every_step_is_a_rule_and_can_be_left_out() -> None:
     assert names == STEPS
     assert names <= {s.name for s in rx.rules.default.schemas}
     assert not any("fusion" in s.tags for s in (rx.rules.default - "fusion").schemas)
-    alone = optimized(lambda x: jax.nn.softmax(x), "n m", rules=rx.rules.default - "fusion")
+    alone = optimized(lambda x: jnp.tanh(jnp.exp(x) + 1.0) * jnp.sin(x), "n m", rules=rx.rules.default - "fusion")
     assert all(not name.startswith("fused_") for name in kernels(alone))
-    assert len(kernels(alone)) > 4
+    assert len(kernels(alone)) >= 4
     less = optimized(lambda x, w: jax.nn.silu(x @ w), "n k", "k m", rules=rx.rules.default - "inline_epilogue")
     assert kernels(less)[0] in ("matmul", "linear") and len(kernels(less)) == 2
 
@@ -156,7 +157,7 @@ def test_equal_kernels_are_one_executable() -> None:
             x = jnp.tanh(x @ w)
         return x
 
-    best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, sharing="off")
+    best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, sharing="off", rules=rx.rules.default - "library")
     best(random((8, 64))[0], random(*[(64, 64)] * 5))
     assert len(kernels(best)) == 5
     assert len(best.runner._executables) == 1  # pyright: ignore[reportPrivateUsage]
@@ -212,6 +213,40 @@ def test_the_report_says_what_went_where() -> None:
     assert best.report.execution == "kernels"
     again = type(best.report).from_json(best.report.to_json())
     assert again.kernels == best.report.kernels
+
+
+def test_a_kernel_costs_what_it_is_composed_to() -> None:
+    def fn(x: Any, y: Any, w: Any) -> Any:
+        return jax.nn.relu(jnp.concatenate([jnp.tanh(x), jnp.exp(y)], -1) @ w)
+
+    best = optimized(fn, "n 256", "n 256", "512 64", at={"n": 4096})
+    (selected,) = best.report.selected
+    assert best.report.after.seconds == pytest.approx(selected.cost)
+    assert best.report.predicted_gain > 1.2
+    assert best.check(*(0.1 * a for a in random((3, 256), (3, 256), (512, 64)))).passed
+
+
+def test_in_an_oversized_graph_the_best_algebra_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(x: Any, w: Any, v: Any) -> Any:
+        return jnp.tanh((x @ w) @ v) * 2.0
+
+    specs, at = ("n 512", "512 512", "512"), {"n": 512}
+    monkeypatch.setattr("relax_eg.extract.kernels.OVERSIZED", 5)
+    best = optimized(fn, *specs, at=at)
+    assert any("associates" in rule for rule in best.report.rules) and len(kernels(best)) == 2
+    algebra = optimized(fn, *specs, at=at, rules=rx.rules.default - "fusion")
+    phased = optimized(algebra.module, rules=rx.rules.fusion, at=at)
+    assert best.report.after.seconds <= phased.report.after.seconds * (1 + 1e-9)
+
+
+def test_what_was_found_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+    first, again = (optimized(rms_norm, "n m", "m", at={"n": 64, "m": 96}) for _ in range(2))
+    assert not first.report.cached and again.report.cached
+    assert str(again.module) == str(first.module) and kernels(again) == kernels(first)
+    assert again.report.kernels == first.report.kernels
+    assert again.check(*random((3, 4), (4,))).passed
 
 
 def test_views_are_no_kernels() -> None:

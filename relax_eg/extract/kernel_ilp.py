@@ -21,6 +21,8 @@ from relax_eg.extract.problem import Problem, choice_cost, operands_first, repai
 from relax_eg.extract.prune import strong_components, undominated
 from relax_eg.extract.solve import PROVED, Effort, Solved, gap, shared_bound
 
+_NEGLIGIBLE = 1e-4  # of SCALE: prices of views are far below what HiGHS can tell apart
+
 Members = Mapping[int, int]  # the candidate of each class that a kernel computes, operands before what reads them
 Operator = tuple[int, int]  # class and candidate
 
@@ -78,12 +80,15 @@ class _Program:
         bound = solver.getInfo().objective_function_value
         if gap(SCALE, bound) <= effort.gap:
             return None, bound * self.unit
+        solver = relaxation(self.costs, self.entries, self.lower)
         # Derivations are settled by kernels, but branching on them is what decides much at once.
         columns = [*range(whole), *self.derived.values()]
         kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
         solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
         for option, value in (
-            ("time_limit", solver.getRunTime() + effort.seconds),
+            # With it HiGHS did not come back from the root of some of these, whatever its limits.
+            ("presolve", "off"),
+            ("time_limit", effort.seconds),
             ("mip_max_nodes", effort.nodes),
             ("mip_rel_gap", effort.gap),
             ("mip_abs_gap", 0.0),
@@ -109,7 +114,8 @@ class _Program:
         self.lower.append(low)
 
     def _column(self, cost: float = 0.0) -> int:
-        self.costs.append(cost / self.unit)
+        scaled = cost / self.unit
+        self.costs.append(scaled if scaled >= _NEGLIGIBLE else 0.0)
         return len(self.costs) - 1
 
     def _implies(self, these: Sequence[int], those: Sequence[int]) -> None:
