@@ -6,14 +6,14 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from relax_eg.extract.problem import Problem, choice_cost, repaired, restricted, used_classes
+from relax_eg.extract.problem import Part, Problem, choice_cost, repaired, restricted, used_classes
 
 _SMALLEST, _LARGEST = 250, 3000  # candidates of a neighbourhood
 _GROWTH = 1.5
 _MISSES = 6  # neighbourhoods of one size without a gain before they grow
 
 # Solves a problem from a choice, until a time.
-Solver = Callable[[Problem, Sequence[int], float], list[int]]
+Solver = Callable[[Part, Sequence[int], float], list[int]]
 
 
 def improve_around(
@@ -41,7 +41,7 @@ def improve_around(
         open_ = _around(problem, near, starts, int(size), rng)
         ways = {c: [k for k, r in enumerate(problem.reads[c]) if all(choice[x] >= 0 for x in r)] for c in open_}
         part = restricted(problem, lambda c, choice=choice, ways=ways: ways.get(c) or (choice[c],))
-        found = solver(part.problem, part.into(choice), deadline)
+        found = solver(part, part.into(choice), deadline)
         new = choice_cost(part.problem, found)
         if new < cost * (1 - 1e-9):
             better = part.out(found)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract import ilp
 from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.loops import Loop, loops_within
 from relax_eg.extract.neighbours import improve_around
 from relax_eg.extract.problem import Part, Problem, choice_cost, operands_first, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
@@ -42,7 +43,7 @@ class Effort:
     nodes: int = 20_000
     gap: float = 1e-5
     candidates: int = 60_000
-    cut_rounds: int = 60
+    cut_rounds: int = 400
     neighbourhoods: int = 5_000
 
 
@@ -76,7 +77,7 @@ def solve(
     deadline = time.monotonic() + effort.seconds
     best = min(seeds, key=lambda s: choice_cost(problem, s))
     search = _Search(effort, deadline, progress, choice_cost(problem, best))
-    choice, bound = search.whole(prune(problem), best, deadline, 0)
+    choice, bound = search.whole(prune(problem), best, deadline, 0, ())
     cost = choice_cost(problem, choice)
     if cost > search.cost:
         choice, cost = list(best), search.cost
@@ -97,8 +98,10 @@ class _Search:
         if self.progress is not None:
             self.progress(what, cost, bound)
 
-    def whole(self, pruned: Pruned, seed: Sequence[int], deadline: float, depth: int) -> tuple[list[int], float]:
-        """The best choice found of what was pruned, and a bound on it."""
+    def whole(
+        self, pruned: Pruned, seed: Sequence[int], deadline: float, depth: int, known: Sequence[Loop]
+    ) -> tuple[list[int], float]:
+        """The best choice found of what was pruned, and a bound on it. `known`: cuts that may help."""
         parts = sorted(parts_of(pruned), key=lambda part: part.problem.node_count)
         sizes = [part.problem.node_count for part in parts]
         choice: dict[int, int] = {}
@@ -106,12 +109,15 @@ class _Search:
         for i, part in enumerate(parts):
             left = deadline - time.monotonic()
             until = time.monotonic() + max(0.0, left) * sizes[i] / max(1, sum(sizes[i:]))
-            inner, low = self.part(part.problem, part.into(seed), until, depth)
+            loops = loops_within(known, part.classes)
+            inner, low = self.part(part.problem, part.into(seed), until, depth, loops)
             choice |= part.out(inner)
             bound += low
         return pruned.complete(choice), bound
 
-    def part(self, problem: Problem, seed: Sequence[int], deadline: float, depth: int) -> tuple[list[int], float]:
+    def part(
+        self, problem: Problem, seed: Sequence[int], deadline: float, depth: int, known: Sequence[Loop]
+    ) -> tuple[list[int], float]:
         """The best choice found of a problem that does not fall apart, and a bound on it."""
         tree = tree_choice(problem)
         best, cost = self.swapped(problem, tree)
@@ -124,10 +130,10 @@ class _Search:
         if gap(cost, bound) <= self.effort.gap or problem.node_count > self.effort.candidates:
             return best, bound
         self.searched = True
-        model = ilp.Model(problem, cost / ilp.SCALE)
-        relaxed = ilp.relax(model, self.effort.cut_rounds, time.monotonic() + 0.5 * (deadline - time.monotonic()))
+        model = ilp.Model(problem, cost / ilp.SCALE, list(known))
+        relaxed = ilp.relax(model, self.effort.cut_rounds, cost, time.monotonic() + 0.5 * (deadline - time.monotonic()))
         if relaxed is None:
-            return self._around(problem, best, bound, deadline), bound
+            return self._around(problem, model, best, bound, deadline), bound
         bound = max(bound, relaxed.bound - 1e-9 * cost)
         self.tell("relaxed", cost, bound)
         for costs in _hints(problem, model, relaxed):
@@ -140,7 +146,7 @@ class _Search:
         kept = sum(map(len, keep))
         if kept < _SHRUNK * problem.node_count and depth < _DEPTH:
             smaller = prune(problem, keep)
-            choice, low = self.whole(smaller, best, deadline, depth + 1)
+            choice, low = self.whole(smaller, best, deadline, depth + 1, model.loops)
             c = choice_cost(problem, choice)
             # A choice cheaper than the best known is within what was kept.
             bound = max(bound, min(cost, low))
@@ -171,19 +177,22 @@ class _Search:
                 break
             if share < 1.0:
                 until = time.monotonic() + _AROUND * (deadline - time.monotonic())
-                best = self._around(problem, best, bound, until)
+                best = self._around(problem, model, best, bound, until)
                 cost = choice_cost(problem, best)
         return best, bound
 
     def swapped(self, problem: Problem, choice: Sequence[int]) -> tuple[list[int], float]:
         return swap_search(problem, choice, choice, _SWAP_WORK)
 
-    def _around(self, problem: Problem, best: list[int], bound: float, deadline: float) -> list[int]:
+    def _around(
+        self, problem: Problem, model: ilp.Model, best: list[int], bound: float, deadline: float
+    ) -> list[int]:
         effort = replace(self.effort, nodes=_INNER_NODES, neighbourhoods=0)
         rounds = self.effort.neighbourhoods
 
-        def solver(part: Problem, seed: Sequence[int], until: float) -> list[int]:
-            return _Search(effort, until, None, math.inf).whole(prune(part), seed, until, _DEPTH - 1)[0]
+        def solver(part: Part, seed: Sequence[int], until: float) -> list[int]:
+            loops = loops_within(model.loops, part.classes)
+            return _Search(effort, until, None, math.inf).whole(prune(part.problem), seed, until, _DEPTH - 1, loops)[0]
 
         enough = bound / (1 - self.effort.gap)
 

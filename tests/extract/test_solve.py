@@ -91,7 +91,7 @@ def test_the_relaxation_is_a_bound_and_what_it_leaves_out_is_not_needed(problem:
         small = part.problem
         best = optimum(small)
         model = Model(small, max(best, 1.0) / SCALE)
-        relaxed = relax(model, 60, math.inf)
+        relaxed = relax(model, 60, max(best, 1.0), math.inf)
         assert relaxed is not None
         assert relaxed.bound <= best + 1e-6 * max(1.0, best)
         # One more than the optimum, so that an optimal choice has to be left.
