@@ -21,8 +21,7 @@ _FREE = ("input", "weight", "split0", "split1", "transpose")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Sizes of a value; whether it depends on weights alone (then it is computed before the program runs); for what a
-    concatenation made, where it is cut."""
+    """Sizes of a value, and whether it depends on weights alone: then it is computed before the program runs."""
 
     shape: tuple[int, ...]
     weight: bool = False
@@ -37,7 +36,9 @@ def cost(op: str, out: Tensor, operands: list[Tensor]) -> float:
     if name in ("matmul", "conv"):
         depth = operands[0].shape[-1] if name == "matmul" else math.prod(operands[1].shape[1:])
         work = size * depth
-        return round(_LAUNCH + work / 2.5e9 * (1.0 + 3e5 / (size + 1e4)) + (0.0005 if attribute.endswith("+") else 0.0), 6)
+        return round(
+            _LAUNCH + work / 2.5e9 * (1.0 + 3e5 / (size + 1e4)) + (0.0005 if attribute.endswith("+") else 0.0), 6
+        )
     return round(_LAUNCH + size * (1 + len(operands)) / 1.2e8, 6)
 
 
@@ -53,8 +54,8 @@ def shape_of(op: str, operands: list[Tensor]) -> Tensor | None:
     if name == "transpose":
         return Tensor(shapes[0][::-1], weight) if len(shapes[0]) == 2 else None
     if name == "matmul":
-        (m, k), (l, n) = shapes
-        return Tensor((m, n), weight) if k == l else None
+        (m, k), (depth, n) = shapes
+        return Tensor((m, n), weight) if k == depth else None
     if name == "conv":  # c h w, f c r s
         (c, h, w), (f, d, _, _) = shapes
         stride = int(attribute.split("/")[0])
@@ -77,7 +78,7 @@ def shape_of(op: str, operands: list[Tensor]) -> Tensor | None:
     raise ValueError(f"operator {op!r}")
 
 
-Pattern = Any  # a variable "?a", or an operator with patterns
+Pattern = Any  # a variable, or a tuple of an operator and patterns
 
 
 def pattern(text: str) -> Pattern:
@@ -115,15 +116,25 @@ _BOTH_WAYS = [
     ("(matmul: (concat:0 a b) c)", "(concat:0 (matmul: a c) (matmul: b c))"),
     *((f"(matmul:{u}+ a b)", f"({u} (matmul: a b))") for u in UNARY),
     *((f"({u} (concat:{x} a b))", f"(concat:{x} ({u} a) ({u} b))") for u in UNARY for x in (0, 1)),
-    *((f"({o} (concat:{x} a b) (concat:{x} c d))", f"(concat:{x} ({o} a c) ({o} b d))") for o in ("add", "mul") for x in (0, 1)),
+    *(
+        (f"({o} (concat:{x} a b) (concat:{x} c d))", f"(concat:{x} ({o} a c) ({o} b d))")
+        for o in ("add", "mul")
+        for x in (0, 1)
+    ),
     *((f"(concat:{x} a (concat:{x} b c))", f"(concat:{x} (concat:{x} a b) c)") for x in (0, 1)),
     *((f"(relu (conv:{s}/ a b))", f"(conv:{s}/relu+ a b)") for s in (1, 2)),
     *((f"(conv:{s}/ a (add b c))", f"(add (conv:{s}/ a b) (conv:{s}/ a c))") for s in (1, 2)),
-    *((f"(conv:{s}/{u} a (concat:0 b c))", f"(concat:0 (conv:{s}/{u} a b) (conv:{s}/{u} a c))") for s in (1, 2) for u in ("", "relu+")),
+    *(
+        (f"(conv:{s}/{u} a (concat:0 b c))", f"(concat:0 (conv:{s}/{u} a b) (conv:{s}/{u} a c))")
+        for s in (1, 2)
+        for u in ("", "relu+")
+    ),
     ("(add (conv:1/ a b) (conv:1/ c d))", "(conv:1/ (concat:0 a c) (concat:1 b d))"),
     *((f"(conv:1/{u} a b)", f"(conv:1/{u} a (enlarge:3 b))") for u in ("", "relu+")),
 ]
-RULES = [(pattern(a), pattern(b)) for a, b in _BOTH_WAYS] + [(pattern(b), pattern(a)) for a, b in _BOTH_WAYS if b != "a"]
+RULES = [(pattern(a), pattern(b)) for a, b in _BOTH_WAYS] + [
+    (pattern(b), pattern(a)) for a, b in _BOTH_WAYS if b != "a"
+]
 
 
 class Tensors(EGraph):
@@ -233,7 +244,10 @@ class Tensors(EGraph):
             kernel = [self.data[self.find(w)].shape[2] for w in (a, b)]
             if kernel[0] != kernel[1] and not op.startswith("conv:1"):
                 return
-            a, b = (self.new(f"enlarge:{max(kernel)}", w) if k < max(kernel) else w for w, k in zip((a, b), kernel, strict=True))
+            a, b = (
+                self.new(f"enlarge:{max(kernel)}", w) if k < max(kernel) else w
+                for w, k in zip((a, b), kernel, strict=True)
+            )
         weights = self.make("concat:0" if op.startswith("conv") or side else "concat:1", a, b)
         if weights is None:
             return

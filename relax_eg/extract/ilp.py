@@ -17,15 +17,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
-from relax_eg.extract.loops import Loop, Loops
+from relax_eg.extract.loops import VIOLATED, Loop, Loops
 from relax_eg.extract.problem import Problem
 
 if TYPE_CHECKING:
     import highspy
 
 SCALE = 1e3  # what the program at hand costs in the units that HiGHS gets: its tolerances are absolute
-_CUTS = 150  # of one round
+_CUTS = 150  # of one round, and
+_PAIRS = 300  # of those of two classes,
+_FEW = 2500  # where there are not so few that all of them are there from the start
 _TIGHT = 1e-6
 _STALL = 12  # rounds
 _SLOW = 0.03  # of what is open between bound and cost: gained in that many rounds, it is not enough
@@ -68,7 +71,17 @@ class Model:
         starts = np.array(self.first, dtype=np.int64)
         self.candidates = np.arange(len(self.finder.owner)) + (starts - self.finder.first[:-1])[self.finder.owner]
         known, self.loops = self.loops, []
-        self.add(dict.fromkeys([*_pairs(self.problem), *known]))
+        self.add(known)
+        rows = [(loop, row) for loop in _pairs(self.problem) if (row := self.row(loop)) is not None]
+        if len(rows) <= _FEW:
+            self.add(loop for loop, _ in rows)
+            rows.clear()
+        self.pairs = [loop for loop, _ in rows]
+        columns = [c for _, row in rows for c in row[0]]
+        starts = np.cumsum([0, *(len(row[0]) for _, row in rows)])
+        entries = [x for _, row in rows for x in row[1]]
+        self.pair_rows = csr_matrix((entries, columns, starts), shape=(len(rows), self.columns))
+        self.pair_least = np.array([row[2] for _, row in rows])
 
     def add(self, loops: Iterable[Loop]) -> list[Row]:
         """Cut off what `loops` say; the rows of those that say something."""
@@ -91,20 +104,19 @@ class Model:
         return [*columns, use], [1.0] * len(columns) + [-1.0], 0.0
 
     def violated(self, values: Sequence[float], most: int = _CUTS) -> list[Loop]:
-        """Cuts that a solution violates."""
+        """Cuts that a solution violates: those of two classes that it violates most, which are all looked at, and
+        others that are searched for."""
         x = np.array(values)
+        short = self.pair_least - self.pair_rows @ x
+        pairs = [self.pairs[i] for i in np.argsort(-short, kind="stable")[:_PAIRS] if short[i] > VIOLATED]
         used = np.array([x[self.used[c]] if c in self.used else 1.0 for c in range(len(self.first))])
-        return self.finder.violated(x[self.candidates], used, most)
+        return list(dict.fromkeys([*pairs, *self.finder.violated(x[self.candidates], used, most)]))
 
     def forget(self, values: Sequence[float]) -> None:
-        """Drop the cuts that hold with room to spare; those of two classes are few, and stay."""
+        """Drop the cuts that hold with room to spare."""
         x = np.array(values)
         rows = [(loop, self.row(loop)) for loop in self.loops]
-        self.loops = [
-            loop
-            for loop, row in rows
-            if row is not None and (len(loop.classes) == 2 or x[row[0]] @ np.array(row[1]) < row[2] + _TIGHT)
-        ]
+        self.loops = [loop for loop, row in rows if row is not None and x[row[0]] @ np.array(row[1]) < row[2] + _TIGHT]
 
     def linear(self) -> highspy.Highs:
         """The linear relaxation, with the cuts so far."""

@@ -24,9 +24,10 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from relax_eg.extract.problem import Problem
 
 _UNIT = 1_000_000  # a flow of 1, for whole numbers
-_VIOLATED = 2e-3
+VIOLATED = 2e-3
 _ROUNDS = 400  # of founding, at most: each goes one read deeper
 _NESTED = 4  # cuts for one class
+_SEEN = 1  # cuts a class may be in before it gets none of its own
 _WORK = 6_000_000  # arcs looked at in one call
 
 Floats = np.ndarray[Any, Any]
@@ -76,22 +77,22 @@ class Loops:
         n = self.always + 1
         graph = csr_matrix((capacity, (worst, self.owner)), shape=(n, n))
         graph.sum_duplicates()
-        targets = np.flatnonzero(used > _VIOLATED)
+        targets = np.flatnonzero(used > VIOLATED)
         targets = targets[np.argsort(-used[targets] + 0.3 * self.rng.random(len(targets)))]
         found: dict[frozenset[int], Loop] = {}
-        seen = np.zeros(n, dtype=bool)
+        seen = np.zeros(n, dtype=np.int64)
         left = _WORK
         for t in targets:
-            if seen[t] or left < 0 or len(found) >= most:
+            if seen[t] >= _SEEN or left < 0 or len(found) >= most:
                 continue
             now = graph
             for _ in range(_NESTED):
                 left -= graph.nnz
                 flow = maximum_flow(now, self.always, int(t))
-                if flow.flow_value >= (used[t] - _VIOLATED) * _UNIT:
+                if flow.flow_value >= (used[t] - VIOLATED) * _UNIT:
                     break
                 inside = self._before(now, flow.flow, int(t))
-                seen[inside] = True
+                seen[inside] += 1
                 loop = Loop(frozenset(inside.tolist()), int(t))
                 if loop.classes in found:
                     break

@@ -27,7 +27,9 @@ _DEPTH = 4
 _BOUND_ROUNDS = 4
 _FIRST = 0.12  # of the time for HiGHS, which ends most problems early, and then
 _AROUND = 0.85  # of what is left for neighbourhoods
-_INNER_NODES = 100  # of HiGHS, for a neighbourhood
+_INNER_NODES = 100  # of HiGHS, for a neighbourhood, and
+_INNER_ROUNDS = 40  # of its cuts
+_RELAX = 0.4  # of the time for the relaxation, at most
 _SWAP_WORK = 1_500_000  # classes looked at by one swap search
 
 Progress = Callable[[str, float, float], None]
@@ -131,7 +133,9 @@ class _Search:
             return best, bound
         self.searched = True
         model = ilp.Model(problem, cost / ilp.SCALE, list(known))
-        relaxed = ilp.relax(model, self.effort.cut_rounds, cost, time.monotonic() + 0.5 * (deadline - time.monotonic()))
+        relaxed = ilp.relax(
+            model, self.effort.cut_rounds, cost, time.monotonic() + _RELAX * (deadline - time.monotonic())
+        )
         if relaxed is None:
             return self._around(problem, model, best, bound, deadline), bound
         bound = max(bound, relaxed.bound - 1e-9 * cost)
@@ -184,10 +188,8 @@ class _Search:
     def swapped(self, problem: Problem, choice: Sequence[int]) -> tuple[list[int], float]:
         return swap_search(problem, choice, choice, _SWAP_WORK)
 
-    def _around(
-        self, problem: Problem, model: ilp.Model, best: list[int], bound: float, deadline: float
-    ) -> list[int]:
-        effort = replace(self.effort, nodes=_INNER_NODES, neighbourhoods=0)
+    def _around(self, problem: Problem, model: ilp.Model, best: list[int], bound: float, deadline: float) -> list[int]:
+        effort = replace(self.effort, nodes=_INNER_NODES, cut_rounds=_INNER_ROUNDS, neighbourhoods=0)
         rounds = self.effort.neighbourhoods
 
         def solver(part: Part, seed: Sequence[int], until: float) -> list[int]:
