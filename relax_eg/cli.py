@@ -311,6 +311,7 @@ def extract_command(
     method: Annotated[str, typer.Option("--method", help="tree, dag, ilp or all.")] = "all",
     time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the search, about.")] = 50.0,
     save: Annotated[Path | None, typer.Option("--save", help="Write the best choice here.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the neighbourhoods that the search looks at.")] = 0,
     check: Annotated[Path | None, typer.Option("--check", help="Recompute this saved choice instead.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
 ) -> None:
@@ -334,7 +335,7 @@ def extract_command(
             def told(what: str, cost: float, bound: float) -> None:
                 bar.update(task, completed=time.perf_counter() - started, state=f"{what}: {cost:.6g}")
 
-            results = extract(read, method, time_limit, told)  # type: ignore[arg-type]
+            results = extract(read, method, time_limit, told, seed)  # type: ignore[arg-type]
         best = min(results, key=lambda r: r.cost)
         if json:
             rows = [{k: v for k, v in r.as_data().items() if k not in ("schema", "choice")} for r in results]

@@ -119,7 +119,8 @@ def egraph_of(data: Any, name: str = "the e-graph") -> ForeignGraph:
         try:
             below = tuple(dict.fromkeys([where[str(x)] for x in children]))
         except KeyError as e:
-            raise ExtractionError(f"{name}: node {node!r} has the child {e.args[0]!r}, which is not a node") from None
+            what = "a class; children are named by nodes" if e.args[0] in class_of else "not a node"
+            raise ExtractionError(f"{name}: node {node!r} has the child {e.args[0]!r}, which is {what}") from None
         reads[c].append(below)
         cost = _cost(n.get("cost", 1.0), node, name)
         costs[c].append(math.inf if n.get("subsumed") else cost)
@@ -176,10 +177,15 @@ def _list(graph: ForeignGraph, classes: Sequence[int]) -> str:
 
 
 def extract(
-    graph: ForeignGraph, method: Method = "ilp", seconds: float = 60.0, progress: Progress | None = None
+    graph: ForeignGraph,
+    method: Method = "ilp",
+    seconds: float = 60.0,
+    progress: Progress | None = None,
+    seed: int = 0,
 ) -> list[Extracted]:
     """The choices of a method, or of all three: "tree" pays every use in full, "dag" pays shared classes once and is
-    greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out."""
+    greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out. `seed`: of what that
+    looks at first."""
     if method not in METHODS:
         raise ExtractionError(f"method {method!r}; {', '.join(METHODS)} are accepted")
     problem = graph.problem
@@ -203,6 +209,6 @@ def extract(
     add("dag", dag, None, "greedy", again)
     if method != "dag":
         left = max(0.0, seconds - (time.perf_counter() - started))
-        solved: Solved = solve(problem, [tree, dag], Effort(seconds=left), progress)
+        solved: Solved = solve(problem, [tree, dag], Effort(seconds=left, seed=seed), progress)
         add("ilp", solved.choice, solved.bound, solved.how, started)
     return results if method == "all" else results[-1:]

@@ -24,11 +24,12 @@ def improve_around(
     rounds: int,
     enough: float,
     tell: Callable[[float], None],
+    seed: int = 0,
 ) -> list[int]:
     """`choice` (acyclic over all classes) improved until the time or the `rounds` are out, the cost is down to
     `enough`, or the largest neighbourhoods no longer help. The same for the same problem
-    as long as the clock does not decide."""
-    rng = random.Random(0)
+    and `seed` as long as the clock does not decide."""
+    rng = random.Random(seed)
     near = _near(problem)
     cost = choice_cost(problem, choice)
     size, misses = float(_SMALLEST), 0

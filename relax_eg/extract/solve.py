@@ -29,7 +29,8 @@ _FIRST = 0.12  # of the time for HiGHS, which ends most problems early, and then
 _AROUND = 0.85  # of what is left for neighbourhoods
 _INNER_NODES = 100  # of HiGHS, for a neighbourhood, and
 _INNER_ROUNDS = 40  # of its cuts
-_RELAX = 0.4  # of the time for the relaxation, at most
+_RELAX = 0.5  # of the time for the relaxation, at most
+_FAR = 0.2  # open after that, as a share of the cost: HiGHS alone will not close it
 _SWAP_WORK = 1_500_000  # classes looked at by one swap search
 
 Progress = Callable[[str, float, float], None]
@@ -39,7 +40,7 @@ Progress = Callable[[str, float, float], None]
 class Effort:
     """How hard to try. `seconds`: when to stop at the latest; `nodes`: of HiGHS, for each part; `gap`: near enough, as
     a share of the cost; `candidates`: a part of more is not relaxed, only greedy; `cut_rounds`: of
-    the relaxation; `neighbourhoods`: chosen anew, for each part."""
+    the relaxation; `neighbourhoods`: chosen anew, for each part; `seed`: of which ones."""
 
     seconds: float = 60.0
     nodes: int = 20_000
@@ -47,6 +48,7 @@ class Effort:
     candidates: int = 60_000
     cut_rounds: int = 400
     neighbourhoods: int = 5_000
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ class _Search:
     ) -> tuple[list[int], float]:
         """HiGHS for a while; where that does not end it, neighbourhoods, and HiGHS again from what they found."""
         nodes = self.effort.nodes
-        for share in (_FIRST, 1.0) if self.effort.neighbourhoods else (1.0,):
+        first = 0.0 if gap(cost, bound) > _FAR else _FIRST
+        for share in (first, 1.0) if self.effort.neighbourhoods else (1.0,):
             until = time.monotonic() + share * (deadline - time.monotonic())
             while time.monotonic() < until and nodes > 0 and gap(cost, bound) > self.effort.gap:
                 known = {c: best[c] for c in used_classes(problem, best)}
@@ -201,7 +204,7 @@ class _Search:
         def tell(cost: float) -> None:
             self.tell("around", cost, bound)
 
-        return improve_around(problem, best, solver, deadline, rounds, enough, tell)
+        return improve_around(problem, best, solver, deadline, rounds, enough, tell, self.effort.seed)
 
 
 def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[list[list[float]]]:

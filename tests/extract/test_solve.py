@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from benchmarks.egraphs import KINDS
 from relax_eg.extract.foreign import egraph_of
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.ilp import SCALE, Model, relax
+from relax_eg.extract.loops import Loop, Loops, loops_within
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
@@ -98,6 +102,35 @@ def test_the_relaxation_is_a_bound_and_what_it_leaves_out_is_not_needed(problem:
         keep = model.within(relaxed, best + 1.0, tree_choice(small))
         costs = [[x if k in keep[c] else math.inf for k, x in enumerate(row)] for c, row in enumerate(small.costs)]
         assert optimum(Problem(small.reads, costs, small.roots)) == pytest.approx(best)
+
+
+@settings(max_examples=150)
+@given(problems(most_classes=5), st.integers(0, 2**32 - 1))
+def test_cuts_hold_for_every_choice_and_cut_off_what_they_are_found_for(problem: Problem, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    finder = Loops(problem)
+    taken = rng.choice([0.0, 0.5, 1.0], len(finder.owner))
+    used = np.minimum(1.0, np.add.reduceat(taken, finder.first[:-1]))
+    choices = list(itertools.product(*(range(len(row)) for row in problem.reads)))
+    for loop in finder.violated(taken, used, 50):
+        supports = finder.supports(loop.classes)
+        assert taken[supports].sum() < used[loop.target]
+        assert loop.target in loop.classes
+        for choice in choices:
+            order = needed(problem, choice)
+            if order is not None and loop.target in order:
+                assert any(finder.first[c] + choice[c] in supports for c in order)
+
+
+def test_a_circle_is_cut_off_and_parts_keep_their_cuts() -> None:
+    problem = Problem([[(1,), ()], [(2,), ()], [(0,)]], [[1.0, 9.0], [1.0, 9.0], [1.0]], (0,))
+    finder = Loops(problem)
+    (loop, *_) = finder.violated(np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.ones(3), 50)
+    assert loop.classes == {0, 1, 2}
+    assert finder.supports(loop.classes) == [1, 3]
+    assert finder.violated(np.array([1.0, 0.0, 0.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.0]), 50) == []
+    assert loops_within([Loop(frozenset((0, 1, 2)), 1)], [2, 1]) == [Loop(frozenset((0, 1)), 1)]
+    assert loops_within([Loop(frozenset((0, 1, 2)), 1)], [0, 2]) == []
 
 
 @settings(max_examples=150)
