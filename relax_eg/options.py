@@ -13,7 +13,7 @@ from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
-from relax_eg.ops.facts import FACTS, fact_named, impossible
+from relax_eg.ops.facts import FACTS, facts_named, impossible
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
@@ -177,7 +177,7 @@ def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]],
         words = (facts,) if isinstance(facts, str) else facts
         if not isinstance(words, Sequence):
             raise OptionError(f"facts[{key!r}] = {facts!r}: a fact such as 'positive', or a list of such, is accepted")
-        keys = [fact_named(w) for w in words]
+        keys = [k for w in words for k in facts_named(w)]
         for leaf in _leaves_named(traced, key):
             for fact in keys:
                 why = impossible(fact, leaf.annotation)

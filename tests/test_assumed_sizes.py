@@ -66,6 +66,17 @@ def test_rules_rest_on_it_and_calls_are_checked() -> None:
         assert not best.report.matches
 
 
+def test_operators_rest_on_it_where_their_sizes_do() -> None:
+    """JAX writes h - 4 for what is max(0, h - 4) where nothing is assumed."""
+
+    def blurred(x: Array) -> Array:
+        return jax.lax.conv(x, jnp.ones((1, 1, 5, 5)), (1, 1), "VALID")
+
+    best = rx.optimize(blurred, "1 1 h w", assume=("h >= 8", "w >= 8"))
+    assert best.report.opaque == ()
+    assert best.check(np.ones((1, 1, 9, 8), np.float32)).passed
+
+
 def test_python_comparisons_rest_on_it() -> None:
     def run(x: Array, y: Array) -> Array:
         return jnp.tanh(x) if x.shape[0] == 2 * y.shape[0] and x.shape[0] >= 8 else x

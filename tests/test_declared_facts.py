@@ -198,6 +198,8 @@ def test_facts_by_position_and_path() -> None:
     best = optimized(program, "n n", "n n @ int32", w={"a": "n", "b": ""}, facts={0: "symmetric", "w['a']": "positive"})
     declared = best._program.facts  # pyright: ignore[reportPrivateUsage]
     assert declared == (("symmetric",), (), ("positive",), ())
+    best = optimized(program, "n n", "n n @ int32", w={"a": "n", "b": ""}, facts={0: "symmetric invertible"})
+    assert best._program.facts[0] == ("invertible", "symmetric")  # pyright: ignore[reportPrivateUsage]
 
 
 def test_facts_are_part_of_what_a_cached_search_goes_by(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

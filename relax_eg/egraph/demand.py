@@ -111,7 +111,7 @@ class Demand:
         key = (str(d), names)
         if key in self._dim_functions:
             return self._dim_functions[key], []
-        symbol = f"dim_{len(self._dim_functions)}"
+        symbol = f"dim_{len(self._dim_functions)}_"
         self._dim_functions[key] = symbol
 
         def answer(args: list[SExpr]) -> str | None:
@@ -131,7 +131,7 @@ class Demand:
         key = (text, names)
         if key in self._conditions:
             return self._conditions[key], []
-        symbol = f"holds_{len(self._conditions)}"
+        symbol = f"holds_{len(self._conditions)}_"
         self._conditions[key] = symbol
 
         def answer(args: list[SExpr]) -> str | None:

@@ -69,9 +69,11 @@ class Dump:
 def dump(egraph: EGraph) -> Dump:
     """Read the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
     tables = egraph.tables()
-    dims: dict[Value, Dim] = {
-        r.output: egraph.words.dim_at(egraph.engine.integer(r.inputs[0])) for r in reversed(tables["D"])
-    }
+    dims: dict[Value, Dim] = {}  # of sizes that are equal, a number, or else the one that was there first
+    for r in tables["D"]:
+        d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
+        if r.output not in dims or (d.is_const and not dims[r.output].is_const):
+            dims[r.output] = d
     annotations = _annotations(egraph, tables, dims)
     classes: dict[Value, int] = {}
     graph = ExtractionGraph()
@@ -119,7 +121,7 @@ def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value,
     for r in tables["Other"]:
         terms[r.output] = with_sizes(egraph.words.other_at(egraph.engine.integer(r.inputs[0])), one)
     for rank in range(MAX_RANK + 1):
-        for r in tables.get(f"Tensor{rank}", ()):
+        for r in tables.get(f"Tensor{rank}_", ()):
             terms[r.output] = Tensor(tuple(dims[v] for v in r.inputs[1:]), egraph.engine.text(r.inputs[0]))
     found: dict[Value, Annotation] = {}
     for r in tables["has_ann"]:

@@ -2,6 +2,9 @@
 
 Text is fed in small chunks: egglog's parser is quadratic in the length of one text. A panic of the engine (a
 BaseException) leaves here as a RelaxEgError; its words never reach a user.
+
+Names of tables and functions do not end with a digit. The engine makes names of its own by a number behind them, for
+each name from one on, so that the 14th of `fact_1` would be the fourth of `fact_11`.
 """
 
 from __future__ import annotations

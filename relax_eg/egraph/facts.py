@@ -112,7 +112,7 @@ class FactBase:
     def _declare(self, key: str) -> list[str]:
         if key in self._symbols:
             return []
-        self._symbols[key] = f"fact_{len(self._symbols)}"
+        self._symbols[key] = f"fact_{len(self._symbols)}_"
         return [f"(relation {self._symbols[key]} (T))"]
 
     def _is_new(self, what: str) -> bool:

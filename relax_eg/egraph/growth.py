@@ -240,7 +240,7 @@ class Growth:
 
     def _row(self, table: str, values: Sequence[str], sizes: Sequence[str]) -> tuple[list[str], str]:
         """A row of a relation for so many values and sizes, after the commands that declare it if it is new."""
-        symbol = f"{table}_{len(values)}_{len(sizes)}"
+        symbol = f"{table}_{len(values)}_{len(sizes)}_"
         row = f"({' '.join((symbol, *values, *sizes))})"
         if symbol in self._relations:
             return [], row

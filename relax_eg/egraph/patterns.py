@@ -121,7 +121,7 @@ class Compiler:
     def _record(self, body: _Body, instance: Instance) -> str:
         """The action that keeps a match of `instance`: its variables, and the sizes it binds."""
         assert self.fired is not None
-        symbol, sizes = f"fired_{len(self.fired)}", tuple(body.sizes)
+        symbol, sizes = f"fired_{len(self.fired)}_", tuple(body.sizes)
         self.fired[symbol] = (instance, sizes)
         body.commands.append(f"(relation {symbol} ({'T ' * len(instance.params)}{'Dim ' * len(sizes)}))")
         values = [body.names[p] for p in instance.params]
@@ -199,7 +199,7 @@ class _Body:
         annotation = p.annotation
         assert isinstance(annotation, Tensor) and annotation.shape is not None
         sizes = "".join(" " + self._size(d) for d in annotation.shape)
-        self.facts.append(f'(has_ann {self.names[p]} (Tensor{len(annotation.shape)} "{annotation.dtype}"{sizes}))')
+        self.facts.append(f'(has_ann {self.names[p]} (Tensor{len(annotation.shape)}_ "{annotation.dtype}"{sizes}))')
 
     def in_order(self, guard: InOrder) -> None:
         values = [f"v_{n}" for n in guard.names]

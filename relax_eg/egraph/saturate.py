@@ -388,7 +388,7 @@ class EGraph:
         return commands + compiled.commands
 
     def _seen(self) -> tuple[list[int], list[str]]:
-        ranks = [r for r in range(13) if self._sizes.get(f"Tensor{r}", 0)]
+        ranks = [r for r in range(13) if self._sizes.get(f"Tensor{r}_", 0)]
         found = {a.dtype for a in (e.annotation for e in self.written) if isinstance(a, Tensor)}
         return ranks, [d for d in FLOATS if d in found]
 

@@ -29,7 +29,7 @@ PRELUDE = (
     "(constructor D (i64) Dim)",
     "(constructor Leaf (i64) T)",
     "(constructor Other (i64) Ann)",
-    *(f"(constructor Tensor{r} (String{' Dim' * r}) Ann)" for r in range(MAX_RANK + 1)),
+    *(f"(constructor Tensor{r}_ (String{' Dim' * r}) Ann)" for r in range(MAX_RANK + 1)),
     "(relation has_ann (T Ann))",
     "(relation doubled (T Ann))",  # annotations of values that have several
     "(function node (i64) T :no-merge)",
@@ -131,7 +131,7 @@ class Vocabulary:
         found = self._opcodes.get(key)
         if found is None:
             op, static, _, sizes, arity, annotation = key
-            found = Opcode(f"{op}_{len(self._opcodes)}", op, static, sizes, arity, annotation)
+            found = Opcode(f"{op}_{len(self._opcodes)}_", op, static, sizes, arity, annotation)
             self._opcodes[key] = found
             self.by_symbol[found.symbol] = found
             self.keys[found.symbol] = key
@@ -167,7 +167,7 @@ class Vocabulary:
     def annotation(self, a: Annotation) -> str:
         """The term of an annotation."""
         if isinstance(a, Tensor) and a.shape is not None and a.dtype is not None and len(a.shape) <= MAX_RANK:
-            return f'(Tensor{len(a.shape)} "{a.dtype}"{"".join(" " + self.dim(d) for d in a.shape)})'
+            return f'(Tensor{len(a.shape)}_ "{a.dtype}"{"".join(" " + self.dim(d) for d in a.shape)})'
         index = self._others.get(a)
         if index is None:
             index = self._others[a] = len(self._other_list)

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Part
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
+from relax_eg.explain.whole import Checked
 from relax_eg.ir.expr import CALL_TIR, ConstantData, Expr, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
@@ -31,7 +33,7 @@ from relax_eg.rules import Rule, RuleSet, Schema
 from relax_eg.rules.certificates import content_hash, status
 from relax_eg.shapes import Dim, Scope
 
-VERSION = 1
+VERSION = 2
 _PLACE = re.compile(r'(R\.foreign\("\w+", )\d+\)')
 
 
@@ -96,6 +98,8 @@ class Certificate:
         except (KeyError, IndexError, ValueError, TypeError, RelaxEgError) as e:
             raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
         found = replay(derivation)
+        for part, data, programs in zip(derivation.parts, self.data["parts"], found.programs, strict=True):
+            _same_programs(part, data["programs"], programs)
         if found.unchecked:
             why = "; ".join(found.not_evaluated)
             raise ExplanationError(f"a step by rule `{found.unchecked[0]}` cannot be checked: {why}")
@@ -124,6 +128,31 @@ def _program_text(module: Module) -> str:
     return _PLACE.sub(r"\1_)", str(module))
 
 
+def _told(part: Part, programs: Sequence[Checked]) -> list[dict[str, Any]]:
+    """The whole programs of a part, in order: what made each, and what was found when it was checked."""
+    numbers = {g: i for i, g in enumerate(part.goals)}
+    told: list[dict[str, Any]] = []
+    for c in programs:
+        step = c.goal.steps[c.step][0] if c.how == "rule" else None
+        by = step.equation.rule.name if isinstance(step, Rewritten) else c.how
+        made = {"by": by, "goal": numbers[c.goal], "step": c.step}
+        told.append({**made, "apart": c.deviation, "operators": c.operators})
+    return told
+
+
+def _same_programs(part: Part, said: Sequence[Mapping[str, Any]], programs: Sequence[Checked]) -> None:
+    """Raise ExplanationError unless the whole programs are those that the certificate says."""
+    found = _told(part, programs)
+    for number, (a, b) in enumerate(zip_longest(said, found), 1):
+        x, y = (None if p is None else (p.get("by"), p.get("goal"), p.get("step")) for p in (a, b))
+        if x != y:
+            words = ["nothing" if p is None else f"`{p[0]}`, step {p[2]} of goal {p[1]}" for p in (x, y)]
+            raise ExplanationError(
+                f"whole program {number} of `{part.function}` is said to be made by {words[0]}, and the steps make it "
+                f"by {words[1]}"
+            )
+
+
 class _Writer:
     def __init__(self, derivation: Derivation, replayed: Replay | None) -> None:
         self.derivation = derivation
@@ -135,7 +164,8 @@ class _Writer:
         for f in (*d.written, *d.functions.values()):
             if any(e.op == CALL_TIR for e in f.expressions()):
                 raise ExplanationError(f"{d.name}: `{f.name}` calls a tensor program, which a certificate cannot hold")
-        parts = [self._part(p) for p in d.parts]
+        programs = [[] for _ in d.parts] if self.replayed is None else self.replayed.programs
+        parts = [self._part(p, found) for p, found in zip(d.parts, programs, strict=True)]
         kinds = {"written": d.written, "shared": d.shared, "chosen": d.chosen, "functions": d.functions.values()}
         functions = [_renamed(f, f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
         bindings = tuple(Binding(var(f"t{i}", e.annotation), e) for e, i in self.terms.items())
@@ -160,7 +190,7 @@ class _Writer:
     def _term(self, e: Expr) -> int:
         return self.terms.setdefault(e, len(self.terms))
 
-    def _part(self, part: Part) -> dict[str, Any]:
+    def _part(self, part: Part, programs: Sequence[Checked]) -> dict[str, Any]:
         equations = {e: i for i, e in enumerate(part.equations)}
         goals = {g: i for i, g in enumerate(part.goals)}
         sources = self.derivation.sources.get(part.function, {})
@@ -173,6 +203,7 @@ class _Writer:
                 for g in goals
             ],
             "results": [goals[g] for g in part.results],
+            "programs": _told(part, programs),
         }
 
     def _equation(self, e: Equation, sources: Mapping[Expr, str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Doing a derivation over: every rule, condition, shape and size in it is looked at again, and every expression in it
-is evaluated by the reference interpreter, at small random sizes, and compared with the one before."""
+"""Doing a derivation over: every rule, condition, shape and size in it is looked at again; both sides of every use of a
+rule, and every whole program that the steps lead through (`whole`), are evaluated by the reference interpreter at small
+random sizes and compared."""
 
 from __future__ import annotations
 
@@ -10,22 +11,31 @@ import numpy as np
 
 from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
-from relax_eg.explain.record import signature
+from relax_eg.explain.programs import Change
+from relax_eg.explain.record import signature, with_one
 from relax_eg.explain.result import Derivation, Libraries, Part, mentioned
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
-from relax_eg.explain.values import compared, draw, stand_in, tells
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of, with_sizes
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, VAR, Expr, postorder, tuple_
+from relax_eg.explain.values import compared, deviation, draw, stand_in, tells
+from relax_eg.explain.whole import Checked, WholePrograms, off
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, with_sizes
+from relax_eg.ir.calls import call_annotation
+from relax_eg.ir.control import deduce_control
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.ir.wellformed import check as check_module
-from relax_eg.ops.interpret import evaluate
+from relax_eg.ops import TABLE
+from relax_eg.ops.interpret import Values, evaluate
+from relax_eg.ops.record import deduce
 from relax_eg.rules import Claim, Condition, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
 from relax_eg.rules.given import Leaves, Sizes, facts_of_functions
 from relax_eg.rules.propagation import Known
 from relax_eg.shapes import Dim, Proved, Scope, prove
+
+# Expressions that are said to be equal: with the rule that says so, None for a whole goal.
+Pair = tuple[Expr, Expr, Equation | None]
 
 _SEEDS = (0, 1)
 
@@ -35,8 +45,10 @@ class Replay:
     """What doing a derivation over came to.
 
     `equations`: uses of rules; `conditions`: their side conditions, each with its proof; `equal_sizes`: sizes that are
-    written differently, with theirs; `compared`: pairs of expressions that were evaluated, at `sizes`; `not_evaluated`:
-    why some were not; `unchecked`: rules about whole nodes among these, whose steps nothing else looks at.
+    written differently, with theirs; `compared`: pairs of expressions that were evaluated, at `sizes`; `programs`: for
+    each part of the derivation the whole programs that its steps lead through; `ends`: how far the results of the
+    chosen module are from those of the one as written, None where they were not evaluated; `not_evaluated`: why
+    some were not; `unchecked`: rules about whole nodes among these, whose steps nothing else looks at.
     """
 
     equations: int = 0
@@ -44,13 +56,30 @@ class Replay:
     equal_sizes: dict[str, None] = field(default_factory=dict[str, None])
     compared: int = 0
     sizes: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    programs: list[list[Checked]] = field(default_factory=list[list[Checked]])
+    ends: float | None = None
     not_evaluated: list[str] = field(default_factory=list[str])
     unchecked: list[str] = field(default_factory=list[str])
 
     def __str__(self) -> str:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
-        text = f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated"
-        return "; ".join([text, *(f"not evaluated: {why}" for why in self.not_evaluated)])
+        parts = [
+            f"{self.equations} uses of rules, {proved} side conditions proved, {self.compared} pairs evaluated",
+            self._whole(),
+        ]
+        if self.ends is not None:
+            parts.append(f"the chosen program against the one as written: {off(self.ends)}")
+        return "; ".join([*parts, *(f"not evaluated: {why}" for why in self.not_evaluated)])
+
+    def _whole(self) -> str:
+        every = [c for programs in self.programs for c in programs]
+        whole = [c.deviation for c in every if c.deviation is not None]
+        part = "" if len(whole) == len(every) else f"{len(whole)} of "
+        operators = sum(c.operators for c in every)
+        return (
+            f"{part}{len(every)} whole programs evaluated, {off(max(whole, default=0.0))}, "
+            f"shapes of {operators} operators in them proved"
+        )
 
 
 def replay(derivation: Derivation, libraries: Libraries | None = None) -> Replay:
@@ -70,7 +99,34 @@ def replay(derivation: Derivation, libraries: Libraries | None = None) -> Replay
         check = _Check(derivation, part, scopes[part.function][part.block], facts.get(part.function, {}), exact, found)
         check.run()
         check.evaluate(libraries)
+    if derivation.parts:
+        _compare_ends(derivation, libraries, found)
     return found
+
+
+def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> None:
+    """Evaluate the module as written and the chosen one on the same arguments."""
+    apart: list[float] = []
+    for seed in _SEEDS:
+        try:
+            given, sizes = draw(d.written.main, d.scope, d.facts, seed)
+            with np.errstate(all="ignore"):
+                a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
+        except (OperatorError, ShapeError, BoundsError) as error:
+            found.not_evaluated.append(f"the programs from end to end: {error}")
+            return
+        if why := compared(a, b, d.numerics[-1]):
+            raise ExplanationError(f"{d.name}: the chosen program and the one as written differ at {_at(sizes)}: {why}")
+        if tells(a):
+            apart.append(deviation(a, b))
+    if apart:
+        found.ends = max(apart)
+    else:
+        found.not_evaluated.append("the programs from end to end have no finite values where they were tried")
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "its sizes"
 
 
 class _Check:
@@ -91,13 +147,21 @@ class _Check:
         self.known = Known(Leaves(facts).have, exact, Sizes(scope).are_positive)
         self.loosest = derivation.numerics[-1]
         self.sources = derivation.sources.get(part.function, {})
+        self.equal: dict[tuple[Dim, Dim], None] = {}  # sizes that were proved equal
+        self.one: dict[Dim, Dim] = {}  # and for each one that stands for all its equals
+        self._proved: set[object] = set()
 
     def run(self) -> None:
+        self.found.programs.append([])
         for e in self.part.equations:
             self.found.conditions[e] = list(self._equation(e))
             self.found.equations += 1
         for goal in self.part.goals:
             self._goal(goal)
+        self.one = _one_of(list(self.equal))
+        # Before anything is evaluated: what cannot have the shape it says may have no value either.
+        for e in postorder([x for g in self.part.goals for x in (g.start, *(to for _, to in g.steps))]):
+            self._deduced(e)
 
     def fail(self, e: Equation | None, text: str) -> ExplanationError:
         where = f"{self.derivation.name}: in `{self.part.function}`"
@@ -161,12 +225,14 @@ class _Check:
         one = _one_of(pairs)
         if len(xs) != len(ys) or with_sizes(a, one) != with_sizes(b, one):
             raise self.fail(e, f"{what} is {b} where {a} is wanted")
-        return [f"{x} == {y}: {self._proof(e, f'{x} == {y}')}" for x, y in pairs]
+        proofs = [f"{x} == {y}: {self._proof(e, f'{x} == {y}', f'{what}: ')}" for x, y in pairs]
+        self.equal.update(dict.fromkeys(pairs))
+        return proofs
 
-    def _proof(self, e: Equation | None, statement: str) -> str:
+    def _proof(self, e: Equation | None, statement: str, what: str = "") -> str:
         answer = prove(statement, self.scope)
         if not isinstance(answer, Proved):
-            raise self.fail(e, f"not proved: {statement} ({answer})")
+            raise self.fail(e, f"{what}not proved: {statement} ({answer})")
         return f"proved ({answer.by})"
 
     # --- goals ---
@@ -196,6 +262,7 @@ class _Check:
         if signature(at.op, dict(at.attrs), None, one) != signature(to.op, dict(to.attrs), None, one):
             raise self.fail(None, f"a step inside operands changes attributes of {at.op}")
         proofs = [f"{x} == {y}: {self._proof(None, f'{x} == {y}')}" for x, y in differing]
+        self.equal.update(dict.fromkeys(differing))
         proofs += self._same_annotation(None, at.annotation, to.annotation, f"the result of {at.op}")
         self.found.equal_sizes.update(dict.fromkeys(proofs))
 
@@ -212,25 +279,18 @@ class _Check:
         body = Function("terms", tuple(reads), (), tuple_(terms))
         module = Module((body, *functions.values()))
         told: set[int] = set()
-        for seed in _SEEDS:
-            try:
+        worlds: list[Values] = []
+        try:
+            for seed in _SEEDS:
                 given, sizes = draw(body, self.scope, self.facts, seed)
+                worlds.append(Values(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in))
                 with np.errstate(all="ignore"):
-                    values = evaluate(module, given, sizes=sizes, libraries=libraries or stand_in)
-            except (OperatorError, ShapeError, BoundsError) as error:
-                self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
-                self._unchecked(e for _, _, e in pairs)
-                return
-            self.found.sizes.append(sizes)
-            of = dict(zip(terms, values, strict=True))
-            for i, (a, b, e) in enumerate(pairs):
-                if tells(of[a]):
-                    told.add(i)
-                near = [of[x] for x in (() if e is None else e.operands)]
-                problem = compared(of[a], of[b], self.loosest if e is None else e.rule.numerics, near)
-                if problem:
-                    at = ", ".join(f"{k}={v}" for k, v in sizes.items())
-                    raise self.fail(e, f"the values differ at {at or 'its sizes'}: {problem}")
+                    told |= self._compare(pairs, worlds[-1], sizes)
+                self.found.sizes.append(sizes)
+        except (OperatorError, ShapeError, BoundsError) as error:
+            self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
+            self._unchecked(e for _, _, e in pairs)
+            return
         self.found.compared += len(told)
         for i in range(len(pairs)):
             if i not in told:
@@ -239,10 +299,64 @@ class _Check:
                 why = "has no finite values where it was tried"
                 self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
                 self._unchecked([rule])
+        self._whole_programs(worlds)
 
-    def _pairs(self, opaque: bool) -> list[tuple[Expr, Expr, Equation | None]]:
+    def _compare(self, pairs: Sequence[Pair], values: Values, sizes: Mapping[str, int]) -> set[int]:
+        """Compare pairs; the numbers of those that tell something."""
+        told: set[int] = set()
+        for i, (a, b, e) in enumerate(pairs):
+            x, y = values.of(a), values.of(b)
+            if tells(x):
+                told.add(i)
+            near = [values.of(v) for v in (() if e is None else e.operands)]
+            problem = compared(x, y, self.loosest if e is None else e.rule.numerics, near)
+            if problem:
+                raise self.fail(e, f"the values differ at {_at(sizes)}: {problem}")
+        return told
+
+    def _whole_programs(self, worlds: Sequence[Values]) -> None:
+        sizes = self.found.sizes[-len(worlds) :]
+
+        def fail(change: Change, number: int, world: int, why: str) -> ExplanationError:
+            step = change.rewritten
+            by = "" if step is None else f", which the step by rule `{step.equation.rule.name}` makes,"
+            text = f"the results of whole program {number}{by} differ from those of the program as written"
+            return self.fail(None, f"{text} at {_at(sizes[world])}: {why}")
+
+        programs = WholePrograms(self.part.results, worlds, self.loosest, self._deduced, fail)
+        with np.errstate(all="ignore"):
+            self.found.programs[-1] = programs.run()
+
+    def _deduced(self, e: Expr) -> None:
+        """Prove the annotation of one operator from those of its operands."""
+        key = (e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation)
+        if key in self._proved:
+            return
+        self._proved.add(key)
+        operands = [with_sizes(a, self.one) for a in key[1]]
+        try:
+            if e.op in TABLE:
+                attrs = {k: with_one(v, self.one) for k, v in e.attrs}
+                found = deduce(e.op, tuple(operands), attrs)
+            elif e.op == CALL:
+                found = call_annotation(operands[0], operands[1:])
+            elif e.op in CONTROL:
+                found = deduce_control(e.op, operands, dict(e.attrs))
+            elif e.op == TUPLE:
+                found = Tuple(tuple(operands))
+            elif e.op == TUPLE_GET and isinstance(operands[0], Tuple):
+                found = operands[0].fields[e.attr("index")]
+            else:
+                return
+        except (OperatorError, IndexError) as error:
+            raise self.fail(None, f"a whole program has {e.op} of what it does not take: {error}") from None
+        self._same_annotation(
+            None, found, with_sizes(e.annotation, self.one), f"the shape of {e.op} in a whole program"
+        )
+
+    def _pairs(self, opaque: bool) -> list[Pair]:
         """Expressions that are said to be equal: each with the rule that says so, None for a whole goal."""
-        found: list[tuple[Expr, Expr, Equation | None]] = []
+        found: list[Pair] = []
         for e in self.part.equations:
             if opaque and not isinstance(e.rule, Rule) and self._runs_opaque(e):
                 self.found.not_evaluated.append(f"`{e.rule.name}` moves library calls that are not at hand")

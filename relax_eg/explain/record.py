@@ -45,7 +45,7 @@ class Recording:
 def signature(op: str, attrs: Mapping[str, Any], annotation: Annotation | None, one: One) -> Signature:
     """What two nodes share that are equal when their operands are: everything but the operands, sizes up to proved
     equality. `annotation`: where it does not follow from the operands."""
-    items = tuple((k, _with_one(attrs[k], one)) for k in sorted(attrs))
+    items = tuple((k, with_one(attrs[k], one)) for k in sorted(attrs))
     fixed = None if annotation is None else with_sizes(annotation, one)
     # Types belong to it: an attribute 1 is not an attribute True.
     return op, items, repr(items), fixed
@@ -67,7 +67,8 @@ def follows(e: Expr) -> bool:
     return e.op in TABLE or (e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple))
 
 
-def _with_one(value: Any, one: One) -> Any:
+def with_one(value: Any, one: One) -> Any:
+    """An attribute's value with its sizes as the ones that stand for them."""
     if isinstance(value, Dim):
         return one.get(value, value)
-    return tuple(_with_one(v, one) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]
+    return tuple(with_one(v, one) for v in value) if isinstance(value, tuple) else value  # type: ignore[reportUnknownVariableType]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from relax_eg.explain.certificate import Certificate, certificate
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Libraries, Part
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, instantiated
+from relax_eg.explain.whole import Checked
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
@@ -27,7 +28,7 @@ _SMALL = 40  # characters of a value that is shown where it stands
 class Line:
     """One step, as shown: `before` became `after` by `rule`, in block `block` of `function`; `source` is the user's
     line, `where` what the names in the texts stand for, `forward` whether the rule was used from left to right.
-    `equation`: the number of the use of the rule; a step that was made before at another place has that step's."""
+    `checked`: what was checked of the first whole program that the step makes."""
 
     number: int
     function: str
@@ -38,6 +39,7 @@ class Line:
     forward: bool
     where: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
+    checked: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +60,9 @@ class Explanation:
     @cached_property
     def steps(self) -> tuple[Line, ...]:
         lines: list[Line] = []
-        for part in self.derivation.parts:
-            lines += _lines(part, self, len(lines))
+        for n, part in enumerate(self.derivation.parts):
+            programs = self.replayed.programs[n] if self.replayed is not None else []
+            lines += _lines(part, self, len(lines), programs)
         return tuple(lines)
 
     def certificate(self) -> Certificate:
@@ -111,6 +114,8 @@ class Explanation:
             yield f"     where {'; '.join(line.where)}"
         for c in line.conditions:
             yield f"     as {c}"
+        if line.checked:
+            yield f"     {line.checked}"
 
     @cached_property
     def _rules(self) -> dict[str, Rule | Schema]:
@@ -158,11 +163,16 @@ def _text(e: Expr) -> str:
     return expression_text(e)
 
 
-def _lines(part: Part, explanation: Explanation, before: int) -> list[Line]:
+def _lines(part: Part, explanation: Explanation, before: int, programs: Sequence[Checked]) -> list[Line]:
     d = explanation.derivation
     names, sources = _Names(), d.sources.get(part.function, {})
     replayed = explanation.replayed
     conditions = replayed.conditions if replayed is not None else {}
+    checked: dict[tuple[Equation, int], str] = {}
+    for c in programs:
+        made = c.goal.steps[c.step][0] if c.how == "rule" else None
+        if isinstance(made, Rewritten):
+            checked.setdefault((made.equation, made.result), str(c))
     lines: list[Line] = []
     for step, source in _in_order(part, sources):
         e = step.equation
@@ -171,7 +181,8 @@ def _lines(part: Part, explanation: Explanation, before: int) -> list[Line]:
         where, names.new = tuple(names.new), []
         number = before + len(lines) + 1
         proofs = tuple(dict.fromkeys(conditions.get(e, ())))
-        lines.append(Line(number, part.function, e.rule.name, *texts, source, step.forward, where, proofs))
+        done = checked.get((e, step.result), "")
+        lines.append(Line(number, part.function, e.rule.name, *texts, source, step.forward, where, proofs, done))
     return lines
 
 

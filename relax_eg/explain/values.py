@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -82,17 +83,54 @@ def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:
     x, y = np.asarray(a), np.asarray(b)
     if x.shape != y.shape or x.dtype != y.dtype:
         return f"{x.dtype.name}{list(x.shape)} against {y.dtype.name}{list(y.shape)}"
-    if x.dtype.names or x.dtype.kind in "biuOSU":
-        return "" if np.array_equal(x, y) else f"{_most_different(x, y)}"
+    apart = _apart(x, y, near)
+    allowed = _ROUNDING[numerics] * _rounding(x) if _has_rounding(x) else 0.0
+    return "" if apart <= allowed else _most_different(x, y)
+
+
+def deviation(a: Any, b: Any) -> float:
+    """How far apart two values of one kind are, in units of the largest element; infinite where what is no finite float
+    differs."""
+    if isinstance(a, tuple):
+        return max((deviation(x, y) for x, y in zip(a, b, strict=True)), default=0.0)  # type: ignore[reportUnknownArgumentType]
+    return _apart(np.asarray(a), np.asarray(b))
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Whether two values have the same bits."""
+    if a is b:
+        return True
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        alike = isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b)  # type: ignore[reportUnknownArgumentType]
+        return alike and all(map(identical, a, b))  # type: ignore[reportUnknownArgumentType]
+    if isinstance(a, str) or isinstance(b, str):
+        return a == b
+    x, y = np.asarray(a), np.asarray(b)
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+def _has_rounding(x: Array) -> bool:
+    return not x.dtype.names and x.dtype.kind not in "biuOSU"
+
+
+def _rounding(x: Array) -> float:
+    return float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and its like
+
+
+def _apart(x: Array, y: Array, near: Sequence[Any] = ()) -> float:
+    """The largest difference of two arrays of one shape and dtype, in units of the largest value of theirs and of
+    `near`; infinite where what is no finite float differs."""
+    if not _has_rounding(x):
+        return 0.0 if np.array_equal(x, y) else math.inf
     wide = np.complex128 if x.dtype.kind == "c" else np.float64
     p, q = x.astype(wide), y.astype(wide)
     finite = np.isfinite(p) & np.isfinite(q)
     if not np.array_equal(p[~finite], q[~finite], equal_nan=True):
-        return _most_different(x, y)
-    scale = max([float(np.max(np.abs(v[finite]), initial=0.0)) for v in (p, q)] + [_largest(v) for v in near])
-    eps = float(np.finfo(x.dtype).eps) if x.dtype.kind in "fc" else 2.0**-7  # bfloat16 and its like
+        return math.inf
     apart = float(np.max(np.abs(p[finite] - q[finite]), initial=0.0))
-    return "" if apart <= _ROUNDING[numerics] * eps * scale else _most_different(x, y)
+    if not apart:
+        return 0.0
+    return apart / max([float(np.max(np.abs(v[finite]), initial=0.0)) for v in (p, q)] + [_largest(v) for v in near])
 
 
 def tells(value: Any) -> bool:

@@ -28,6 +28,7 @@ from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, const
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ops.keys import generator_of, is_key
 from relax_eg.ops.record import call
+from relax_eg.shapes import Scope
 
 # Primitives that only call a function, and where in the parameters it is. Custom derivatives and rematerialisation
 # vanish: the module is the primal.
@@ -177,7 +178,7 @@ class Walk:
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)
-            fitted = [_fitted(r, a) for r, a in zip(results, out, strict=True)]
+            fitted = [_fitted(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
         except RelaxEgError:  # a dtype or a size the operator does not take
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
@@ -263,7 +264,7 @@ def _has_effects(eqn: Any) -> bool:
     return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
 
 
-def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
+def _fitted(result: Expr, wanted: Annotation, sizes: Sizes) -> Expr | None:
     """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form, as far as can be seen,
     are renamed: by a reshape that moves nothing, or by a slice that leaves nothing out where the numbers of elements
     are not of one form either. A result that does not fit is None."""
@@ -275,8 +276,7 @@ def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
     if found.shape is None or wanted.shape is None or found.ndim != wanted.ndim:
         return None
     names = sorted({v for d in (*found.shape, *wanted.shape) for v in d.variables})
-    for base in (1, 2, 5, 24, 97):
-        at = {name: base + 3 * i for i, name in enumerate(names)}
+    for at in _points(names, sizes):
         if [d.evaluate(at) for d in found.shape] != [d.evaluate(at) for d in wanted.shape]:
             return None
     try:
@@ -284,6 +284,14 @@ def _fitted(result: Expr, wanted: Annotation) -> Expr | None:
     except OperatorError:
         zeros, ones = (0,) * len(wanted.shape), (1,) * len(wanted.shape)
         return call("strided_slice", (result,), {"begin": zeros, "end": wanted.shape, "strides": ones})
+
+
+def _points(names: Sequence[str], sizes: Sizes) -> list[dict[str, int]]:
+    """Some values of size variables that what was declared of them allows."""
+    declared = sizes.constraints
+    if declared:
+        return Scope.from_constraints(declared).points(names, 5)
+    return [{name: base + 3 * i for i, name in enumerate(names)} for base in (1, 2, 5, 24, 97)]
 
 
 def _without_numpy(value: Any) -> Any:

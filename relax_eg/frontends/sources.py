@@ -52,6 +52,9 @@ def is_raised_by_jax(error: BaseException) -> bool:
     """Whether an exception that leaves the user's function comes out of JAX rather than out of the user's own code."""
     if type(error).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return True
+    # A function of Python or numpy that was given a symbolic size: only JAX's traces have those.
+    if isinstance(error, TypeError) and "_DimExpr" in str(error):
+        return True
     # JAX takes its own frames out of tracebacks and leaves a note that it did.
     if any("JAX has removed its internal frames" in note for note in getattr(error, "__notes__", ())):
         return True

@@ -26,6 +26,10 @@ _SIZE = (
     "an integer for that size in the spec, declared bounds that decide the comparison, "
     "or code that holds for every size"
 )
+_SIZE_AS_NUMBER = (
+    "an integer for that size in the spec; or a function of jax.numpy, which takes symbolic sizes: "
+    "jnp.sqrt(x.shape[-1]) instead of math.sqrt or ** 0.5"
+)
 _NUMPY = "jax.numpy instead of numpy; functools.partial for values that are known before the call"
 _RELAX = (
     "the program in Relax text, where R.unique, R.nonzero and R.masked_select give as many elements as there are, and "
@@ -76,7 +80,8 @@ def _place(fn: Callable[..., Any]) -> str:
 
 def _reason(error: Exception) -> str:
     """The first sentence of JAX's message."""
-    text = " ".join(str(error).split("\n\n")[0].split("\nThe error occurred")[0].split()) or type(error).__name__
+    said = str(error).replace("'_DimExpr' object", "a symbolic size").replace("_DimExpr", "a symbolic size")
+    text = " ".join(said.split("\n\n")[0].split("\nThe error occurred")[0].split()) or type(error).__name__
     sentence = re.split(r"(?<=[^.A-Z])\.(?:\s|$)", text, maxsplit=1)[0]
     return sentence if len(sentence) <= 300 else sentence[:297] + "..."
 
@@ -90,6 +95,8 @@ def _accepted(error: Exception) -> str:
         return f"`size=...`, the number of elements of the result; or {_RELAX}"
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return _BRANCH
+    if "_DimExpr" in str(error) or "non-integer powers" in str(error):
+        return _SIZE_AS_NUMBER
     if type(error).__name__ == "InconclusiveDimensionOperation" or "shape polymorphism" in str(error):
         return _SIZE
     if re.search(r"not a valid JAX type|abstract array|non-array|must be arrays", str(error)):

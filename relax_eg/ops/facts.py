@@ -212,6 +212,21 @@ def fact_named(text: str) -> str:
     raise OptionError(f"{text!r} is no fact; {hint}accepted: {', '.join(f.name for f in _ROWS)}")
 
 
+def facts_named(text: str) -> list[str]:
+    """The keys in `FACTS` of one fact or several: "positive finite", "positive definite, diagonal". OptionError."""
+    if not isinstance(text, str):
+        return [fact_named(text)]
+    found: list[str] = []
+    for part in text.split(","):
+        words = part.split()
+        while words:
+            # Names have one word or two; what is none at all is told as it was written.
+            count = next((n for n in (2, 1) if "_".join(words[:n]).lower().replace("-", "_") in FACTS), len(words))
+            found.append(fact_named(" ".join(words[:count])))
+            del words[:count]
+    return found or [fact_named(text)]
+
+
 def with_implied(facts: Iterable[str]) -> frozenset[str]:
     """`facts` and all that follows from them."""
     found = set(facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -37,7 +37,7 @@ from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
-from relax_eg.ops.record import Site, deduce, get, is_shown, program_of, site_of
+from relax_eg.ops.record import Site, deduce, get, is_shown, program_of
 from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import TensorProgram
 from relax_eg.tir import evaluate as evaluate_program
@@ -79,6 +79,34 @@ def evaluate_expr(
 ) -> Any:
     """The value of `expr` where the nodes in `env`, usually variables, have these values."""
     return _Interpreter(Module(()), domain, ordered, libraries).value(expr, dict(env), dict(sizes))
+
+
+class Values:
+    """Values of expressions that share what they are made of, each computed once.
+
+    `env`: values of leaves, of variables; `module`: the functions that expressions run. Keys are held as
+    the interpreter holds them. Evaluating is deterministic: equal operands give equal bits.
+    """
+
+    def __init__(
+        self, module: Module, env: Mapping[Expr, Any], sizes: Mapping[str, int], libraries: Libraries | None = None
+    ) -> None:
+        self._run = _Counting(module, "numpy", False, libraries)
+        self._known: dict[Expr, Any] = {e: _arrays(v) for e, v in env.items()}
+        self._sizes = dict(sizes)
+
+    def of(self, e: Expr) -> Any:
+        """The value of `e`."""
+        return self._run.value(e, self._known, self._sizes)
+
+    @property
+    def evaluated(self) -> int:
+        """How many nodes were evaluated, those of functions too."""
+        return self._run.count[0]
+
+    def applied(self, e: Expr, operands: Sequence[Any]) -> Any:
+        """The value of `e` where its operands have these values. It is not kept."""
+        return self._known[e] if e in self._known else self._run.node(e, list(operands), self._sizes)
 
 
 @dataclass(frozen=True)
@@ -208,7 +236,7 @@ class _Interpreter:
         return np.zeros(shape, object if self.domain == "exact" else np_dtype(annotation.dtype))
 
     def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
-        shown, program = _equations(e)
+        shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
         if not shown:
             program = program_of(self.at_sizes(e, args, sizes))
         if program is not None:
@@ -243,11 +271,22 @@ class _Interpreter:
 
 
 @lru_cache(1 << 12)
-def _equations(e: Expr) -> tuple[bool, TensorProgram | None]:
-    """Whether an operator is known to apply, whatever the sizes; if so, its index equations."""
-    site = site_of(e)
-    shown = is_shown(site.op, site.operands, e.attrs)
-    return shown, program_of(site) if shown else None
+def _equations(
+    op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], _text: str
+) -> tuple[bool, TensorProgram | None]:
+    """Whether an operator is known to apply, whatever the sizes; if so, its index equations. `_text` is that of the
+    attributes, as 1 and True are equal."""
+    shown = is_shown(op, operands, attrs)
+    return shown, program_of(Site(op, operands, dict(attrs))) if shown else None
+
+
+@dataclass(frozen=True)
+class _Counting(_Interpreter):
+    count: list[int] = field(default_factory=lambda: [0])
+
+    def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        self.count[0] += 1
+        return super().node(e, args, sizes)
 
 
 def _arrays(value: Any) -> Any:

@@ -28,7 +28,7 @@ from relax_eg.rules.schemas import Schema
 
 FORMAT_VERSION = 1
 # Raise when the formal checker changes what it accepts: proofs on file are then taken for tests.
-PROVER_VERSION = 1
+PROVER_VERSION = 2
 # About as many points are tried by each judge of what ships without a proof; 48 let a sign of zero pass once.
 UNPROVED_SAMPLES = 400
 BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
@@ -58,10 +58,15 @@ def loop_names(dim: Dim) -> frozenset[str]:
 
 def loop_of(dim: IndexValue) -> str | None:
     """The name of the loop variable that `dim` is, or None."""
-    if isinstance(dim, Dim) and len(dim.variables) == 1:
-        (name,) = dim.variables
-        return name if is_loop(name) and dim == Dim.var(name) else None
-    return None
+    return _loop_of(dim) if isinstance(dim, Dim) else None
+
+
+@lru_cache(1 << 14)
+def _loop_of(dim: Dim) -> str | None:
+    if len(dim.variables) != 1:
+        return None
+    (name,) = dim.variables
+    return name if is_loop(name) and dim == Dim.var(name) else None
 
 
 class Scalar:

@@ -77,6 +77,16 @@ def test_fixed_annotations_that_differ_in_form_only() -> None:
         assert [str(e.annotation) for e in dump(egraph).decode(dump(egraph).graph.as_written)]
 
 
+def test_a_size_that_is_a_number_is_read_as_that_number() -> None:
+    x, y = var("x", Tensor("n", "float32")), var("y", Tensor("(k//2 - k + ceildiv(k, 2) + 1)", "float32"))
+    written = op.add(op.multiply(x, op.sum(y, 0)), op.expand_dims(op.sum(x, 0), 0))
+    with EGraph((written,), default, Scope()) as egraph:
+        egraph.saturate(Budget(nodes=2000))
+        read = dump(egraph)
+    sizes = {d for a in read.graph.annotations if isinstance(a, Tensor) for d in a.shape or ()}
+    assert sizes == {Dim.of("n"), Dim.of(1)}
+
+
 def test_a_rule_that_changes_a_shape_is_named() -> None:
     book = RuleSet("wrong")
 

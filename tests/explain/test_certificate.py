@@ -47,7 +47,7 @@ def equations(data: Data, rule: str) -> list[Data]:
 
 
 def test_it_is_checked_again(data: Data) -> None:
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert "R.trace" not in data["written"] and "R.exp" in data["written"] and "R.exp" not in data["chosen"]
     (step,) = equations(data, "exp_of_log")
     assert step["place"].startswith("test_certificate.py:")
@@ -100,6 +100,32 @@ def step_turned(d: Data) -> None:
         step[4] = not step[4]
 
 
+def another_place(d: Data) -> None:
+    """A step that is right, in another operand than where it stands: both are wholes of the same shape."""
+    for part in d["parts"]:
+        for goal in part["goals"]:
+            for step in goal[2]:
+                if step[0] == "inside" and step[2].count(None) == 1:
+                    step[2].reverse()
+                    return
+    raise AssertionError("no step inside one operand")
+
+
+def another_order(d: Data) -> None:
+    """Two steps that follow one another, exchanged."""
+    steps = next(g[2] for p in d["parts"] for g in p["goals"] if len(g[2]) > 1)
+    steps[0], steps[1] = steps[1], steps[0]
+
+
+def another_program_order(d: Data) -> None:
+    programs = d["parts"][0]["programs"]
+    programs[0], programs[1] = programs[1], programs[0]
+
+
+def program_left_out(d: Data) -> None:
+    d["parts"][0]["programs"].pop()
+
+
 def no_facts(d: Data) -> None:
     d["facts"] = {}
 
@@ -142,12 +168,16 @@ def another_version(d: Data) -> None:
         (no_such_rule, "uses rule `exp_of_nothing`, which no rule file that was given has"),
         (step_left_out, "the steps do not lead to what they are said to lead to"),
         (step_turned, "it does not lead from the expression before it to the one after it"),
+        (another_place, r"an operand of \w+ was changed, and no step says why"),
+        (another_order, r"in `logs`: an operand of where was changed, and no step says why"),
+        (another_program_order, r"whole program 1 of `logs` is said to be made by .*, and the steps make it by"),
+        (program_left_out, r"whole program \d+ of `logs` is said to be made by nothing, and the steps make it by"),
         (no_facts, r"step by rule `exp_of_log`.*its condition positive\(x\) is not known to hold"),
         (only_exact, "the rule is of class reassociate; allowed were exact"),
         (another_text, "the text of the program as chosen is not that of the program in the data"),
         (another_program, "the derivation does not end at the chosen program"),
         (unreadable, "the certificate cannot be read: KeyError: 'nodes'"),
-        (another_version, "certificate of version 99; this is version 1"),
+        (another_version, "certificate of version 99; this is version 2"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -163,7 +193,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     with pytest.raises(rx.errors.ExplanationError, match="is no certificate"):
         rx.Certificate.load(path)
-    path.write_text('{"version": 1}')
+    path.write_text('{"version": 2}')
     with pytest.raises(rx.errors.ExplanationError, match=r"a file that `best.certificate\(\).save\(path\)` wrote"):
         rx.Certificate.load(path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,11 +16,14 @@ import relax_eg as rx
 from benchmarks import scale
 from benchmarks.cases import CASES
 from relax_eg.egraph import EGraph, recording
+from relax_eg.explain import whole
 from relax_eg.explain.check import replay
+from relax_eg.explain.programs import changes, inside_of
 from relax_eg.explain.replay import derive
 from relax_eg.explain.result import Derivation, Part
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
-from relax_eg.ir.expr import const, node, var
+from relax_eg.explain.whole import Checked, WholePrograms
+from relax_eg.ir.expr import Expr, const, node, var
 from relax_eg.ir.module import pure_function
 from relax_eg.shapes import Dim, Scope
 
@@ -209,6 +214,102 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
     )
     with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `\w+` .*: the values differ at n="):
         replay(d)
+
+
+def said_to_be(*values: Expr) -> Derivation:
+    """That the first of `values` of x is the last, by steps of a rule that nothing but evaluation checks."""
+    schema = next(s for s in rx.rules.functions.schemas if s.numerics == "reassociate")
+    steps = [Equation(schema, ((a, b),)) for a, b in itertools.pairwise(values)]
+    goal = Goal(values[0], values[-1], [(Rewritten(e, 0, True), b) for e, b in zip(steps, values[1:], strict=True)])
+    best = rx.optimize(lambda x: x + x, "n", cache=False).explain().derivation
+    before, after = (rx.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
+    return replace(
+        best, written=before, shared=before, chosen=after, functions={"main": after.main},
+        parts=(Part("main", 0, (goal,)),), rules=rx.rules.default,
+    )  # fmt: skip
+
+
+X = var("x", rx.Tensor("n"))
+
+
+def test_a_program_between_that_drifts_off_is_refused() -> None:
+    """Each step is right within its rounding, and so are both ends; the programs between are ever further off."""
+    factors = [1.0, 1.0004, 1.0008, 1.0012, 1.0008, 1.0004, 1.0]
+    with pytest.raises(
+        rx.errors.ExplanationError,
+        match=r"the results of whole program 2, which the step by rule `\w+` makes, differ from those of the program "
+        r"as written at n=2: .* became .* at index \(\d,\)",
+    ):
+        replay(said_to_be(*(X * const(f) for f in factors)))
+
+
+def test_a_program_between_of_wrong_shapes_is_refused() -> None:
+    """A step whose sides agree in shape and in value, with an operator inside that cannot have the shape it says."""
+    one = const(1.0)
+    wrong = node("multiply", (X, one), (), rx.Tensor("(n+1)"))
+    inside = node("add", (wrong, wrong), (), rx.Tensor("n"))
+    with pytest.raises(
+        rx.errors.ExplanationError, match=r"the shape of multiply in a whole program: not proved: n == n \+ 1"
+    ):
+        replay(said_to_be(X + X, inside, X + X))
+
+
+def test_every_whole_program_is_evaluated(explained: Callable[[str], rx.Explanation]) -> None:
+    found = explained("decoder")
+    assert found.replayed is not None
+    for part, programs in zip(found.derivation.parts, found.replayed.programs, strict=True):
+        steps = sum(isinstance(step, Rewritten) for g in part.goals for step, _ in g.steps)
+        assert sum(c.how == "rule" for c in programs) == steps > 0
+        assert [c.number for c in programs] == list(range(1, len(programs) + 1))
+        assert all(c.deviation is not None and c.deviation < 1e-4 for c in programs)
+    assert found.replayed.ends is not None and found.replayed.ends < 1e-4
+    assert re.search(r"program 2: evaluated whole, .*, shapes of \d+ operators proved", str(found))
+    assert re.search(r"; \d+ whole programs evaluated, off by \S+ of the largest value, shapes of", str(found))
+
+
+def test_the_programs_lead_from_the_one_as_written_to_the_one_chosen(
+    explained: Callable[[str], rx.Explanation],
+) -> None:
+    """Changes made in place, one after the other, on expressions alone, give the chosen program."""
+    for part in explained("decoder").derivation.parts:
+        roots = [g.start for g in part.results]
+        for change in changes(part.results):
+            now = change.now
+            for place in reversed(change.places):
+                below = [
+                    g.end if g is not None and i < place.operand else a
+                    for i, (g, a) in enumerate(zip(inside_of(place).operands, place.at.args, strict=True))
+                ]
+                below[place.operand] = now
+                now = node(place.at.op, below, place.at.attrs, place.at.annotation)
+            roots[change.result] = now
+        assert roots == [g.end for g in part.results]
+
+
+def test_what_is_left_out_beyond_the_budget_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = scale.decoder_specs(4), "b s @ int32"
+    best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64}, sharing="off", cache=False)
+    d = best.explain().derivation
+    counts: list[list[Checked]] = []
+    work: list[int] = []
+
+    class Counted(WholePrograms):
+        def run(self) -> list[Checked]:
+            found = super().run()
+            work.append(self.evaluated)
+            return found
+
+    monkeypatch.setattr("relax_eg.explain.check.WholePrograms", Counted)
+    for most in (10**9, 0):
+        monkeypatch.setattr(whole, "MOST_OPERATORS", most)
+        done = replay(d)
+        counts.append([c for programs in done.programs for c in programs])
+        assert ("of" in str(done).split("whole programs")[0].split("; ")[-1]) == (most == 0)
+    every, some = counts
+    assert [(c.how, c.step) for c in every] == [(c.how, c.step) for c in some]
+    assert all(c.deviation is not None for c in every)
+    assert 0 < sum(c.deviation is None for c in some) < len(some)
+    assert work[1] < 0.7 * work[0]
 
 
 def test_a_gap_is_an_error_not_a_step() -> None:

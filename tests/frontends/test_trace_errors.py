@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,14 @@ def squeezes(x):
     return jnp.squeeze(x)
 
 
+def root_of_size(x):
+    return x / math.sqrt(x.shape[-1])
+
+
+def power_of_size(x):
+    return x * x.shape[-1] ** -0.5
+
+
 @pytest.mark.parametrize(
     ("fn", "specs", "pieces"),
     [
@@ -67,6 +77,12 @@ def squeezes(x):
         (returns_text, ("n",), ("result[1] is of type str", "accepted: arrays, numbers")),
         (non_array, ("n",), ('jnp.sin("a") + x', "accepted: arrays, numbers")),
         (loops, ("n",), ("for _ in range(int(x.sum())):", "accepted: ")),
+        (
+            root_of_size,
+            ("n",),
+            ("must be real number, not a symbolic size", "math.sqrt(x.shape", "jnp.sqrt(x.shape[-1])"),
+        ),
+        (power_of_size, ("n",), ("non-integer powers", "x.shape[-1] ** -0.5", "jnp.sqrt(x.shape[-1])")),
         (squeezes, ("n 1",), ("shape polymorphism", "an integer for that size")),
     ],
 )

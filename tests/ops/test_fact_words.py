@@ -11,7 +11,17 @@ import pytest
 
 from relax_eg.errors import OptionError
 from relax_eg.ir import Tensor
-from relax_eg.ops.facts import FACTS, IMPLIED, fact_named, facts_of_dtype, holds, impossible, violation, with_implied
+from relax_eg.ops.facts import (
+    FACTS,
+    IMPLIED,
+    fact_named,
+    facts_named,
+    facts_of_dtype,
+    holds,
+    impossible,
+    violation,
+    with_implied,
+)
 
 NAN, INF = float("nan"), float("inf")
 ROTATION = [[0.6, -0.8], [0.8, 0.6]]
@@ -114,6 +124,12 @@ def test_what_is_implied_is_true() -> None:
 def test_words_are_read_as_people_write_them() -> None:
     for text in ("positive definite", "Positive-Definite", "positive_definite"):
         assert fact_named(text) == "positive_definite"
+    assert facts_named("positive finite") == ["positive", "finite"]
+    assert facts_named("Positive definite, one-hot sorted") == ["positive_definite", "one_hot", "sorted"]
+    for text, told in (("positive finte", "'finte' is no fact; did you mean finite"), ("", "'' is no fact; accepted")):
+        with pytest.raises(OptionError) as caught:
+            facts_named(text)
+        assert str(caught.value).startswith(told)
     for text, hint in (
         ("postive", "did you mean positive?"),
         ("triangular", "did you mean lower triangular or upper triangular?"),

@@ -16,6 +16,9 @@ from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, const, rebuild, tup
 from relax_eg.ops import api as op
 from relax_eg.ops.record import TABLE, call
 from relax_eg.rules import Claim, Condition, Instance, Rule, RuleSet, Word, default
+from relax_eg.rules.book.attention import row_sums
+from relax_eg.rules.book.blocks import diagonal
+from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.book.systems import inverse
 from relax_eg.rules.conditions import claims_of
 from relax_eg.rules.domain import instances
@@ -95,7 +98,20 @@ def _closed(instance: Instance) -> tuple[Expr, ...]:
     return tuple(rebuild(instance.left, replace)) if asked else instance.left
 
 
-# Where replacing an operator leaves a program that the rule is about as well, or there is nothing to replace.
+def indices(x: Expr) -> tuple[Expr, Expr]:
+    """The row and the column of each element of a square matrix."""
+    shape = (x.shape[0], x.shape[0])
+    return op.iota(shape, axis=0), op.iota(shape, axis=1)
+
+
+def off_diagonal(x: Expr) -> Expr:
+    """The places (i, 0) of a square matrix, of which its diagonal is not made."""
+    i = op.expand_dims(op.iota((x.shape[0],)), 1)
+    return op.concat([i, op.multiply(i, 0)], 1)
+
+
+# By hand: where replacing an operator leaves a program that the rule is about as well, where there is nothing to
+# replace, and where something else is more easily mistaken.
 _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "matmul_merge_parallel": ("a: m k, c: m k, w: k n, v: k p", lambda a, c, w, v: (a @ w, c @ v)),
     "matmul_merge_three": ("a: m k, w: k n, v: k p", lambda a, w, v: (a @ w, a @ v)),
@@ -119,6 +135,62 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "slice_of_everything": ("x: 4", lambda x: op.strided_slice(x, (0,), (3,))),
     "inverse_times_vector": ("a: n n, b: n", lambda a, b: (inverse(a), a @ b)),
     "inverse_times_matrix": ("a: n n, b: n k", lambda a, b: (inverse(a), a @ b)),
+    # Off by one operand, axis or constant: shapes fit, the law does not hold.
+    "matmul_associates": ("a: n n, b: n n, c: n n", lambda a, b, c: (a @ b) * c),
+    "matmul_left_factor": ("a: n n, b: n n, c: n n", lambda a, b, c: a @ b + c @ a),
+    "matmul_right_factor": ("a: n n, b: n n, c: n n", lambda a, b, c: a @ b + b @ c),
+    "low_rank_update_times_vector": ("w: n n, u: n n, v: n n, x: n", lambda w, u, v, x: (w * (u @ v)) @ x),
+    "diagonal_times_matrix": ("d: n, a: n n",
+                              lambda d, a: op.where(eye_mask(d.shape[0]), op.expand_dims(d, 1), 1.0) @ a),
+    "identity_times_matrix": ("x: n n", lambda x: op.astype(op.not_equal(*indices(x)), x.dtype) @ x),
+    "row_scale_commutes": ("x: 1 n, y: n n, z: n n", lambda x, y, z: (x * y) @ z),
+    "column_scale_into_weight": ("x: n n, g: n 1, w: n n", lambda x, g, w: (x + g) @ w),
+    "matmul_of_transposes": ("a: n n, c: n n", lambda a, c: a.T @ c),
+    "rows_sliced_before_matmul": ("a: 8 k, w: k 8", lambda a, w: (a @ w)[:, 2:4]),
+    "columns_sliced_before_matmul": ("a: 8 k, w: k 8", lambda a, w: (a @ w)[2:4]),
+    "block_product": ("a: m k, c: m k, w: k n, v: k n",
+                      lambda a, c, w, v: op.concat([a, c], 0) @ op.concat([w, v], 1)),
+    "joined_features_times_weight": ("a: n k, c: m k, w: k p", lambda a, c, w: op.concat([a, c], 0) @ w),
+    "dot_product": ("x: n, y: n", lambda x, y: op.sum(x + y, 0)),
+    "trace_of_product": ("a: n n, b: n n", lambda a, b: op.sum(op.where(eye_mask(a.shape[0]), a @ b, 1.0), (0, 1))),
+    "sum_of_matmul": ("a: m k, b: k n", lambda a, b: op.max(a @ b, (0, 1))),
+    "column_sum_of_matmul": ("a: m k, b: k n", lambda a, b: op.sum(a @ b, 1)),
+    "row_sum_of_matmul": ("a: m k, b: k n", lambda a, b: op.sum(a @ b, 0)),
+    "diagonal_gathered": ("x: n n", lambda x: diagonal(x, off_diagonal(x))),
+    "quotient_of_exponentials": ("x: n n", lambda x: op.exp(x) / op.expand_dims(op.sum(op.exp(x), 0), 1)),
+    "log_softmax_as_traced": ("x: n n", lambda x: x - op.log(row_sums(op.exp(x)))),
+    "softmax_of_shifted": ("x: n n, c: 1 n", lambda x, c: op.softmax(x + c)),
+    "softmax_of_shifted_down": ("x: n n, c: 1 n", lambda x, c: op.softmax(x - c)),
+    "log_softmax_of_shifted": ("x: n n, c: 1 n", lambda x, c: op.log_softmax(x + c)),
+    "log_softmax_of_shifted_down": ("x: n n, c: 1 n", lambda x, c: op.log_softmax(x - c)),
+    "maximum_with_minus_infinity": ("x: n", lambda x: op.maximum(np.inf, x)),
+    "maximum_with_zero_is_relu": ("x: n", lambda x: op.maximum(x, 1.0)),
+    "limits_are_clip": ("x: n, s:, t:", lambda x, s, t: op.maximum(op.minimum(x, s), t)),
+    "limits_in_front_are_clip": ("x: n, s:, t:", lambda x, s, t: op.maximum(t, op.minimum(s, x))),
+    "zero_plus_int": ("x: n @ int32", lambda x: 1 + x),
+    "one_times_int": ("x: n @ int32", lambda x: 2 * x),
+    "times_one": ("x: n", lambda x: x * 2.0),
+    "plus_zero": ("x: n", lambda x: x + 1.0),
+    "over_one": ("x: n", lambda x: x / 2.0),
+    "minus_zero": ("x: n", lambda x: x - 1.0),
+    "exponential_minus_one": ("x: n", lambda x: op.exp(x) - 2.0),
+    "log_of_one_plus": ("x: n", lambda x: op.log(2.0 + x)),
+    "logistic_is_sigmoid": ("x: n", lambda x: 1.0 / (1.0 + op.exp(x))),
+    "common_factor": ("x: n, y: n, z: n", lambda x, y, z: x * y + z * z),
+    "common_divisor": ("x: n, z: n, y: n", lambda x, z, y: y / x + y / z),
+    "where_in_where": ("c: n @ bool, d: n @ bool, x: n, y: n",
+                       lambda c, d, x, y: op.where(c, op.where(d, x, y), x)),
+    "product_with_mask": ("c: n @ bool, x: n, y: n", lambda c, x, y: op.where(c, x, 0.0) * y),
+    "concat_of_three": ("x: 2 3, y: 2 3", lambda x, y: op.concat([x, y], 1)),
+    "concat_of_adjacent_slices": ("x: 8", lambda x: op.concat([x[0:3], x[4:8]], 0)),
+    "first_slice_of_concat": ("x: 3, y: 4", lambda x, y: op.concat([x, y], 0)[0:4]),
+    "last_slice_of_concat": ("x: 3, y: 4", lambda x, y: op.concat([x, y], 0)[4:7]),
+    "slice_of_padded": ("x: 4, v:", lambda x, v: op.pad(x, [(2, 0)], v)[1:5]),
+    "sum_of_padded": ("a: n", lambda a: op.sum(op.pad(a, [(1, 2)], 1.0), 0)),
+    "flip_of_flip": ("x: m n", lambda x: op.flip(op.flip(x, (0,)), (1,))),
+    "split_of_merged": ("x: 4 6", lambda x: op.reshape(op.reshape(x, (24,)), (6, 4))),
+    "merge_of_split": ("x: 24", lambda x: op.reshape(op.reshape(x, (4, 6)), (2, 12))),
+    "sum_over_one": ("x: n 2", lambda x: op.sum(x, 1)),
     "weight_stored_transposed": ("x: b m k, w: b k n", lambda x, w: x @ w),
 }  # fmt: skip
 

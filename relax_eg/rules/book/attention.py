@@ -12,6 +12,11 @@ attention = RuleSet("attention")
 _rule = attention.rule
 
 
+def row_sums(x: Any) -> Any:
+    """The sum of each row as a column: `x.sum(axis=-1, keepdims=True)` as JAX traces it."""
+    return op.expand_dims(op.sum(x, x.ndim - 1), x.ndim - 1)
+
+
 # --- rows scaled before a matmul, or after ---
 
 
@@ -38,8 +43,7 @@ def row_sum_of_batched_matmul(x: Any, k2: Any) -> Any:
     """rowsum(A B) = A rowsum(B), batch by batch: what normalises an attention without softmax"""
     if x.ndim == 2:
         return None
-    summed = op.sum(k2, x.ndim - 1, keepdims=True)
-    return op.sum(x @ k2, x.ndim - 1, keepdims=True), x @ summed
+    return row_sums(x @ k2), x @ row_sums(k2)
 
 
 # --- norms, their scales and shifts folded into the weight that follows ---
@@ -100,8 +104,15 @@ def softmax_of_shifted_down(x: Any, c: Any) -> Any:
 @_rule("x: *b n", when="n >= 1", tags=("softmax", "sum"), check=False)
 def quotient_of_exponentials(x: Any) -> Any:
     """exp(x) / sum(exp(x)) = softmax(x), which does not overflow"""
+    return op.exp(x) / row_sums(op.exp(x)), op.softmax(x)
+
+
+@_rule("x: *b n", when="n >= 1", tags=("softmax", "log", "sum"), check=False)
+def log_softmax_as_traced(x: Any) -> Any:
+    """s - log(sum(exp(s))) = log_softmax(x) for s = x - max(x), as jax.nn.log_softmax is traced"""
     last = x.ndim - 1
-    return op.exp(x) / op.sum(op.exp(x), last, keepdims=True), op.softmax(x)
+    s = x - op.expand_dims(op.max(x, last), last)
+    return s - op.log(row_sums(op.exp(s))), op.log_softmax(x)
 
 
 @_rule("x: *b n", when="n >= 1", numerics="approximate", tags=("softmax", "log", "sum"), check=False)
@@ -128,6 +139,12 @@ def sum_of_softmax(x: Any) -> Any:
 def log_softmax_of_shifted(x: Any, c: Any) -> Any:
     """log_softmax(x + c) = log_softmax(x) for one shift c of each row"""
     return op.log_softmax(x + c), op.log_softmax(x)
+
+
+@_rule("x: *b n, c: *b 1", when="n >= 1", phase="simplify", tags=("softmax", "log", "sum"), check=False)
+def log_softmax_of_shifted_down(x: Any, c: Any) -> Any:
+    """log_softmax(x - c) = log_softmax(x): a maximum subtracted beforehand"""
+    return op.log_softmax(x - c), op.log_softmax(x)
 
 
 # --- keys and values that queries share (grouped-query attention, as jax.numpy.repeat is traced) ---

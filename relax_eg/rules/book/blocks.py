@@ -6,11 +6,20 @@ from __future__ import annotations
 from typing import Any
 
 from relax_eg.ops import api as op
+from relax_eg.ops.record import call
 from relax_eg.rules.book.contraction import eye_mask
 from relax_eg.rules.rule import RuleSet
 
 blocks = RuleSet("blocks")
 _rule = blocks.rule
+
+
+def diagonal(x: Any, places: Any) -> Any:
+    """`jnp.diagonal(x)` as JAX traces it, of the places (i, i)."""
+    return call("gather", (x, places), {
+        "slice_sizes": (1, 1), "mode": "promise", "offset_dims": (), "collapsed_slice_dims": (0, 1),
+        "start_index_map": (0, 1), "operand_batching_dims": (), "start_indices_batching_dims": (),
+    })  # fmt: skip
 
 
 # --- concatenated operands ---
@@ -145,13 +154,13 @@ def matrix_vector_product(a: Any, v: Any) -> Any:
 @_rule("a: m k, b: k n", tags=("matmul", "sum"), check=False)
 def matrix_product(a: Any, b: Any) -> Any:
     """sum(A[:, :, None] * B, 1) = A B: no products are kept"""
-    return op.sum(op.expand_dims(a, 2) * b, 1), a @ b
+    return op.sum(op.expand_dims(a, 2) * op.expand_dims(b, 0), 1), a @ b
 
 
 @_rule("a: m k, b: n k", tags=("matmul", "sum"), check=False)
 def matrix_product_of_rows(a: Any, b: Any) -> Any:
     """sum(A[:, None, :] * B, 2) = A B': all products of rows"""
-    return op.sum(op.expand_dims(a, 1) * b, 2), a @ b.T
+    return op.sum(op.expand_dims(a, 1) * op.expand_dims(b, 0), 2), a @ b.T
 
 
 @_rule("u: m r, v: n r", tags=("matmul", "sum"), check=False)
@@ -165,6 +174,14 @@ def squared_norm_of_low_rank(u: Any, v: Any) -> Any:
 def diagonal_of_product(a: Any, b: Any) -> Any:
     """diag(A B) = rowsum(A * B')"""
     return op.sum(op.where(eye_mask(a.shape[0]), a @ b, 0.0), 1), op.sum(a * b.T, 1)
+
+
+@_rule("x: n n", tags=("diagonal",), check=False)
+def diagonal_gathered(x: Any) -> Any:
+    """diag(X) = rowsum(X * I), as jax.numpy.diagonal gathers it: not all of a product need be computed for it"""
+    n = x.shape[0]
+    i = op.expand_dims(op.iota((n,), dtype="int32"), 1)
+    return diagonal(x, op.concat([i, i], 1)), op.sum(op.where(eye_mask(n), x, 0.0), 1)
 
 
 @_rule("x: m, y: n", tags=("sum", "outer"), check=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
 from relax_eg.rules.rule import RuleSet
 
@@ -102,6 +103,15 @@ def channel_scale_into_kernel(x: Any, f: Any, g: Any, strides: Any, dilation: An
 )  # fmt: skip
 def normalization_as_affine(y: Any, m: Any, g: Any, c: Any) -> Any:
     """(y - m) g + c = y g + (c - m g) for moments that training found: the sum is known ahead"""
+    return (y - m) * g + c, y * g + (c - m * g)
+
+
+@_rule(
+    "y: n k h w, m: k 1 1, g: k 1 1, c: k 1 1", when=("is_weight(m)", "is_weight(g)", "is_weight(c)"),
+    tags=("conv", "weights"), check=False,
+)  # fmt: skip
+def normalization_as_affine_channels_first(y: Any, m: Any, g: Any, c: Any) -> Any:
+    """(y - m) g + c = y g + (c - m g) for moments of channels that stand before height and width"""
     return (y - m) * g + c, y * g + (c - m * g)
 
 
@@ -231,7 +241,7 @@ def pad_into_conv(
 @_rule("x: n 1 h w", sizes="p q", when=("p >= 1", "q >= 1"), tags=("conv", "pool"), check=False)
 def conv_by_ones_is_window_sum(x: Any, p: Any, q: Any) -> Any:
     """x * ones = the sums of x over windows: an average pool without its division"""
-    return op.conv(x, op.full((1, 1, p, q), 1.0, x.dtype)), op.reduce_window(x, "sum", (1, 1, p, q))
+    return op.conv(x, op.broadcast_to(const(1, x.dtype), (1, 1, p, q))), op.reduce_window(x, "sum", (1, 1, p, q))
 
 
 @_rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from relax_eg.ops import api as op
@@ -51,6 +52,24 @@ def plus_zero_int(x: Any) -> Any:
 def times_one_int(x: Any) -> Any:
     """x * 1 = x for integers"""
     return x * 1, x
+
+
+@_rule("x: *b @ int32", phase="simplify", numerics="exact", check=False)
+def zero_plus_int(x: Any) -> Any:
+    """0 + x = x for integers, as jax.numpy.arange begins"""
+    return 0 + x, x
+
+
+@_rule("x: *b @ int32", phase="simplify", numerics="exact", check=False)
+def one_times_int(x: Any) -> Any:
+    """1 x = x for integers, as jax.numpy.arange steps"""
+    return 1 * x, x
+
+
+@_rule("x: *b", phase="simplify", numerics="exact", check=False)
+def maximum_with_minus_infinity(x: Any) -> Any:
+    """max(-inf, x) = x, as jax.numpy.max with an initial value is traced"""
+    return op.maximum(-math.inf, x), x
 
 
 @_rule("x: *b", phase="simplify", numerics="exact", check=False)
@@ -369,6 +388,12 @@ def product_with_mask(c: Any, x: Any, y: Any) -> Any:
 def limits_are_clip(x: Any, s: Any, t: Any) -> Any:
     """min(max(x, s), t) = clip(x, s, t)"""
     return op.minimum(op.maximum(x, s), t), op.clip(x, s, t)
+
+
+@_rule("x: *b, s:, t:", tags=("limit",), check=False)
+def limits_in_front_are_clip(x: Any, s: Any, t: Any) -> Any:
+    """min(t, max(s, x)) = clip(x, s, t), as jax.numpy.clip is traced"""
+    return op.minimum(t, op.maximum(s, x)), op.clip(x, s, t)
 
 
 @_rule("x: *b, s:, t:", numerics="exact", tags=("limit",), phase="simplify", check=False)

@@ -124,7 +124,9 @@ cummax[last, forward](x): sorted
 iota[along_last](): sorted nonnegative
 iota(): nonnegative finite integral
 
-# --- positions ---
+# --- positions; jax.numpy.arange begins and steps so ---
+add(z, x): nonnegative if nonnegative(x), z == 0
+multiply(z, x): nonnegative if nonnegative(x), z == 1
 argmax(x): nonnegative
 argmin(x): nonnegative
 tuple_get_item[1](top_k(x)): nonnegative

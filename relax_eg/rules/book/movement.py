@@ -255,6 +255,13 @@ def split_of_concat(x: Any, y: Any, axis: int) -> Any:
     return (tuple_get(parts, 0), tuple_get(parts, 1)), (x, y)
 
 
+@_rule("x: *a k *c, y: *a m *c, z: *a n *c", attrs={"axis": "concat.axis"}, numerics="exact", tags=("concat",),
+       check=False)  # fmt: skip
+def concat_of_three(x: Any, y: Any, z: Any, axis: int) -> Any:
+    """[x, y, z] = [[x, y], z]: what is said of two is said of three"""
+    return op.concat([x, y, z], axis), op.concat([op.concat([x, y], axis), z], axis)
+
+
 @_rule("x: *b, v:", sizes="*l:b *h:b", phase="simplify", numerics="exact", tags=("slice", "pad"), check=False)
 def slice_of_padded(x: Any, v: Any, l: Any, h: Any) -> Any:  # noqa: E741
     """pad(x)[where x is] = x"""
@@ -331,6 +338,26 @@ def _elementwise_rules(name: str, f: Callable[..., Any]) -> None:
     def prefix(x: Any, y: Any) -> Any:
         return f(op.broadcast_to(y, x.shape), x), f(y, x)
 
+    # JAX gives operands of fewer axes axes of size 1 in front.
+    def behind(x: Any, y: Any) -> Any:
+        front = tuple(range(x.ndim - y.ndim))
+        return (f(x, op.expand_dims(y, front)), f(x, y)) if front else None
+
+    def before(x: Any, y: Any) -> Any:
+        front = tuple(range(x.ndim - y.ndim))
+        return (f(op.expand_dims(y, front), x), f(y, x)) if front else None
+
+    for side, function in (("right", behind), ("left", before)):
+        for kind, shapes in (("", "x: *a *c, y: *c"), ("_image", "x: n k h w, y: k 1 1")):
+            _rule(
+                shapes,
+                name=f"{name}_needs_no_axes_in_front_{side}{kind}",
+                doc=f"{name} gives its operands axes in front itself",
+                phase="simplify",
+                numerics="exact",
+                tags=("broadcast", "variants"),
+                check=False,
+            )(function)
     for side, function in (("right", suffix), ("left", prefix)):
         for kind, shapes in (
             ("", "x: *a *c, y: *c"),
@@ -380,10 +407,4 @@ def where_of_column_and_scalar(c: Any, x: Any, y: Any) -> Any:
 @_rule("x: m 1, y: n", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
 def outer_needs_no_row(x: Any, y: Any) -> Any:
     """x * y[None, :] = x * y for a column x"""
-    return x * op.expand_dims(y, 0), x * y
-
-
-@_rule("x: m n, y: n", phase="simplify", numerics="exact", tags=("broadcast",), check=False)
-def product_needs_no_row(x: Any, y: Any) -> Any:
-    """X * y[None, :] = X * y"""
     return x * op.expand_dims(y, 0), x * y

@@ -317,10 +317,33 @@ def _true(g: Guard) -> bool:
     return g.dim.value >= 0 if g.kind == "ge" else (g.dim.value == 0) == (g.kind == "eq")
 
 
+# Operators that give the elements of their operand, each once, in other places.
+_REARRANGED = frozenset({"permute_dims", "reshape", "expand_dims", "squeeze", "flip"})
+
+
 def promises(results: Sequence[Expr]) -> set[tuple[Expr, Dim]]:
-    """Index tensors promised to be in range, and of what extent."""
-    return {
-        (e.args[1], e.args[0].shape[e.attr("axis")])
+    """Index tensors promised to be in range, and of what extent. What is promised of a tensor is promised of its
+    elements, wherever they stand; what holds of itself is no promise."""
+    found = {
+        (_elements(e.args[1]), e.args[0].shape[e.attr("axis")])
         for e in postorder(results)
         if e.op == "take" and e.attr("mode") == _PROMISE
     }
+    return {(e, extent) for e, extent in found if not _is_position(e, extent)}
+
+
+def _elements(e: Expr) -> Expr:
+    """A tensor of the same elements, in whatever places."""
+    while e.op in _REARRANGED:
+        (e,) = e.args
+    return e
+
+
+def _is_position(e: Expr, extent: Dim) -> bool:
+    """Whether every element is a place in an axis of this extent: that of an extreme, where one exists at all (that is
+    a condition of its own), or its number."""
+    if not isinstance(e.annotation, Tensor) or e.dtype not in _INDEX_DTYPES:
+        return False
+    if e.op in ("argmax", "argmin"):
+        return e.args[0].shape[e.attr("axis")] is extent
+    return e.op == "iota" and e.shape[e.attr("axis")] is extent

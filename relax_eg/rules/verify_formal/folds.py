@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 
-from relax_eg.rules.verify_formal.compose import Composer, index_dim
+from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
 from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
 from relax_eg.tir.functions import kind
 
 _COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
@@ -116,6 +116,8 @@ class Folds:
             return False
         if all(self.same(x, y, extra) for x, y in zip(a.args, b.args, strict=True)):
             return True
+        if _is_square(a) and _is_square(b) and (turned := _turned_difference(a.args[0])) is not None:
+            return self.same(turned, b.args[0], extra)
         return a.fn in _COMMUTE and self.same(a.args[0], b.args[1], extra) and self.same(a.args[1], b.args[0], extra)
 
     def _same_fold(self, a: Reduce, b: Reduce, extra: frozenset[Guard]) -> bool:
@@ -212,6 +214,20 @@ class Folds:
         body = self.reduced(s.body, inside)
         if s.kind in _ASSOCIATIVE and isinstance(body, Reduce) and body.kind == s.kind:
             return Reduce(s.kind, (*s.over, *body.over), body.body)
+        return self._in_two(s, inside) if s.kind in _ASSOCIATIVE else s
+
+    def _in_two(self, s: Reduce, inside: frozenset[Guard]) -> Reduce:
+        """A fold over an index that is divided by a divisor of its extent, as one over quotients and remainders, which
+        goes through the elements in the same order."""
+        for n, (v, extent) in enumerate(s.over):
+            for by in _divisors_of(s.body, v):
+                whole = simplified(extent // by, self.facts, inside)
+                if whole * by is not extent or v.variables & by.variables or not self.facts.entails(at_least(by)):
+                    continue
+                q, r = self.composer.fresh(), self.composer.fresh()
+                (name,) = v.variables
+                over = (*s.over[:n], (q, whole), (r, by), *s.over[n + 1 :])
+                return Reduce(s.kind, over, self.composer.renamed(s.body, {name: q * by + r}))
         return s
 
     def _identity(self, s: Apply, extra: frozenset[Guard]) -> Scalar:
@@ -297,6 +313,17 @@ def _is_minus_zero(s: Scalar) -> bool:
 
 def _negated(s: Scalar) -> Scalar | None:
     return s.args[0] if isinstance(s, Apply) and s.fn == "negative" else None
+
+
+def _divisors_of(s: Scalar, v: Dim) -> list[Dim]:
+    """What the index `v` alone is divided by in the indices of reads."""
+    atoms = [a for t in walk(s) for d in dims_in(t) for atoms, _ in d.terms for a in atoms]
+    return list(dict.fromkeys(a.args[1] for a in atoms if a.op == "floordiv" and a.args[0] is v))
+
+
+def _turned_difference(s: Scalar) -> Scalar | None:
+    """y - x of x - y: its negative, but for the sign of a zero, and so of the same square."""
+    return Apply("subtract", (s.args[1], s.args[0])) if isinstance(s, Apply) and s.fn == "subtract" else None
 
 
 def _is_square(s: Scalar) -> bool:

@@ -50,6 +50,7 @@ from relax_eg.rules.verify_formal.guards import (
     is_plain,
     zero,
 )
+from relax_eg.rules.verify_formal.nothing import with_elements
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
 from relax_eg.rules.verify_formal.values import Values, modulus_of
@@ -294,7 +295,8 @@ def _prove_result(instance: Instance, left: Expr, right: Expr, base: Facts) -> T
     for composer in (Composer(_shared(left, right, facts), claims), Composer(claims=claims)):
         a, b = composer.element(left, at), composer.element(right, at)
         try:
-            why = _equal_values(a, b, composer, _with_positions(facts, composer, instance), accurately)
+            inside = _with_positions(with_elements(a, b, facts), composer, instance)
+            why = _equal_values(a, b, composer, inside, accurately)
         except Unsupported as e:
             why = str(e)
         if not why:

@@ -46,6 +46,8 @@ _TOTAL = frozenset({
     "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "population_count", "count_leading_zeros",
 })  # fmt: skip
+# Of these, those that grow wherever their argument does.
+_INCREASING = frozenset({"exp", "exp2", "expm1", "tanh", "sinh", "atan", "asinh", "erf", "sigmoid", "cbrt"})
 _SYMMETRIC = frozenset({"bitwise_and", "bitwise_or", "bitwise_xor", "equal", "not_equal"})
 _IDEMPOTENT = frozenset({"bitwise_and", "bitwise_or"})
 
@@ -272,6 +274,8 @@ class Values:
             for _, n in s.over:
                 if not self.facts.entails(at_least(n - 1), path):
                     raise Unsupported(f"a {s.kind} over an axis that may be empty")
+            if (known := self._known_extreme(s)) is not None:
+                return self.sum_of(known, path)
         around = self._bound
         self._bound = around | variables
         try:
@@ -286,6 +290,19 @@ class Values:
         total = self.normal.frozen(self._over(body, ranges, variables))
         return self._one(Factor("apply", f"{s.kind} {s.dtype}", (), (total,)))
 
+    def _known_extreme(self, s: Reduce) -> Scalar | None:
+        """The extreme, over axes that are not empty, of what an increasing function makes, or of a sorted row."""
+        x = s.body
+        if isinstance(x, Apply) and x.fn in _INCREASING:
+            return Apply(x.fn, (Reduce(s.kind, s.over, x.args[0]),))
+        if not isinstance(x, Read) or len(s.over) != 1 or "sorted" not in self.composer.claims.get(x.buffer, ()):
+            return None
+        ((v, n),) = s.over
+        *others, last = x.indices
+        if last is not v or any(not isinstance(i, Dim) or v.variables & self.composer.free(i) for i in others):
+            return None
+        return Read(x.buffer, (*others, n - 1 if s.kind == "max" else _ZERO), x.dtype)
+
     def _over(self, body: Sum, ranges: Guards, variables: frozenset[str]) -> Sum:
         """`body` summed over variables and their ranges."""
         total = Sum()
@@ -296,6 +313,7 @@ class Values:
     def _extreme_over(self, s: Reduce, path: Guards, ranges: Guards, variables: frozenset[str]) -> Sum:
         """A maximum or minimum, over axes that are not empty; what all values have added to them is pulled out."""
         form = self.form_of(s.body, path | ranges, False, True)
+        scale, form = self._scale(form, variables)
         common = [(t, c) for t, c in form.terms if not self.composer.closed(t.variables) & variables]
         rest = Sum()
         if common and not form.modulus and len(common) < len(form.terms):
@@ -303,9 +321,32 @@ class Values:
                 rest.add(self.normal.rebound(t), c)
             kept = Form(tuple((t, c) for t, c in form.terms if (t, c) not in common))
             values = self._one(Factor("apply", "value", (), (kept,)))
+        elif scale:
+            values = self._one(Factor("apply", "value", (), (form,)))
         else:
             values = self._values(s.body, s.kind, path | ranges)
-        return self._extreme(s.kind, s.dtype, self._over(values, ranges, variables)).plus(rest)
+        found = self._extreme(s.kind, s.dtype, self._over(values, ranges, variables)).plus(rest)
+        for f in scale:
+            found = self.normal.product(self._one(f), found)
+        return found
+
+    def _scale(self, form: Form, variables: frozenset[str]) -> tuple[list[Factor], Form]:
+        """Elements that a single product is scaled by, which are not negative, and what is left of it: they come out of
+        its extremes."""
+        if len(form.terms) != 1 or form.modulus:
+            return [], form
+        ((t, c),) = form.terms
+        scale = [
+            f
+            for f in t.factors
+            if f.kind == "read"
+            and "nonnegative" in self.composer.claims.get(f.name, ())
+            and not self.composer.closed(f.variables) & (variables | t.bound)
+        ]
+        if not scale or t.guards:
+            return [], form
+        rest = Term(tuple(f for f in t.factors if f not in scale), t.guards, t.bound)
+        return scale, Form(((rest, c),))
 
     def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
         """The formal sum of the values of which `s` is the extreme; of itself, where it is no extreme."""

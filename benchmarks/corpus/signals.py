@@ -1,0 +1,110 @@
+"""Signal processing."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from benchmarks.corpus.program import program
+
+
+@program("n")
+def hann_window(x):
+    """A signal under a Hann window."""
+    n = x.shape[0]
+    return x * (0.5 - 0.5 * jnp.cos(2 * jnp.pi * jnp.arange(n) / n))
+
+
+@program("n", "m")
+def toeplitz_filter(x, taps):
+    """A causal filter as a Toeplitz matrix, taken from one index."""
+    i = jnp.arange(x.shape[0])
+    lag = i[:, None] - i[None, :]
+    inside = (lag >= 0) & (lag < taps.shape[0])
+    return jnp.where(inside, taps[jnp.clip(lag, 0, taps.shape[0] - 1)], 0.0) @ x
+
+
+@program("n", "n")
+def circulant_product(c, x):
+    """A circulant matrix, by an index modulo its size, times a vector."""
+    i = jnp.arange(x.shape[0])
+    return c[(i[:, None] - i[None, :]) % x.shape[0]] @ x
+
+
+@program("n")
+def reversed_twice(x):
+    """A zero-phase filter of no taps: forward, backward and back."""
+    return jnp.flip(jnp.flip(x) * 0.5), x[::-1][::-1]
+
+
+@program("n")
+def padded_twice(x):
+    """A signal padded for one filter and for the next."""
+    return jnp.pad(jnp.pad(x, (2, 2)), (1, 3))
+
+
+@program("n")
+def energy_of_padded(x):
+    """The total of a zero-padded signal, and the signal cut out again."""
+    padded = jnp.pad(x, (8, 8))
+    return jnp.sum(padded), padded[8 : 8 + x.shape[0]]
+
+
+@program("64")
+def overlapping_frames(x):
+    """Frames of a signal, cut twice and joined again where they touch."""
+    frame = x[8:40][4:20]
+    return jnp.concatenate([x[:16], x[16:32]]), frame
+
+
+@program("n", "n")
+def mixed_down(x, carrier):
+    """Power of a signal mixed with a carrier."""
+    return jnp.sum((x * carrier) ** 2), jnp.sum(jnp.abs(x) * jnp.abs(x))
+
+
+@program("n", "n")
+def envelope_product(x, y):
+    """The product of the magnitudes of two signals."""
+    return jnp.abs(x) * jnp.abs(y)
+
+
+@program("n")
+def odd_symmetry(x):
+    """A soft clipper is odd: its response to the negated signal, negated."""
+    return -jnp.tanh(-3.0 * x)
+
+
+@program("c n", "c n")
+def stereo_peak(left, right):
+    """Peaks of two channels together, and of what they have in common."""
+    return jnp.max(jnp.maximum(left, right), axis=1), jnp.max(jnp.concatenate([left, right], axis=1), axis=1)
+
+
+@program("c n", "m n")
+def stacked_levels(a, b):
+    """Levels of all tracks of two recordings, and their totals along time."""
+    return jnp.concatenate([a, b], axis=0).sum(axis=1), jnp.concatenate([a, a], axis=1).sum(axis=1)
+
+
+@program("n", "", facts={"gain": "nonnegative"})
+def peak_after_gain(x, gain):
+    """The peak of an amplified signal, and its floor by a negated maximum."""
+    return jnp.max(x * gain), -jnp.max(-x), -jnp.min(-x)
+
+
+@program("256", "9")
+def fir_filter(x, taps):
+    """A filter by direct convolution."""
+    return jnp.convolve(x, taps, mode="same")
+
+
+@program("k n", "n")
+def cosine_transform(basis, x):
+    """A transform by its basis, and back by the transpose."""
+    return (x @ basis.T) @ basis
+
+
+@program("n", "n")
+def cross_power(x, y):
+    """Bits of energy: log of a product of magnitudes."""
+    return jnp.log(1.0 + jnp.abs(x) * jnp.abs(y))
