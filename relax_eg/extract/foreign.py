@@ -11,12 +11,14 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.helper import helping
 from relax_eg.extract.problem import Problem, choice_cost, tree_choice, used_classes
 from relax_eg.extract.solve import Effort, Progress, Solved, solve
 
@@ -182,10 +184,11 @@ def extract(
     seconds: float = 60.0,
     progress: Progress | None = None,
     seed: int = 0,
+    jobs: int = 1,
 ) -> list[Extracted]:
     """The choices of a method, or of all three: "tree" pays every use in full, "dag" pays shared classes once and is
     greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out. `seed`: of what that
-    looks at first."""
+    looks at first. `jobs`: 2 for a second process that improves choices; what comes out then depends on the clock."""
     if method not in METHODS:
         raise ExtractionError(f"method {method!r}; {', '.join(METHODS)} are accepted")
     problem = graph.problem
@@ -209,6 +212,8 @@ def extract(
     add("dag", dag, None, "greedy", again)
     if method != "dag":
         left = max(0.0, seconds - (time.perf_counter() - started))
-        solved: Solved = solve(problem, [tree, dag], Effort(seconds=left, seed=seed), progress)
+        effort = Effort(seconds=left, seed=seed)
+        with helping(problem, dag, effort) if jobs > 1 else nullcontext() as partner:
+            solved: Solved = solve(problem, [tree, dag], effort, progress, partner)
         add("ilp", solved.choice, solved.bound, solved.how, started)
     return results if method == "all" else results[-1:]
