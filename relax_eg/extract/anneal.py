@@ -22,7 +22,9 @@ _GATHER, _LEAVE = 0.15, 0.1  # of the steps: several classes at once
 _SAMPLE = 400  # steps that the first temperature is taken from
 _COOLED = 0.01  # of that is the last temperature of a round
 _STEPS = 20  # of the first round, a candidate
-_LONGER = 1.6
+_LONGER = 1.4
+_HOTTEST = 0.5  # of what a step that does not pay costs, most often: the first temperature,
+_RANGE = 10.0  # or that divided by up to this
 _MANY = 12  # readers that are moved at once, at most
 
 
@@ -45,18 +47,25 @@ class Annealer:
         self._start(self.best)
 
     def round(self, until: float) -> list[int]:
-        """One round from the best choice, until `until` at the latest; the cheapest choice it saw. The next is longer."""
+        """One round from the best choice, until `until` at the latest; the cheapest choice it saw. The next one is
+        longer."""
+        if not self.open:
+            return self.best
         program = self._start(self.best)
-        first = self._temperature()
+        first = self._temperature() * _RANGE ** -self.rng.random()
         steps = self.length
         here = cost = self.cost
         found = list(self.best)
+        started = time.monotonic()
+        temperature = first
         for step in range(steps):
             if step % _FRESH == 0:
-                if time.monotonic() > until:
+                now = time.monotonic()
+                if now >= until:
                     break
+                # Cold at the end, whichever it is.
+                temperature = first * _COOLED ** max(step / steps, (now - started) / (until - started))
                 self._refresh()
-                temperature = first * _COOLED ** (step / steps)
             change = self._step(temperature)
             if change:
                 here += change
@@ -83,7 +92,7 @@ class Annealer:
                 if change > self.program.least:
                     rises.append(change)
         rises.sort()
-        return 0.5 * rises[len(rises) // 2] if rises else 1.0
+        return _HOTTEST * rises[len(rises) // 2] if rises else 1.0
 
     def _any(self) -> tuple[int, int]:
         """A class that is used and another of its candidates; -1: none was found."""
@@ -207,4 +216,3 @@ class Annealer:
                     if not left:
                         below = sum([total[x] for x in problem.reads[r][j]])
                         heapq.heappush(heap, (problem.costs[r][j] * (1 + _NOISE * draw()) + below, r, j))
-

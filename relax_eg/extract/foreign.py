@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from relax_eg.extract.solve import Effort, Progress, Solved, solve
 CHOICE_SCHEMA = "relax_eg.choice/1"
 Method = Literal["all", "tree", "dag", "ilp"]
 METHODS = ("all", "tree", "dag", "ilp")
+_ALONE = 1000  # nodes up to which a second process is not worth starting
 _NAMED = 5  # classes or nodes named in one message
 
 
@@ -211,9 +212,9 @@ def extract(
     dag = dag_greedy(problem)
     add("dag", dag, None, "greedy", again)
     if method != "dag":
-        left = max(0.0, seconds - (time.perf_counter() - started))
-        effort = Effort(seconds=left, seed=seed)
-        with helping(problem, dag, effort) if jobs > 1 else nullcontext() as partner:
-            solved: Solved = solve(problem, [tree, dag], effort, progress, partner)
+        effort = Effort(seed=seed)
+        with helping(problem, dag, effort) if jobs > 1 and problem.node_count > _ALONE else nullcontext() as partner:
+            left = max(0.0, seconds - (time.perf_counter() - started))
+            solved: Solved = solve(problem, [tree, dag], replace(effort, seconds=left), progress, partner)
         add("ilp", solved.choice, solved.bound, solved.how, started)
     return results if method == "all" else results[-1:]

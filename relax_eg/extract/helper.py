@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
 from typing import IO, Any
@@ -31,10 +31,19 @@ _SEEDS = 1000  # between the seeds of the two processes
 class Helper(Partner):
     """The helper as the first process sees it."""
 
-    def __init__(self, lines: IO[str], queue: SimpleQueue[tuple[int, list[int]]]) -> None:
-        self._lines = lines
+    def __init__(self, lines: IO[str], queue: SimpleQueue[tuple[int, list[int]]], task: Mapping[str, Any]) -> None:
         self._queue = queue
         self._heard: dict[int, list[int]] = {}
+        # The helper reads when it is ready to, which must not be waited for.
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+        self._outbox.put(task)
+        threading.Thread(target=self._send_all, args=(lines,), daemon=True).start()
+
+    def _send_all(self, lines: IO[str]) -> None:
+        with suppress(OSError, ValueError):  # it is gone, which is a loss of time only
+            while (message := self._outbox.get()) is not None:
+                _send(lines, message)
+            lines.close()
 
     def heard(self, part: int) -> list[int] | None:
         while True:
@@ -45,10 +54,11 @@ class Helper(Partner):
             self._heard[number] = choice
 
     def tell(self, part: int, choice: Sequence[int] | None) -> None:
-        try:
-            _send(self._lines, [part, choice])
-        except OSError:  # it is gone, which is a loss of time only
-            pass
+        self._outbox.put([part, choice])
+
+    def close(self) -> None:
+        """No more is told."""
+        self._outbox.put(None)
 
 
 @contextmanager
@@ -68,22 +78,14 @@ def helping(problem: Problem, seed: Sequence[int], effort: Effort) -> Iterator[P
     assert process.stdin is not None and process.stdout is not None
     queue: SimpleQueue[tuple[int, list[int]]] = SimpleQueue()
     _listen(process.stdout, lambda message: queue.put((message[0], message[1])), lambda: None)
-    helper = Helper(process.stdin, queue)
+    task = {"reads": problem.reads, "costs": problem.costs, "roots": problem.roots}
+    helper = Helper(process.stdin, queue, {**task, "seed": seed, "effort": asdict(effort)})
     try:
-        try:
-            task = {"reads": problem.reads, "costs": problem.costs, "roots": problem.roots}
-            _send(process.stdin, {**task, "seed": seed, "effort": asdict(effort)})
-        except OSError:
-            pass
         yield helper
     finally:
+        helper.close()
         process.kill()
         process.wait()
-        process.stdout.close()
-        try:
-            process.stdin.close()
-        except OSError:
-            pass
 
 
 def _send(lines: IO[str], message: Any) -> None:

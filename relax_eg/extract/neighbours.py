@@ -1,7 +1,7 @@
-"""Improving a choice without a bound: annealing, what two choices have in common, and exact search around one class.
+"""Improving a choice without a bound: annealing, the best of two choices, exact search around one class.
 
-Large neighbourhood search: most of a choice stays as it is, what lies around one class is chosen anew, exactly. Two good
-choices make a small problem, too: every class may use what either uses.
+Large neighbourhood search: most of a choice stays as it is, what lies around one class is chosen anew, exactly. Two
+good choices make a small problem, too: every class may use what either uses.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from relax_eg.extract.anneal import Annealer
 from relax_eg.extract.problem import Part, Problem, choice_cost, repaired, restricted, used_classes
 
-_SMALLEST, _LARGEST = 250, 3000  # candidates of a neighbourhood
+_TINY, _SMALL, _LARGEST = 40, 250, 3000  # candidates of a neighbourhood
 _GROWTH = 1.5
 _MISSES = 6  # neighbourhoods of one size without a gain before they grow
-_AROUND = 12  # neighbourhoods after the first round of annealing, and
-_LONGER = 1.6  # times as many after each next
-_SECONDS = 5.0  # for one, at most
+_AROUND = 30  # neighbourhoods after the first round of annealing, and
+_LONGER = 1.4  # times as many after each next
+_SECONDS = 2.0  # for one; where they do not suffice, smaller ones are looked at
 
 # Solves a problem from a choice, until a time.
 Solver = Callable[[Part, Sequence[int], float], list[int]]
@@ -38,7 +38,7 @@ class Improver:
         self.annealer = Annealer(problem, choice, self.rng)
         self.best, self.cost = self.annealer.best, self.annealer.cost
         self.turns, self.left = float(_AROUND), 0
-        self.size, self.misses = float(_SMALLEST), 0
+        self.size, self.misses = float(_SMALL), 0
 
     def offer(self, choice: Sequence[int]) -> None:
         """A choice, acyclic where it is used, that somebody else found."""
@@ -58,9 +58,13 @@ class Improver:
         before = self.best
         found = self.annealer.round(until)
         self.offer(found)
-        other = before if found is self.best else found
+        self.cross(before if found is self.best else found, until)
+
+    def cross(self, other: Sequence[int], until: float) -> None:
+        """The best of what the best choice and `other`, which has a candidate for every class, have between them."""
         if other != self.best and time.monotonic() < until:
-            self._solve(lambda c: sorted({self.best[c], other[c]}), until)
+            best = self.best
+            self._solve(lambda c: sorted({best[c], other[c]}), until)
 
     def _solve(self, keep: Callable[[int], Sequence[int]], until: float) -> bool:
         """Choose anew among the candidates `keep(c)` of each class; whether that helped."""
@@ -74,16 +78,18 @@ class Improver:
 
     def _look_around(self, until: float) -> None:
         # Around a class that is used, or around any: that one may have to be used by several at once.
-        rng, problem, best = self.rng, self.problem, self.best
+        rng, problem, best, before = self.rng, self.problem, self.best, time.monotonic()
         starts = sorted(used_classes(problem, best)) if rng.random() < 0.5 else range(len(problem.reads))
         open_ = _around(problem, self.near, starts, int(self.size), rng)
         if self._solve(lambda c: range(len(problem.reads[c])) if c in open_ else (best[c],), until):
             self.misses = 0
             return
         self.misses += 1
-        if self.misses >= _MISSES:
+        if time.monotonic() - before > _SECONDS:
+            self.size, self.misses = max(_TINY, self.size / _GROWTH), 0
+        elif self.misses >= _MISSES:
             largest = min(_LARGEST, problem.node_count)
-            self.size = _SMALLEST if self.size >= largest else min(self.size * _GROWTH, largest)
+            self.size = _SMALL if self.size >= largest else min(self.size * _GROWTH, largest)
             self.misses = 0
 
 

@@ -97,7 +97,7 @@ def solve(
     effort = effort or Effort()
     deadline = time.monotonic() + effort.seconds
     best = min(seeds, key=lambda s: choice_cost(problem, s))
-    search = _Search(effort, deadline, progress, partner or Partner())
+    search = _Search(effort, progress, partner or Partner())
     pruned, parts = ordered_parts(problem)
     choice, bound = search.whole(pruned, parts, best, deadline, 0, ())
     cost, least = choice_cost(problem, choice), choice_cost(problem, best)
@@ -128,7 +128,6 @@ def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None)
 @dataclass(slots=True)
 class _Search:
     effort: Effort
-    deadline: float
     progress: Progress | None
     partner: Partner
     searched: bool = False
@@ -150,9 +149,9 @@ class _Search:
             left = deadline - time.monotonic()
             until = time.monotonic() + max(0.0, left) * sizes[i] / max(1, sum(sizes[i:]))
             loops = loops_within(known, part.classes)
-            run = _Part(self, part.problem, i if depth == 0 else None, until, depth)
-            bound += run.search(part.into(seed), loops)
-            found.append(run.best)
+            inner = _Part(self, part.problem, i if depth == 0 else None, until, depth)
+            bound += inner.search(part.into(seed), loops)
+            found.append(inner.best)
         choice: dict[int, int] = {}
         for i, part in enumerate(parts):
             heard = self.partner.heard(i) if depth == 0 else None
@@ -166,7 +165,7 @@ class _Part:
     """The search in a problem that does not fall apart. `number`: by which the partner knows it; None: it does not."""
 
     def __init__(self, search: _Search, problem: Problem, number: int | None, deadline: float, depth: int) -> None:
-        self.within = search
+        self.parent = search
         self.effort = search.effort
         self.problem = problem
         self.number = number
@@ -174,11 +173,12 @@ class _Part:
         self.depth = depth
         self.best: list[int] = []
         self.cost = self.bound = 0.0
+        self.told = math.inf  # what the best that the partner was told of costs
         self.improver: Improver | None = None
 
     def tell(self, what: str) -> None:
-        if self.within.progress is not None:
-            self.within.progress(what, self.cost, self.bound)
+        if self.parent.progress is not None:
+            self.parent.progress(what, self.cost, self.bound)
 
     def offer(self, choice: list[int], cost: float) -> None:
         if cost < self.cost:
@@ -192,13 +192,14 @@ class _Part:
         """Hear of the partner's best choice, tell it of the best here."""
         if self.number is None:
             return
-        heard = self.within.partner.heard(self.number)
+        heard = self.parent.partner.heard(self.number)
         if heard is not None:
             cost = choice_cost(self.problem, heard)
             if cost < self.cost:
                 self.offer(repaired(self.problem, heard), cost)
-            elif cost > self.cost * (1 + 1e-9):
-                self.within.partner.tell(self.number, self.best)
+            elif self.cost < min(cost, self.told) * (1 - 1e-9):
+                self.told = self.cost
+                self.parent.partner.tell(self.number, self.best)
 
     def search(self, seed: Sequence[int], known: Sequence[Loop]) -> float:
         """Find `best`; a bound on any choice."""
@@ -206,11 +207,11 @@ class _Part:
         self.bound = shared_bound(self.problem)
         self.tell("greedy")
         if not self.closed and self.problem.node_count <= self.effort.candidates:
-            self.within.searched = True
+            self.parent.searched = True
             self._bounded(known)
             self.exchange()
         if self.number is not None and self.closed:
-            self.within.partner.tell(self.number, None)
+            self.parent.partner.tell(self.number, None)
         return self.bound
 
     def _until(self, share: float) -> float:
@@ -240,7 +241,7 @@ class _Part:
             self._integer(model)
             return
         pruned, parts = ordered_parts(problem, keep)
-        choice, low = self.within.whole(pruned, parts, self.best, self.deadline, self.depth + 1, model.loops)
+        choice, low = self.parent.whole(pruned, parts, self.best, self.deadline, self.depth + 1, model.loops)
         # A choice cheaper than the best known is within what was kept.
         self.bound = max(self.bound, min(self.cost, low))
         cost = choice_cost(problem, choice)
@@ -293,7 +294,7 @@ def improver_of(problem: Problem, choice: Sequence[int], effort: Effort) -> Impr
     inner = replace(effort, nodes=_INNER_NODES, cut_rounds=_INNER_ROUNDS, neighbourhoods=0)
 
     def solver(part: Part, start: Sequence[int], until: float) -> list[int]:
-        search = _Search(inner, until, None, Partner())
+        search = _Search(inner, None, Partner())
         return search.whole(*ordered_parts(part.problem), start, until, _DEPTH - 1, ())[0]
 
     return Improver(problem, choice, solver, effort.seed)

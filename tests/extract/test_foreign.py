@@ -190,6 +190,13 @@ def test_the_command_prints_saves_and_checks(tmp_path: Path) -> None:
     assert "is not a choice" in run(graph, "--check", choice).output
 
 
+def test_two_processes_find_no_worse_than_greedy() -> None:
+    data = KINDS["cyclic"](1300, 0)
+    results = {r.method: r for r in extract(egraph_of(data), "all", 6.0, jobs=2)}
+    assert results["ilp"].cost < results["dag"].cost
+    assert check_choice(data, results["ilp"].as_data()).ok
+
+
 def test_the_command_prints_json(tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(SHARED))
@@ -206,6 +213,7 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
         (None, (), "cannot be read: No such file or directory"),
         (json.dumps(SHARED), ("--method", "best"), "--method 'best': all, tree, dag, ilp are accepted"),
         (json.dumps(SHARED), ("--time-limit", "-1"), "--time-limit -1.0: a number of seconds >= 0 is accepted"),
+        (json.dumps(SHARED), ("--jobs", "3"), "--jobs 3: 1 or 2 is accepted"),
         (json.dumps(SHARED), ("--check", "nowhere.json"), "nowhere.json cannot be read"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from relax_eg.extract.problem import (
 )
 from relax_eg.extract.prune import prune
 from relax_eg.extract.search import cheapest_switch, swap_search
-from relax_eg.extract.solve import Effort, parts_of, shared_bound, solve
+from relax_eg.extract.solve import Effort, Partner, parts_of, shared_bound, solve
 from tests.extract.problems import needed, optimum, problems
 
 EXACT = Effort(seconds=60.0, gap=0.0)
@@ -208,3 +209,39 @@ def test_without_time_the_best_seed_is_improved_and_a_bound_is_known() -> None:
     found = solve(problem, [tree], Effort(seconds=0.0))
     assert found.bound <= found.cost <= choice_cost(problem, tree)
     assert found.how in ("greedy", "ilp")
+
+
+class Knowing(Partner):
+    """Knows a choice of each part from the start, and remembers what it is told."""
+
+    def __init__(self, choices: dict[int, list[int]]) -> None:
+        self.choices = choices
+        self.told: list[tuple[int, list[int] | None]] = []
+
+    def heard(self, part: int) -> list[int] | None:
+        return self.choices.get(part)
+
+    def tell(self, part: int, choice: Sequence[int] | None) -> None:
+        self.told.append((part, None if choice is None else list(choice)))
+
+
+def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> None:
+    problem = egraph_of(KINDS["cyclic"](600, 2)).problem
+    tree = tree_choice(problem)
+    (part,) = parts_of(prune(problem))
+    good = solve(part.problem, [tree_choice(part.problem)], Effort(seconds=math.inf, nodes=1, neighbourhoods=40))
+    short = Effort(seconds=math.inf, nodes=0, cut_rounds=1, neighbourhoods=0)
+    alone = solve(problem, [tree], short)
+    cheaper = prune(problem).offset + good.cost
+    assert cheaper < alone.cost
+    assert solve(problem, [tree], short, partner=Knowing({0: good.choice})).cost == pytest.approx(cheaper)
+    bad = Knowing({0: tree_choice(part.problem)})
+    found = solve(problem, [tree], short, partner=bad)
+    assert found.cost == alone.cost
+    number, told = bad.told[0]
+    assert number == 0 and told is not None
+    assert prune(problem).offset + choice_cost(part.problem, told) == pytest.approx(found.cost)
+    easy = egraph_of(KINDS["fan_in"](200, 0)).problem
+    done = Knowing({})
+    assert solve(easy, [tree_choice(easy)], EXACT, partner=done).how == "proved optimal"
+    assert done.told and all(choice is None for _, choice in done.told)
