@@ -1,9 +1,10 @@
 """Selection with a proof of how near it is: prune, take apart, relax, search.
 
 A problem is pruned and falls into parts that share nothing; each part has its greedy choices, the best improved by swap
-search; its linear relaxation gives a lower bound, a hint for another choice, and candidates that no better choice
-uses, which go. What then falls apart is solved part by part in the same way; what does not goes to HiGHS, and what
-that does not finish is improved neighbourhood by neighbourhood until the time is out.
+search and, if it is large, by annealing; its linear relaxation gives a lower bound, a hint for another choice, and
+candidates that no better choice uses, which go. What then falls apart is solved part by part in the same way; what does
+not goes to HiGHS, and what that does not finish is improved without a bound (`neighbours`) until the time is out. A
+partner may improve choices meanwhile (`helper`).
 """
 
 from __future__ import annotations
