@@ -226,10 +226,10 @@ class Knowing(Partner):
 
 
 def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> None:
-    problem = egraph_of(KINDS["cyclic"](600, 2)).problem
+    problem = egraph_of(KINDS["cyclic"](240, 2)).problem
     tree = tree_choice(problem)
     (part,) = parts_of(prune(problem))
-    good = solve(part.problem, [tree_choice(part.problem)], Effort(seconds=math.inf, nodes=1, neighbourhoods=40))
+    good = solve(part.problem, [tree_choice(part.problem)], EXACT)
     short = Effort(seconds=math.inf, nodes=0, cut_rounds=1, neighbourhoods=0)
     alone = solve(problem, [tree], short)
     cheaper = prune(problem).offset + good.cost
