@@ -1,6 +1,7 @@
 """Small programs where algebra decides: as written, rewritten by hand, and compiled by relax_eg.
 
     python -m benchmarks.patterns [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json] [--strict]
+                                  [--target here.json] [--measure 3]
 
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
@@ -51,14 +52,16 @@ class Row:
     ours: Ratio | None
     ours_over_best: Ratio | None
     verdict: str
+    compiled: str = ""  # how the weights lie in our program, and with what options it is compiled
 
 
 @dataclass(frozen=True)
 class Program:
-    """A jitted function with the arguments it is timed on."""
+    """A jitted function with the arguments it is timed on, and how it is compiled."""
 
     fn: Any
     args: tuple[Any, ...]
+    compiled: str = ""
 
     def __call__(self) -> Any:
         return self.fn(*self.args)
@@ -69,12 +72,12 @@ class Program:
         return re.sub(r", metadata=\{[^}]*\}|^HloModule \S+", "", text, flags=re.MULTILINE)
 
 
-def run_case(case: Case, n: int, with_ours: bool, seconds: float) -> Row:
+def run_case(case: Case, n: int, with_ours: bool, seconds: float, options: dict[str, Any]) -> Row:
     args = case.arguments(n)
     programs = {WRITTEN: Program(jax.jit(case.written), tuple(args))}
     programs |= {name: by_hand(case, form, args) for name, form in case.forms.items()}
     if with_ours:
-        programs[OURS] = compiled_by_us(case, n, args)
+        programs[OURS] = compiled_by_us(case, n, args, options)
     expected = programs[WRITTEN]()
     for name, program in programs.items():
         check_equal(f"{case.name} at n={n}: {name}", expected, program())
@@ -82,7 +85,7 @@ def run_case(case: Case, n: int, with_ours: bool, seconds: float) -> Row:
     timings = measure(programs, seconds)
     if judge(case, timings, with_ours, same) not in ("ok", "same", ""):
         timings += measure(programs, 4 * seconds, seed=1)
-    return row(case, n, timings, with_ours, same)
+    return row(case, n, timings, with_ours, same, programs[OURS].compiled if with_ours else "")
 
 
 def by_hand(case: Case, form: Form, args: list[Any]) -> Program:
@@ -93,15 +96,28 @@ def by_hand(case: Case, form: Form, args: list[Any]) -> Program:
     return Program(jax.jit(form.fn), (jax.jit(form.prepare)(params), *others))
 
 
-def compiled_by_us(case: Case, n: int, args: list[Any]) -> Program:
+def compiled_by_us(case: Case, n: int, args: list[Any], options: dict[str, Any]) -> Program:
     import relax_eg as rx
 
     if not case.weights:
-        best = rx.optimize(case.written, *case.specs, at=case.at(n))
-        return Program(jax.jit(best.to_jax()), tuple(args))
+        best = rx.optimize(case.written, *case.specs, at=case.at(n), **options)
+        return Program(jitted(best), tuple(args), how(best))
     params, *others = args
-    ready = rx.optimize(case.written, *case.specs, at=case.at(n), weights=("params",)).prepare(params)
-    return Program(jax.jit(ready.to_jax()), (ready.prepared, *others))
+    best = rx.optimize(case.written, *case.specs, at=case.at(n), weights=("params",), **options)
+    ready = best.prepare(params)
+    return Program(jitted(ready), (ready.prepared, *others), how(best))
+
+
+def jitted(made: Any) -> Any:
+    return jax.jit(made.to_jax(), compiler_options=dict(made.compiler_options) or None)
+
+
+def how(best: Any) -> str:
+    """How the right-hand sides of products lie in the chosen program, and the options it is compiled with."""
+    found = {r.op for r in best.report.after.rows}
+    layouts = [name for op, name in (("matmul", "in x out"), ("linear", "out x in")) if op in found]
+    told = [f"{k}={v!r}" for k, v in best.compiler_options.items()] or ["default options"]
+    return ", ".join([*layouts, *told])
 
 
 def check_equal(what: str, expected: Any, got: Any) -> None:
@@ -135,7 +151,7 @@ def judge(case: Case, timings: Timings, with_ours: bool, same: bool) -> str:
     return next((name for name, ratio, limit in failures if ratio.low > limit), "unsure")
 
 
-def row(case: Case, n: int, timings: Timings, with_ours: bool, same: bool) -> Row:
+def row(case: Case, n: int, timings: Timings, with_ours: bool, same: bool, compiled: str) -> Row:
     best = timings.fastest(case.forms)
     return Row(
         case=case.name,
@@ -147,6 +163,7 @@ def row(case: Case, n: int, timings: Timings, with_ours: bool, same: bool) -> Ro
         ours=timings.speedup(OURS, over=WRITTEN) if with_ours else None,
         ours_over_best=timings.speedup(best, over=OURS) if with_ours else None,
         verdict=judge(case, timings, with_ours, same),
+        compiled=compiled,
     )
 
 
@@ -169,8 +186,8 @@ def call_cost() -> list[tuple[str, float]]:
 
 def table(rows: list[Row]) -> Table:
     out = Table(title="speed-up over the program as written", title_justify="left")
-    for name in ("case", "n", "as written", "best by hand", "form", "ours", "ours / best", "verdict"):
-        out.add_column(name, justify="left" if name in ("case", "form", "verdict") else "right")
+    for name in ("case", "n", "as written", "best by hand", "form", "ours", "ours / best", "verdict", "ours compiled"):
+        out.add_column(name, justify="left" if name in ("case", "form", "verdict", "ours compiled") else "right")
     last = None
     for r in rows:
         style = {"MISSED": "red", "SLOWER": "red", "unsure": "yellow"}.get(r.verdict, "")
@@ -183,6 +200,7 @@ def table(rows: list[Row]) -> Table:
             str(r.ours) if r.ours else "",
             f"{r.ours_over_best.value:.2f}" if r.ours_over_best else "",
             f"[{style}]{r.verdict}[/]" if style else r.verdict,
+            escape(r.compiled),
         )
         last = r.case
     return out
@@ -195,20 +213,23 @@ def main(
     without_ours: Annotated[bool, typer.Option("--without-ours", help="only the hand forms")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="fail on MISSED or SLOWER")] = False,
+    target: Annotated[str, typer.Option(help="device profile, or the file of one (relax-eg calibrate)")] = "cpu",
+    choose: Annotated[int, typer.Option("--measure", help="programs that are timed to choose one; 0: by price")] = 0,
 ) -> None:
     """As written, best by hand and ours, for small programs where algebra decides."""
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else 190)
     words = [word.strip().lower() for word in cases.split(",") if word.strip()]
     chosen = [c for c in CASES if not words or any(word in c.name.lower() for word in words)]
     ns = [64, 256] if quick else [int(n) for n in sizes.split(",")]
     console.print(f"{machine()}\nall forms under jax.jit, taking turns; medians, 95% intervals of paired ratios")
+    options = {"target": target, "measure": choose}
     rows: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=len(chosen) * len(ns))
         for case in chosen:
             for n in ns:
                 progress.update(task, description=escape(f"{case.name}, n={n}"))
-                rows.append(run_case(case, n, not without_ours, 0.3 if quick else 1.0))
+                rows.append(run_case(case, n, not without_ours, 0.3 if quick else 1.0, options))
                 progress.advance(task)
     console.print(table(rows))
     calls = [] if without_ours else call_cost()

@@ -4,8 +4,10 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
-from relax_eg.backend.optimized import Optimized, Ready, Variant
+from relax_eg.backend.family import Variant
+from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
@@ -15,13 +17,28 @@ from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
-from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple
+from relax_eg.frontends.onnx_graph import from_onnx
+from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
+from relax_eg.ir import (
+    Callable,
+    Module,
+    Object,
+    Shape,
+    Tensor,
+    Tuple,
+    call_dps_library,
+    call_tir,
+    match_cast,
+)
 from relax_eg.jit import Jitted, jit
+from relax_eg.legalize import legalize
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
+from relax_eg.tir import TensorProgram
+from relax_eg.tir.script import Buffer, local, tensor_program, workspace
 from relax_eg.why import WhyNot, why_not
 
 try:
@@ -32,6 +49,7 @@ except _NotInstalled:  # a source tree that is not installed
 __all__ = [
     "PROFILES",
     "Budget",
+    "Buffer",
     "Callable",
     "Certificate",
     "Check",
@@ -50,20 +68,35 @@ __all__ = [
     "Shape",
     "StopReason",
     "Tensor",
+    "TensorProgram",
     "Tuple",
     "Unknown",
     "Variant",
     "WhyNot",
     "cache",
+    "call_dps_library",
+    "call_tir",
+    "dataflow",
     "errors",
+    "from_onnx",
+    "function",
     "jit",
+    "legalize",
+    "load",
+    "local",
+    "match_cast",
     "op",
     "ops",
     "optimize",
+    "output",
     "parse",
     "prove",
     "rules",
+    "shape",
+    "sym_var",
+    "tensor_program",
     "trace",
     "verify",
     "why_not",
+    "workspace",
 ]

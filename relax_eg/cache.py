@@ -16,7 +16,8 @@ import os
 import sys
 import threading
 from collections import Counter
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -39,7 +40,7 @@ from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
 from relax_eg.store import Store
 
-FORMAT = 1
+FORMAT = 2
 LIMIT = 256 << 20
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
@@ -79,12 +80,26 @@ def clear() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found. `module`: the chosen program, None where the program is kept as written."""
+class Choice:
+    """A program that was chosen. `module`: None where it is kept as written; `at`: the bindings it was chosen at;
+    `compiler_options`: what XLA compiles it with."""
 
     module: Module | None
-    effectful: bool
     report: CostReport
+    at: tuple[Mapping[str, int], ...] = ()
+    compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: a program for all sizes or, where several were measured, one or more."""
+
+    choices: tuple[Choice, ...]
+    effectful: bool
+
+    @property
+    def report(self) -> CostReport:
+        return self.choices[0].report
 
 
 class Place:
@@ -120,31 +135,44 @@ class Place:
             self._store.write(self.key, payload)
 
     def _encoded(self, found: Found) -> bytes:
-        """Length of the JSON text, the text, the bytes of constants."""
-        data: dict[str, Any] = {
-            "key": self.key, "effectful": found.effectful, "report": found.report.as_data(), "module": None,
-        }  # fmt: skip
-        blob = b""
-        if found.module is not None:
-            data["module"], blob = pack(found.module, self._traced.fingerprint)
+        """Length of the JSON text, the text, the bytes of constants of each program."""
+        choices: list[dict[str, Any]] = []
+        blobs: list[bytes] = []
+        for c in found.choices:
+            packed, blob = (None, b"") if c.module is None else pack(c.module, self._traced.fingerprint)
+            blobs.append(blob)
+            choices.append(
+                {
+                    "module": packed, "bytes": len(blob), "report": c.report.as_data(),
+                    "at": [dict(b) for b in c.at], "compiler_options": dict(c.compiler_options),
+                }
+            )  # fmt: skip
+        data: dict[str, Any] = {"key": self.key, "effectful": found.effectful, "choices": choices}
         text = json.dumps(data, separators=(",", ":")).encode()
-        return len(text).to_bytes(8, "big") + text + blob
+        return len(text).to_bytes(8, "big") + text + b"".join(blobs)
 
     def _decoded(self, payload: bytes) -> Found:
         end = 8 + int.from_bytes(payload[:8], "big")
         data = json.loads(payload[8:end])
         if data["key"] != self.key:
             raise ValueError("it is the entry of another key")
-        module: Module | None = None
-        if data["module"] is not None:
-            module = unpack(data["module"], payload[end:], self._traced.fingerprint)
-            check_module(module)
-            main = module.main
-            if (main.name, main.params, main.annotation) != (
-                self._traced.identifier, self._traced.params, self._traced.result,
-            ):  # fmt: skip
-                raise ValueError("it has another signature")
-        return Found(module, data["effectful"], CostReport.from_data(data["report"]))
+        choices: list[Choice] = []
+        for c in data["choices"]:
+            blob, end = payload[end : end + c["bytes"]], end + c["bytes"]
+            module = None if c["module"] is None else self._module(c["module"], blob)
+            report = CostReport.from_data(c["report"])
+            choices.append(Choice(module, report, tuple(c["at"]), c["compiler_options"]))
+        return Found(tuple(choices), data["effectful"])
+
+    def _module(self, packed: Any, blob: bytes) -> Module:
+        module = unpack(packed, blob, self._traced.fingerprint)
+        check_module(module)
+        main = module.main
+        if (main.name, main.params, main.annotation) != (
+            self._traced.identifier, self._traced.params, self._traced.result,
+        ):  # fmt: skip
+            raise ValueError("it has another signature")
+        return module
 
 
 @stage("cache")

@@ -13,32 +13,36 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
 
+from relax_eg.backend.family import Variant, guards
+from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
-from relax_eg.backend.optimized import Optimized, Program, Variant
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
-from relax_eg.cache import Found, Place, place_of, version_of
+from relax_eg.cache import Choice, Found, Place, place_of, version_of
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.explaining import explained
-from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, MeasuredRow, Opaque, ProgramCost, RuleRow, RunnerUp, price_program
-from relax_eg.extract.weights import prepared_bytes
+from relax_eg.explaining import explained, no_explanation
+from relax_eg.extract.cost import CostModel
+from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.extract.report import CostReport, LibraryRow, Opaque, RuleRow, RunnerUp
 from relax_eg.frontends import Source
-from relax_eg.frontends.jax_trace import trace_function
+from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import written
-from relax_eg.ir.expr import CALL_DPS_LIBRARY
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
-from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ir.wellformed import check as check_module
-from relax_eg.measured import BY_PRICE, Entry, alternatives, check_measurable, searched_with, timed
-from relax_eg.options import Bounds, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
+from relax_eg.ops.libraries import LIBRARIES, library_of
+from relax_eg.ops.library_needs import version
+from relax_eg.ops.record import TABLE
+from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.prices import NEVER_SLOWER, Prices, pays, price
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
-from relax_eg.units import Outcome, Units
+from relax_eg.units import Outcome
 
-NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 _pausing = threading.Lock()
 _paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": 2e-5, "approximate": 1e-2}
@@ -48,7 +52,7 @@ def optimize(
     program: Callable[..., Any] | Module,
     *specs: Any,
     rules: RuleSet | None = None,
-    target: str | Profile = "cpu",
+    target: str | Profile | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
     assume: str | Sequence[str] = (),
@@ -60,24 +64,29 @@ def optimize(
     sharing: Literal["on", "off"] = "on",
     cache: bool = True,
     measure: int = 0,
+    cost: CostModel | None = None,
+    execution: Execution = "whole",
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
     `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
     module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`).
-    `target`: a device profile or its name. `at`: the sizes to be best at, one binding of the size variables or
-    several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be, inclusive;
-    outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <=
-    4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the calls, by name
-    or position: what depends on them alone is computed once. `numerics`: the loosest class of rules allowed. `facts`:
-    what is known of the values of arguments, by name or position, or of single arrays in them: `{"S": "positive
-    definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it. `budget`:
-    limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
-    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
-    `cache`: whether what an earlier search found for this very program and these options is taken from disk
-    (`relax_eg.cache`). `measure`: how many programs are timed, at the first of `at` and on random arguments, beside the
-    one as written; with 0, price decides.
+    `target`: a device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one
+    binding of the size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes
+    may ever be, inclusive; outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s %
+    8 == 0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of
+    the calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of
+    rules allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in
+    them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may
+    rely on it. `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the
+    search goes on. `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and
+    optimized once. `cache`: whether what an earlier search found for this very program and these options is taken
+    from disk (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments,
+    beside the one as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs
+    what was fastest at the nearest of `at`. With 0, price decides. `cost`: a cost model in place of the profile's
+    (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for each kernel, which
+    fusion then is a matter of (`docs/kernels.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -87,16 +96,18 @@ def optimize(
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost, execution
     )
     started = time.perf_counter()
     with _collector_paused():
-        place = place_of(traced, options) if cache else None
+        # Kernels hold programs of their own, which no entry can name.
+        place = place_of(traced, options) if cache and execution == "whole" else None
         # Who asks for the stages of a search is to have one.
         found = place.read() if place is not None and dump_folder() is None else None
     if found is not None:
-        report = replace(found.report, cached=True, seconds={"total": time.perf_counter() - started})
-        return _optimized(traced, options, replace(found, report=report))
+        seconds = {"total": time.perf_counter() - started}
+        known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
+        return _optimized(traced, options, replace(found, choices=tuple(known)))
     with _collector_paused():
         found = _search(traced, options, place)
     return _optimized(traced, options, found)
@@ -152,134 +163,133 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
         traced.fn,
         traced.identifier,
         traced.params,
-        found.module,
+        found.choices[0].module,
         traced.leaf_names,
         tuple(leaf.argument for leaf in traced.leaves),
         traced.in_tree,
         traced.out_tree,
-        traced.arguments.bind,
+        traced.arguments.signature,
         tuple(leaf.weak_type for leaf in traced.leaves),
         tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
         options.scope,
         found.effectful,
         tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
+        lambda: traced.module,
+        isinstance(traced, Traced),
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]
     tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
-    chosen = found.module
     # What was kept as written is walked only if somebody looks at it.
-    variant = Variant("all sizes", (lambda: traced.module) if chosen is None else (lambda: chosen), found.report)
+    variants = tuple(
+        Variant(
+            guard,
+            functools.partial(lambda c: traced.module if c.module is None else c.module, c),
+            c.report,
+            c.compiler_options,
+            c.module,
+            c.at,
+        )
+        for guard, c in zip(guards([c.at for c in found.choices]), found.choices, strict=True)
+    )
     tolerance = _TOLERANCES[options.numerics[-1]]
-    explain = functools.partial(explained, traced, searched_with(options, found.report), chosen)
+    if options.execution == "kernels":
+        program = replace(program, module=variants[0].module)
+        return InKernels(program, variants, tolerance, functools.partial(no_explanation, traced.name))
+    searched = searched_with(options, found.report.searched_for)
+    explain = functools.partial(explained, traced, searched, found.choices[0].module)
     if traced.in_steps:
-        return InSteps(program, (variant,), tolerance, traced.module, explain)
-    return Optimized(program, (variant,), options.weights, tolerance, explain)
+        return InSteps(program, variants, tolerance, traced.module, explain)
+    return Optimized(program, variants, options.weights, tolerance, explain)
 
 
 def _search(traced: Source, options: Options, place: Place | None) -> Found:
     """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
-    started = time.perf_counter()
     if options.measure:
         check_measurable(traced, options)  # before a search that would be for nothing
-    weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-    units, candidate = _searched_for(traced, options, weights)
-    prices = [_prices(traced.module, candidate, weights, b, options) for b in options.bindings]
-    kept = not _pays(prices)
-    measured: tuple[MeasuredRow, ...] = ()
-    if options.measure:
-        units, candidate, measured = _by_the_clock(traced, options, weights, units, candidate)
-        prices = [_prices(traced.module, candidate, weights, b, options) for b in options.bindings]
-        kept = measured[0].chosen
-    module = traced.module if kept else candidate
-    check_module(module)
-    report = _report(traced, module, prices[0], kept, options, units.outcomes, time.perf_counter() - started)
-    found = Found(None if kept else module, traced.effectful, replace(report, measured=measured))
-    if place is not None and any(o.saturation.stop is StopReason.TIME_LIMIT for o in units.outcomes):
+    search = Search(traced, options)
+    found = Found(_measured(search) if options.measure else (_predicted(search),), traced.effectful)
+    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
+    if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
         place.write(found)
+    candidate, chosen = search.entry().module, found.choices[0].module or traced.module
     dump_stages(
         traced.name,
         {
             "1_traced.txt": lambda: str(traced.module),
             "2_candidate.txt": lambda: str(candidate),
-            "3_chosen.txt": lambda: str(module),
-            "report.txt": lambda: str(report),
-            "report.json": report.to_json,
+            "3_chosen.txt": lambda: str(chosen),
+            "report.txt": lambda: str(found.report),
+            "report.json": found.report.to_json,
         },
     )
     return found
 
 
-def _searched_for(traced: Source, options: Options, weights: set[str]) -> tuple[Units, Module]:
-    units = Units(traced.module, options)
-    return units, units.run(weights)
+def _predicted(search: Search) -> Choice:
+    """The program of lowest price, where that pays; compiled otherwise than usual only where a profile that was
+    measured says that this pays once more."""
+    best, gain = Candidate(search.entry(), AS_USUAL), 1.0
+    if search.options.profile.calibrated and not search.traced.in_steps:
+        for mode in search.options.profile.modes:
+            found = Candidate(search.entry(mode=mode), mode)
+            faster = geometric_mean(
+                [search.predicted(best, b) / search.predicted(found, b) for b in search.options.bindings]
+            )
+            if faster > max(gain, NEVER_SLOWER):
+                best, gain = found, faster
+    return _choice(search, best, search.options.bindings[0])
 
 
-def _by_the_clock(
-    traced: Source, options: Options, weights: set[str], units: Units, candidate: Module
-) -> tuple[Units, Module, tuple[MeasuredRow, ...]]:
-    """The search and the program that was measured to be the fastest (that of lowest price, where it is the one as
-    written), and all that was measured."""
-    searches: dict[str, tuple[Units, Module]] = {BY_PRICE: (units, candidate)}
-    binding = options.bindings[0]
+def _measured(search: Search) -> tuple[Choice, ...]:
+    """A choice for each variant that was the fastest at some binding."""
+    groups: dict[str, list[Decision]] = {}
 
-    def entry(label: str, chosen: Options) -> Entry:
-        if label not in searches:
-            searches[label] = _searched_for(traced, chosen, weights)
-        units, module = searches[label]
-        made: Counter[str] = Counter()
-        for o in units.outcomes:
-            made.update(o.made)
-        after = _prices(traced.module, module, weights, binding, options)[1]
-        return Entry(label, module, after.seconds, tuple(r for r, _ in made.most_common()))
-
-    def call(module: Module | None) -> Optimized:
-        report = _report(traced, traced.module, before_after, module is None, options, units.outcomes, 0.0)
-        return _optimized(traced, options, Found(module, traced.effectful, report))
-
-    before_after = _prices(traced.module, candidate, weights, binding, options)
-    entries = alternatives(entry(BY_PRICE, options), options, entry)
-    rows = timed(traced, options, before_after[0].seconds, entries, call)
-    label = next(r.label for r in rows if r.chosen)
-    return (*searches.get(label, searches[BY_PRICE]), rows)
+    for d in decided(search, functools.partial(optimized, search)):
+        groups.setdefault(d.variant.label, []).append(d)
+    choices: list[Choice] = []
+    for decisions in groups.values():
+        first = decisions[0]
+        choice = _choice(search, first.variant, first.at, always=True)
+        rows = tuple(r for d in decisions for r in d.rows)
+        at = tuple(d.at for d in decisions)
+        choices.append(replace(choice, report=replace(choice.report, measured=rows), at=at))
+    return tuple(choices)
 
 
-def _prices(
-    written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options
-) -> tuple[ProgramCost, ProgramCost]:
-    """The program as written and the candidate at a binding. As written, what depends on the weights alone is computed
-    at every call; the candidate computes it once."""
-    before = price_program(written.main, _model(written, binding, options))
-    cut = split(candidate.main, weights).prepare.result.args if weights else ()
-    prepared = (len(cut), prepared_bytes(cut, binding))
-    once = static_expressions(candidate.main, weights)
-    return before, price_program(candidate.main, _model(candidate, binding, options), once, prepared)
+def optimized(search: Search, candidate: Candidate) -> Optimized:
+    """What `optimize` returns where it chooses this program, whatever it costs."""
+    choice = _choice(search, candidate, search.options.bindings[0], always=True)
+    return _optimized(search.traced, search.options, Found((choice,), search.traced.effectful))
 
 
-def _model(module: Module, binding: Sizes, options: Options) -> WholeCost:
-    return WholeCost(options.profile, binding, {f.name: f for f in module})
-
-
-def pays(written: Module, candidate: Module, weights: set[str], options: Options) -> bool:
-    """Whether a program is chosen over the one as written."""
-    return _pays([_prices(written, candidate, weights, b, options) for b in options.bindings])
-
-
-def _pays(prices: Sequence[tuple[ProgramCost, ProgramCost]]) -> bool:
-    """Whether the candidate is predicted to gain more than 5% over the program as written.
-
-    Over several bindings that is the geometric mean; or one of them, if none loses.
-    """
-    gains = [before.seconds / after.seconds if after.seconds > 0 else 1.0 for before, after in prices]
-    return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
+def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = False) -> Choice:
+    """A variant with its report at a binding. Kept as written if it does not pay, unless it is to be `always`."""
+    traced, options = search.traced, search.options
+    started = time.perf_counter()
+    entry = variant.entry or search.entry()
+    inside, weights = search.in_mode(variant.mode), search.weights
+    bindings = [binding, *(b for b in options.bindings if b != binding)]
+    found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
+    kept = variant.entry is None or not (always or pays(found))
+    module = traced.module if kept else entry.module
+    check_module(module)
+    seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)
+    report = replace(
+        _report(traced, module, found[0], kept, options, entry.units.outcomes, seconds),
+        at=binding,
+        searched_for=variant.label,
+        compiler_options=dict(variant.mode.options),
+    )
+    return Choice(None if kept else module, report, (), dict(variant.mode.options))
 
 
 def _report(
     traced: Source,
     module: Module,
-    prices: tuple[ProgramCost, ProgramCost],
+    prices: Prices,
     kept: bool,
     options: Options,
     outcomes: Sequence[Outcome],
@@ -305,7 +315,7 @@ def _report(
     return CostReport(
         name=traced.name,
         target=options.profile.label,
-        execution="in steps" if traced.in_steps else "whole",
+        execution="in steps" if traced.in_steps else options.execution,
         at=binding,
         before=prices[0],
         after=prices[0] if kept else prices[1],
@@ -324,12 +334,29 @@ def _report(
         peak=peak,
         selected=tuple(o.selected for o in outcomes),
         runner_up=_runner_up(traced.name, prices, kept, outcomes),
+        libraries=_libraries(traced.module, module, options),
+        kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
     )
 
 
-def _runner_up(
-    name: str, prices: tuple[ProgramCost, ProgramCost], kept: bool, outcomes: Sequence[Outcome]
-) -> RunnerUp | None:
+def _libraries(as_written: Module, module: Module, options: Options) -> tuple[LibraryRow, ...]:
+    """The routines that `module` calls, then those that were missing, of which the program has the operators."""
+    calls: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for function in module:
+        for e in function.expressions():
+            library = library_of(e)
+            if library is not None:
+                calls[library.name] += 1
+                definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+                operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
+    rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
+    written_with = {e.op for f in as_written for e in f.expressions()}
+    missing = [x for x in options.libraries if x[2] and LIBRARIES[x[0]].operators() <= written_with]
+    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in missing if LIBRARIES[n].operators()))
+
+
+def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome]) -> RunnerUp | None:
     """What came second: of the functions' runners-up the nearest; or, where the search found another program and the
     one as written was kept, that program."""
     before, after = prices
@@ -361,7 +388,7 @@ def _opaque(module: Module) -> tuple[Opaque, ...]:
     found: dict[tuple[str, str], int] = {}
     for function in module:
         for e in function.expressions():
-            if e.op == CALL_DPS_LIBRARY:
+            if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
                 key = (str(e.attr("name")), function.sources.get(e, ""))
                 found[key] = found.get(key, 0) + 1
     return tuple(Opaque(name, source, n) for (name, source), n in found.items())

@@ -31,6 +31,14 @@ class ModuleTextError(RelaxEgError, ValueError):
     """Module text that cannot be read back."""
 
 
+class ScriptError(ModuleTextError):
+    """A scripted function that cannot be read."""
+
+
+class TensorProgramError(RelaxEgError, ValueError):
+    """A tensor program that cannot be read, or that does not define every element of its outputs once and in range."""
+
+
 class WellFormedError(RelaxEgError, ValueError):
     """A module that breaks a rule of the IR."""
 
@@ -51,12 +59,24 @@ class RuleError(RelaxEgError, ValueError):
     """A rewrite rule that is not accepted: ill-formed, or refuted by a counterexample."""
 
 
+class LibraryError(RelaxEgError, RuntimeError):
+    """A library routine that is not there, costs no number, or does not give what its definition says."""
+
+
 class ExtractionError(RelaxEgError, ValueError):
     """No executable program, or a cost that is not a finite number >= 0."""
 
 
 class OptionError(RelaxEgError, ValueError):
     """An option of the public API with a value outside what it accepts."""
+
+
+class ArtifactError(RelaxEgError, ValueError):
+    """A program that cannot be saved, or a file from which none can be loaded."""
+
+
+class OnnxError(RelaxEgError, ValueError):
+    """An ONNX model that cannot be read, or has what is not supported."""
 
 
 class ExplanationError(RelaxEgError):

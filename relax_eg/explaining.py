@@ -36,6 +36,14 @@ def explained(traced: Source, options: Options, chosen: Module | None) -> Explan
     return Explanation.of(_derivation(traced, options, units, again), library_call)
 
 
+def no_explanation(name: str) -> Explanation:
+    """ExplanationError for a program of kernels, whose values between are no longer those of operators."""
+    raise ExplanationError(
+        f"{name}: a derivation goes from operators to operators, and this program runs in kernels\n"
+        "  accepted: the same optimize with execution='whole', whose algebra can be explained"
+    )
+
+
 def _nothing(traced: Source, options: Options) -> Derivation:
     module = traced.module
     functions = {f.name: f for f in module}

@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,8 +17,10 @@ from relax_eg.backend.optimized import Optimized
 from relax_eg.driver import optimize
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
+from relax_eg.measure.device import here
 from relax_eg.options import Bounds, Sizes
 from relax_eg.rules import Numerics, RuleSet
 
@@ -33,6 +36,8 @@ class Jitted:
         self, fn: Callable[..., Any], dims: Sequence[Any] | None, options: dict[str, Any], jit: dict[str, Any]
     ) -> None:
         self._fn = fn
+        # Who calls `jax.jit` decides how it compiles: another way to compile is not ours to choose.
+        self._target = options.pop("target")
         self._dims = None if dims is None else tuple(dims)
         self._options = options
         self._warned = False
@@ -75,6 +80,9 @@ class Jitted:
             return result
         return best.to_jax()(*operands)
 
+    def _device(self) -> Profile:
+        return replace(here() if self._target is None else profile(self._target), modes=())
+
     def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
         """The function of the arrays among `leaves`, the others as they are, optimized for these very shapes."""
 
@@ -90,7 +98,7 @@ class Jitted:
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         avals = [jax.typeof(leaves[i]) for i in dynamic]
         specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
-        self.optimized.append(optimize(flat, *specs, **self._options))
+        self.optimized.append(optimize(flat, *specs, target=self._device(), **self._options))
         return self.optimized[-1]
 
     def _of_dims(self, dims: tuple[Any, ...], args: Any, kwargs: Any) -> tuple[Optimized, list[Any]]:
@@ -117,7 +125,9 @@ class Jitted:
             of_arrays.__name__ = self.__name__
             named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in taken]
             of_arrays.__signature__ = inspect.Signature(named)  # type: ignore[reportAttributeAccessIssue]
-            self._symbolic[key] = optimize(of_arrays, *(specs[n] for n in taken), **self._options)
+            self._symbolic[key] = optimize(
+                of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options
+            )
             self.optimized.append(self._symbolic[key])
         return self._symbolic[key], list(taken.values())
 
@@ -140,7 +150,7 @@ def jit(
     *,
     dims: Sequence[Any] | None = None,
     rules: RuleSet | None = None,
-    target: str | Profile = "cpu",
+    target: str | Profile | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
     bounds: Bounds | None = None,
     assume: str | Sequence[str] = (),

@@ -1,36 +1,118 @@
 """`optimize(..., measure=k)`: the programs that price says are the best, timed here beside the one as written.
 
 The others are what the search finds when a rule that the best one needs is taken away: programs that differ in what
-matters, each the best of its kind. The decision is part of what the cache keeps, and is replayed from there.
+matters, each the best of its kind. How XLA is told to compile is one choice with the program: which way a weight is
+read fast depends on it. So each program stands for several variants, one for every mode of the profile, and what is
+timed, at each of the sizes asked for, are those of least price in each mode. The decisions are kept in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from relax_eg.errors import OptionError
-from relax_eg.extract.report import CostReport, MeasuredRow
+from relax_eg.extract.profile import AS_USUAL, Mode
+from relax_eg.extract.report import MeasuredRow
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import argument, fastest
-from relax_eg.options import Options
+from relax_eg.options import Options, Sizes
+from relax_eg.prices import price
+from relax_eg.units import Units
 
-AS_WRITTEN, BY_PRICE, WITHOUT = "as written", "by price", "without "
+AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A program that a search found: the module, its predicted seconds, and the rules its nodes are made by, those that
-    made most first."""
+    """A program that a search found. `label`: what was searched for; `seconds`: how long that took."""
 
     label: str
+    units: Units
     module: Module
-    predicted: float
-    rules: tuple[str, ...]
+    seconds: float
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules its nodes are made by, those that made most first."""
+        made: Counter[str] = Counter()
+        for o in self.units.outcomes:
+            made.update(o.made)
+        return tuple(r for r, _ in made.most_common())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program (None: as written) and how XLA is to compile it."""
+
+    entry: Entry | None
+    mode: Mode
+
+    @property
+    def label(self) -> str:
+        program = AS_WRITTEN if self.entry is None else self.entry.label
+        return f"{program}, {self.mode.name}" if self.mode.name else program
+
+
+class Search:
+    """The searches for one program, each made when it is asked for, and once."""
+
+    def __init__(self, traced: Source, options: Options) -> None:
+        self.traced = traced
+        self.options = options
+        self.weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+        self._found: dict[str, Entry] = {}
+
+    @property
+    def made(self) -> list[Entry]:
+        """What the searches found so far."""
+        return list(self._found.values())
+
+    def entry(self, label: str = BY_PRICE, mode: Mode = AS_USUAL) -> Entry:
+        """The program found `by price` or `without` a rule, for a way of compiling."""
+        if mode.name:
+            label += FOR + mode.name
+        if label not in self._found:
+            started = time.perf_counter()
+            units = Units(self.traced.module, searched_with(self.options, label))
+            module = units.run(self.weights)
+            self._found[label] = Entry(label, units, module, time.perf_counter() - started)
+        return self._found[label]
+
+    def alternatives(self, count: int) -> list[Entry]:
+        """The best program and others than it, `count` at most; first the best, then those for other ways of compiling,
+        then what is left when the rules it needs are missing one at a time, cheapest first."""
+        found = [self.entry()]
+        if count > 1:
+            self._add(found, [(BY_PRICE, m) for m in self.options.profile.modes])
+            first = len(found)
+            self._add(found, [(f"{WITHOUT}{rule}", AS_USUAL) for rule in found[0].rules[: 2 * count]])
+            binding = self.options.bindings[0]
+            found[first:] = sorted(found[first:], key=lambda e: self.predicted(Candidate(e, AS_USUAL), binding))
+        return found[:count]
+
+    def _add(self, found: list[Entry], more: Sequence[tuple[str, Mode]]) -> None:
+        for label, mode in more:
+            entry = self.entry(label, mode)
+            if all(entry.module != e.module for e in found):
+                found.append(entry)
+
+    def predicted(self, v: Candidate, binding: Sizes) -> float:
+        """Seconds of a variant at a binding. As written, what depends on the weights is computed at every call."""
+        inside = self.in_mode(v.mode)
+        if v.entry is None:
+            return price(self.traced.module, inside, binding).seconds
+        return price(v.entry.module, inside, binding, self.weights).seconds
+
+    def in_mode(self, mode: Mode) -> Options:
+        """The options with the profile of a way of compiling."""
+        return replace(self.options, profile=self.options.profile.in_mode(mode))
 
 
 def check_measurable(traced: Source, options: Options) -> None:
@@ -45,37 +127,60 @@ def check_measurable(traced: Source, options: Options) -> None:
         raise OptionError("measure: of several processes each would decide for itself; leave measure out")
 
 
-def alternatives(first: Entry, options: Options, search: Callable[[str, Options], Entry]) -> list[Entry]:
-    """`first` and others than it, cheapest first, `options.measure` at most. `search(label, options)`: one search."""
-    found = [first]
-    for rule in first.rules[: 2 * options.measure] if options.measure > 1 else ():
-        entry = search(f"{WITHOUT}{rule}", without(options, rule))
-        if all(entry.module != e.module for e in found):
-            found.append(entry)
-    return [first, *sorted(found[1:], key=lambda e: e.predicted)][: options.measure]
+def searched_with(options: Options, label: str) -> Options:
+    """The options of the search whose program, or a variant of it, is labelled so."""
+    searched, _, _ = label.partition(", ")
+    searched, _, name = searched.partition(FOR)
+    if searched.startswith(WITHOUT):
+        options = replace(options, rules=options.rules - searched.removeprefix(WITHOUT))
+    mode = next((m for m in options.profile.modes if m.name == name), AS_USUAL)
+    return replace(options, profile=options.profile.in_mode(mode))
 
 
-def without(options: Options, rule: str) -> Options:
-    return replace(options, rules=options.rules - rule)
+def arguments(traced: Source, options: Options, binding: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Random arguments of a program at a binding, with the facts that were declared."""
+    facts, leaves = dict(options.facts), enumerate(traced.leaves)
+    made = [argument(leaf.annotation, binding, facts.get(leaf.name, ()), seed) for seed, leaf in leaves]
+    return jax.tree_util.tree_unflatten(traced.in_tree, made)
 
 
-def searched_with(options: Options, report: CostReport) -> Options:
-    """The options of the search that found what was chosen."""
-    label = next((r.label for r in report.measured if r.chosen), "")
-    return without(options, label.removeprefix(WITHOUT)) if label.startswith(WITHOUT) else options
+@dataclass(frozen=True)
+class Decision:
+    """The variant that is fastest at `at`, and all that was timed there."""
+
+    at: Sizes
+    variant: Candidate
+    rows: tuple[MeasuredRow, ...]
 
 
-def timed(
-    traced: Source, options: Options, written: float, entries: list[Entry], call: Callable[[Module | None], Any]
-) -> tuple[MeasuredRow, ...]:
-    """The program as written (`written`: its predicted seconds) and `entries`, timed at the first binding on random
-    arguments. `call(module)`: what `optimize` returns for a module."""
-    facts = dict(options.facts)
-    leaves = [
-        argument(leaf.annotation, options.bindings[0], facts.get(leaf.name, ()), seed)
-        for seed, leaf in enumerate(traced.leaves)
-    ]
-    args, kwargs = jax.tree_util.tree_unflatten(traced.in_tree, leaves)
-    found = [e for e in entries if e.module != traced.module]
-    programs = {AS_WRITTEN: (call(None), written), **{e.label: (call(e.module), e.predicted) for e in found}}
-    return fastest({label: (lambda f=f: f(*args, **kwargs), predicted) for label, (f, predicted) in programs.items()})
+def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
+    """For each binding the fastest variant: that as written, or one that is faster beyond doubt.
+
+    `call(variant)`: what `optimize` returns for it. The arguments are random, and have the facts that were declared.
+    """
+    options, traced = search.options, search.traced
+    # With weights the very program as written is another one once they are prepared.
+    entries = [e for e in search.alternatives(options.measure) if e.module != traced.module or search.weights]
+    modes = (AS_USUAL, *options.profile.modes)
+    variants = [Candidate(e, m) for e in (None, *entries) for m in modes]
+    written, others = variants[0], variants[1:]
+    calls: dict[str, Any] = {}
+    found: list[Decision] = []
+    for binding in options.bindings:
+        predicted = {v.label: search.predicted(v, binding) for v in variants}
+        # What price alone would choose is among them in any case; of each other way to compile what is cheapest in it.
+        others.sort(key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
+        best = [v for v in others if v.mode == AS_USUAL][: options.measure]
+        best += [next(v for v in others if v.mode == m) for m in options.profile.modes]
+        args, kwargs = arguments(traced, options, binding)
+        for v in (written, *best):
+            if v.label not in calls:
+                calls[v.label] = call(v)
+        timed = {
+            v.label: (lambda f=calls[v.label]: f(*args, **kwargs), predicted[v.label])  # noqa: B023
+            for v in (written, *best)
+        }
+        rows = tuple(replace(r, at=binding) for r in fastest(timed))
+        label = next(r.label for r in rows if r.chosen)
+        found.append(Decision(binding, next(v for v in variants if v.label == label), rows))
+    return found

@@ -6,23 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from relax_eg.backend.libraries import unavailable
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.extract.cost import ASSUMED_SIZE
+from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
 from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
+from relax_eg.measure.device import here
 from relax_eg.ops.facts import FACTS, facts_named, impossible
+from relax_eg.ops.libraries import EXECUTIONS
+from relax_eg.ops.library_needs import Place, version
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
+from relax_eg.rules.rule import libraries_of
+from relax_eg.rules.schemas import KERNEL
 from relax_eg.shapes import Scope
 
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
 Bounds = Mapping[str, tuple[int | None, int | None] | int]
 Facts = Mapping[str | int, str | Sequence[str]]
+Execution = Literal["whole", "kernels"]
 
 MOST_MEASURED = 16  # programs that `measure` may time
 _MOST_NAMED = 12  # arguments that an error lists
@@ -44,7 +51,14 @@ class Options:
     progress: Progress | None
     sharing: Literal["on", "off"]
     measure: int = 0
+    cost: CostModel | None = None
+    execution: Execution = "whole"
+    libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
 
+    @property
+    def steps(self) -> frozenset[str]:
+        """The fusion steps that the rules allow."""
+        return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
 
     @property
     def is_exact(self) -> bool:
@@ -75,7 +89,7 @@ def check_kinds(
 def read_options(
     traced: Source,
     rules: RuleSet | None,
-    target: str | Profile,
+    target: str | Profile | None,
     at: Sizes | Sequence[Sizes] | None,
     bounds: Bounds | None,
     weights: Sequence[str | int],
@@ -85,6 +99,8 @@ def read_options(
     progress: Progress | None,
     sharing: Any,
     measure: Any,
+    cost: Any = None,
+    execution: Any = "whole",
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
@@ -93,6 +109,9 @@ def read_options(
         raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
         raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
+    if cost is not None and not callable(getattr(cost, "price", None)):
+        raise OptionError(f"cost={cost!r}: a cost model, an object with price(site, result, sizes), is accepted")
+    _check_execution(traced, execution, weights, measure, cost)
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
@@ -117,11 +136,14 @@ def read_options(
         assumed = assumed or bool(left)
         full = {**binding, **scope.example(left, ASSUMED_SIZE, binding)}
         bindings.append({v: full[v] for v in known})
-    chosen = rules if rules is not None else default_rules
+    device = here() if target is None else profile(target)
+    chosen, libraries = _available(
+        rules if rules is not None else default_rules, Place(device.platform, device.name, execution)
+    )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
         _trusted(chosen.allowed(allowed)),
-        profile(target),
+        device,
         tuple(bindings),
         assumed,
         scope,
@@ -132,7 +154,54 @@ def read_options(
         progress,
         sharing,
         measure,
+        cost,
+        execution,
+        libraries,
     )
+
+
+def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; and of each routine the version, and why it is
+    missing."""
+    why: dict[str, str] = {}
+    found: list[tuple[str, str, str]] = []
+    for r in rules:
+        for library in libraries_of(r):
+            if library.name not in why:
+                why[library.name] = unavailable(library, place)
+                if not why[library.name]:
+                    found.append((library.name, version(library), ""))
+    if not any(why.values()):
+        return rules, tuple(found)
+    there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
+    if not any(libraries_of(r) for r in there):  # then nothing is to be made ready for one either
+        there = [r for r in there if r.phase != "library"]
+    for r in rules:
+        library = r.library
+        if library is None or not why[library.name]:
+            continue
+        # What is for kernels only is nothing to tell of a whole program.
+        is_other = place.execution not in (library.requires.executions or EXECUTIONS)
+        if not is_other:
+            found.append((library.name, version(library), why[library.name]))
+    return RuleSet(rules.name, there, rules.schemas), tuple(found)
+
+
+def _check_execution(
+    traced: Source, execution: Any, weights: Sequence[str | int], measure: int, cost: CostModel | None
+) -> None:
+    if execution not in ("whole", "kernels"):
+        raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
+    if execution == "whole":
+        return
+    if traced.in_steps:
+        raise OptionError(f"execution='kernels': {traced.name}() runs in steps; leave execution out")
+    if weights:
+        raise OptionError("execution='kernels': nothing is prepared from weights there; leave weights out")
+    if measure:
+        raise OptionError("execution='kernels': nothing is timed there; leave measure out")
+    if cost is not None:
+        raise OptionError("execution='kernels': kernels have prices of their own; leave cost out")
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -17,16 +17,19 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
-from relax_eg.egraph import EGraph, Saturation, dump, recording
+from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.report import RunnerUp, SelectedRow
+from relax_eg.extract.kernel_build import Names, build_kernels
+from relax_eg.extract.kernel_cost import KernelCost
+from relax_eg.extract.kernels import select_kernels
+from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import second_best
 from relax_eg.extract.weights import cheapest
 from relax_eg.frontends.jax_batch import batched
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of, parts
-from relax_eg.ir.expr import CALL, FUNCTION, SCAN, WHILE, Expr, postorder
+from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, SCAN, WHILE, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
@@ -43,12 +46,13 @@ _OUTSIDE_A_LOOP = 1 / 16
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one e-graph: its saturation, how many nodes of the choice each rule made, how near the best the
-    choice is, and what came second."""
+    choice is, what came second, and the kernels that hold several operators."""
 
     saturation: Saturation
     made: Mapping[str, int]
     selected: SelectedRow
     runner_up: RunnerUp | None
+    kernels: tuple[KernelRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class Units:
     _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
+    _names: Names = field(default_factory=Names)
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -188,7 +193,10 @@ class Units:
             kept = recording(egraph) if self.record else None
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
-        models = [WholeCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
+        if options.execution == "kernels" and place[0] not in self._in_loops:
+            return [self._kernels(read, block, place[0], saturation)], {}
+        sizes = [self._sizes(block, b) for b in options.bindings]
+        models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         chosen = cheapest(read.graph, read.decode, weights, models)
         selection = chosen.selection
         made: dict[str, int] = {}
@@ -213,6 +221,29 @@ class Units:
             apart = cheapest(read.graph, read.decode, same, models, once)
             values.append(read.decode(apart.selection.choice))
         return values, makers
+
+    def _kernels(self, read: Dump, block: Block, function: str, saturation: Saturation) -> list[Expr]:
+        """The block's values as the cheapest kernels compute them."""
+        options = self.options
+        models = [KernelCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
+        selection = select_kernels(read.graph, models, options.steps)
+        built = build_kernels(read.graph, selection, read.build, self._names)
+        row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
+        rows = built.rows(function, models[0])
+        self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
+        return built.roots
+
+    @cached_property
+    def _in_loops(self) -> set[str]:
+        """Functions that run inside a loop or branch, which is one executable."""
+        found: set[str] = set()
+        work = [n for f in self.module for e in f.expressions() if e.op in CONTROL for n in functions_of(e)]
+        while work:
+            name = work.pop()
+            if name not in found and name in self.functions:
+                found.add(name)
+                work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
+        return found
 
     def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
         """`binding` with an assumed size for variables of the function that the entry does not have."""

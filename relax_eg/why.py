@@ -7,17 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_eg.driver import pays, traced_program
+from relax_eg.driver import traced_program
 from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
 from relax_eg.explain.record import Firing, signature
-from relax_eg.explain.steps import Equation, equation, with_sizes_of
+from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops import TABLE, site_of
+from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
+from relax_eg.prices import pays, prices
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
@@ -56,7 +59,7 @@ def why_not(
     program: Callable[..., Any] | Module,
     *specs: Any,
     rules: RuleSet | None = None,
-    target: str = "cpu",
+    target: str | Profile | None = None,
     at: Sizes | None = None,
     bounds: Bounds | None = None,
     assume: str | Sequence[str] = (),
@@ -92,7 +95,7 @@ def why_not(
     units = Units(traced.module, options, record=True)
     held = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     candidate = units.run(held)
-    gained = pays(traced.module, candidate, held, options)
+    gained = pays([prices(traced.module, candidate, held, b, options) for b in options.bindings])
     return _Answer(found, units, candidate, gained, named).answer()
 
 
@@ -190,7 +193,7 @@ class _Answer:
 
     def _prices(self, e: Equation) -> tuple[float, float]:
         """Seconds of what a use of a rule takes away and adds, at the first sizes asked for."""
-        model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions)
+        model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions, self.options.cost)
         operands = set(e.operands)
         sides: list[float] = []
         for k in (0, 1):

@@ -90,7 +90,7 @@ def test_hits_and_misses_are_counted() -> None:
 def test_no_search_and_no_walk_is_made_on_a_hit(options: dict[str, Any]) -> None:
     rx.optimize(chain, *SPECS, **options)
     with (
-        patch("relax_eg.driver.Units", side_effect=AssertionError("searched")),
+        patch("relax_eg.measured.Units", side_effect=AssertionError("searched")),
         patch("relax_eg.frontends.jax_trace.Walk", side_effect=AssertionError("walked")),
     ):
         best = rx.optimize(chain, *SPECS, **options)
@@ -214,9 +214,9 @@ def unframed(data: bytes) -> bytes:
 
 
 def framed(payload: bytes) -> bytes:
-    from relax_eg.store import _checksum, _HEAD  # pyright: ignore[reportPrivateUsage]  # isort: skip
+    from relax_eg.store import _HEAD, checksum  # pyright: ignore[reportPrivateUsage]  # isort: skip
 
-    return _HEAD + _checksum(payload) + payload
+    return _HEAD + checksum(payload) + payload
 
 
 def test_a_module_of_another_signature_is_not_used(folder: Path) -> None:

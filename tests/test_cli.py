@@ -148,3 +148,13 @@ def test_verify(folder: Path) -> None:
 def test_help_names_the_commands() -> None:
     result = run("--help")
     assert result.exit_code == 0 and all(c in result.output for c in ("optimize", "rules", "verify"))
+
+
+def test_kernels_are_shown(folder: Path) -> None:
+    more = ["--execution", "kernels", "--show", "kernels"]
+    result = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--bounds", "n=4:64", *more)
+    assert result.exit_code == 0, result.output
+    assert "launches saved" in result.output
+    refused = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--show", "kernels")
+    assert refused.exit_code != 0
+    assert "'kernels' is accepted, together with --execution kernels" in " ".join(refused.output.split())

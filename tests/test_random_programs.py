@@ -58,9 +58,9 @@ def assert_same(written: Module, other: Module, seed: int) -> None:
             assert exactly_equal(x, y), f"result {i} differs at {sizes}:\n{x}\n{y}\n{written}\n{other}"
 
 
-def saturated(module: Module) -> Dump:
+def saturated(module: Module, nodes: int = 2000) -> Dump:
     with EGraph([b.value for b in module.main.blocks[0].bindings], rx.rules.default, Scope()) as egraph:
-        egraph.saturate(Budget(nodes=2000, seconds=60))
+        egraph.saturate(Budget(nodes=nodes, seconds=60))
         return dump(egraph)
 
 

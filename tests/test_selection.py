@@ -79,6 +79,19 @@ def test_merged_products_are_found_where_they_pay(case: str, batch: int) -> None
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", ["rtx4090", "a100", "h100", "h200"])
+def test_merged_products_are_found_on_gpus(case: str, target: str) -> None:
+    """A launch each is what they save; what takes them apart is read by what follows."""
+    fn, specs, weights, _, merged = CASES[case]
+    best = rx.optimize(fn, *specs, at={"b": 32}, weights=weights, target=target, cache=False)
+    assert not best.report.kept_as_written and matmuls(best) == merged
+    alone = rx.optimize(
+        fn, *specs, at={"b": 32}, weights=weights, target=target, cache=False, rules=rx.rules.default - "merge"
+    )
+    assert best.report.after.seconds < 0.99 * alone.report.after.seconds
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_products_stay_apart_where_narrow_ones_are_as_fast(case: str) -> None:
     fn, specs, weights, written, _ = CASES[case]
     best = rx.optimize(fn, *specs, at={"b": 4096}, weights=weights, target=device(0.0), cache=False)

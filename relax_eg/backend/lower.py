@@ -12,8 +12,10 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.jax_library import run_library
+from relax_eg.backend.libraries import run_registered
+from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import RelaxEgError, ShapeError, TraceError
-from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
@@ -36,8 +38,10 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import is_shown
 from relax_eg.shapes import Dim, Scope
+from relax_eg.tir import TensorProgram
 
 Sizes = Mapping[str, Any]
 
@@ -112,7 +116,7 @@ class _Run:
         if e.op in CONTROL:
             return self.control(e, args, sizes)
         if e.op == CALL_TIR:
-            raise RelaxEgError(f"call_tir of `{e.attr('program').value.name}`: tensor programs are not lowered to XLA")
+            return tensor_program_call(e, args, sizes)
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
         if not is_shown(e.op, tuple(a.annotation for a in e.args), e.attrs):
@@ -185,10 +189,22 @@ class _Run:
         return body(*operands[len(shapes) :])
 
 
+def tensor_program_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
+    """The result of a `call_tir` on JAX values."""
+    program: TensorProgram = e.attr("program").value
+    told = {v: d.evaluate(sizes) for v, d in e.attr("sizes")}
+    buffers = [(b.name, Tensor(b.shape, b.dtype)) for b in program.parameters]
+    fit = Fit(f"call_tir of `{program.name}`", buffers, {v: f"the size `{v}`" for v in told})
+    results = lower_program(program, {**told, **fit.bind(args, told)})(*args)
+    return results if isinstance(e.annotation, Tuple) else results[0]
+
+
 def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
     """The result of a library call on JAX values. TraceError for one that no XLA program can contain, inside one."""
     name = e.attr("name")
-    routine = BY_LIBRARY.get(name)
+    routine, library = BY_LIBRARY.get(name), library_of(e)
+    if library is not None:
+        return run_registered(library, e, args, sizes)
     if routine is None:
         return run_library(name, dict(e.attr("attrs")), sizes, args)
     if any(isinstance(a, Tracer) for a in args):

@@ -55,14 +55,17 @@ class Dump:
                 if missing:
                     stack.extend(reversed(missing))
                     continue
-                payload = self.payloads[candidate.payload]
-                if isinstance(payload, Expr):
-                    done[c] = payload
-                else:
-                    opcode, dims = payload
-                    done[c] = opcode.build(tuple(done[k] for k in candidate.children), dims)
+                done[c] = self.build(c, choice[c], [done[k] for k in candidate.children])
                 stack.pop()
         return done
+
+    def build(self, c: int, k: int, operands: Sequence[Expr]) -> Expr:
+        """Candidate `k` of class `c` over these operands."""
+        payload = self.payloads[self.graph.candidates[c][k].payload]
+        if isinstance(payload, Expr):
+            return payload
+        opcode, dims = payload
+        return opcode.build(tuple(operands), dims)
 
 
 @stage("dump")

@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
+from relax_eg.errors import ExtractionError
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_TIR,
     COND,
     CONTROL,
     CORE,
@@ -28,11 +31,14 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     WHILE,
     Expr,
+    postorder,
 )
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
+from relax_eg.ops.fused import Placed, called_program
+from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
 from relax_eg.shapes import Dim
-from relax_eg.tir import PatternKind
+from relax_eg.tir import Contraction, Counts, PatternKind, TensorProgram, Work, classify, count, work
 
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
@@ -55,23 +61,41 @@ class NodeCost:
     seconds: float = 0.0
 
 
-class CostModel(Protocol):
-    """Anything with this method can price programs."""
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else."""
 
-    def price(self, site: Site, result: Annotation) -> NodeCost:
-        """The cost of one use of an operator; `result` annotates its value."""
+    flops: int
+    contracting: float
+    other: float
+
+
+class CostModel(Protocol):
+    """Anything with this method can price operators: `optimize(..., cost=model)`."""
+
+    def price(self, site: Site, result: Annotation, sizes: Mapping[str, int]) -> NodeCost:
+        """The cost of one use of an operator at a binding of the size variables; `result` annotates its value.
+
+        Seconds decide, in whatever unit; infinite ones mean that nothing executes it. `relax_eg.ops.counts(site)` has
+        flops and bytes as expressions in the sizes. What a loop, a branch or a call runs is asked for by itself."""
         ...
 
 
 class WholeCost:
-    """The default cost model at one binding of the size variables. Prices are memoised by use.
+    """What a device's profile says of operators, or another cost model, at one binding of the size variables. Prices
+    are memoised by use.
 
-    `functions`: those of the module, by name, which calls and control flow run."""
+    `functions`: those of the module, by name, which calls and control flow run; `cost`: prices the operators."""
 
     def __init__(
-        self, profile: Profile, binding: Mapping[str, int], functions: Mapping[str, Function] | None = None
+        self,
+        profile: Profile,
+        binding: Mapping[str, int],
+        functions: Mapping[str, Function] | None = None,
+        cost: CostModel | None = None,
     ) -> None:
         self.profile = profile
+        self.cost = cost
         self.binding = dict(binding)
         self.functions = functions or {}
         self._memo: dict[tuple[object, ...], NodeCost] = {}
@@ -108,9 +132,13 @@ class WholeCost:
         key = (function.name, tuple(binding.items()))
         model = self._models.get(key)
         if model is None:
-            model = self._models[key] = WholeCost(self.profile, binding, self.functions)
+            model = self._models[key] = self._kind(site)(self.profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
         return model
+
+    def _kind(self, site: Site) -> type[WholeCost]:
+        """The model of the functions that run at this site."""
+        return type(self)
 
     def price(self, site: Site, result: Annotation) -> NodeCost:
         # A library call's result is its own to say; everything else follows from operands and attributes.
@@ -123,6 +151,12 @@ class WholeCost:
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in CONTROL or site.op == CALL:
             return self._run(site)
+        if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
+            return checked(site.op, self.cost.price(site, result, self.binding))
+        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+            return self._library(LIBRARIES[site["name"]], site, result)
+        if site.op == CALL_TIR:
+            return self._tensor_program(site, result)
         if site.op in CORE:
             return self._opaque(site, result) if site.op == CALL_DPS_LIBRARY else NodeCost()
         if any(not _known(a) for a in (*site.operands, result)):
@@ -138,9 +172,9 @@ class WholeCost:
             return NodeCost(flops, moved, 1, p.kernel(self._conv(site, result, flops, moved)))
         if site.op in _DENSE:
             return NodeCost(flops, moved, 1, p.kernel(max(2 * flops / p.rate(site.dtype(0)), p.move(moved))))
-        if site.op == "strided_slice":
-            # Sometimes a part of its reader, sometimes a copy: a kernel's start, and the fused share of the traffic.
-            return NodeCost(flops, moved, 1, p.launch + _FUSED_SHARE * p.move(moved))
+        if site.op == "permute_dims" and p.transpose_rate and site["axes"][-1] != len(site["axes"]) - 1:
+            elements = math.prod(self._at(d) for d in site.shape(0))
+            return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.kernel(p.move(moved)))
         kind = pattern_kind(site)
@@ -148,6 +182,47 @@ class WholeCost:
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
         return NodeCost(flops, moved, 1, p.kernel(flops / rate + p.move(moved)))
+
+    def _tensor_program(self, site: Site, result: Annotation) -> NodeCost:
+        """A `call_tir`: what its equations say, as XLA runs it."""
+        placed = called_program(site.operands, site.attrs)
+        if placed is None:
+            return self._opaque(site, result)
+        counted, p = counted_once(placed.program), self.profile
+        moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
+        effort = self.effort(site.op, placed)
+        kind = _kind(placed.program)
+        if kind <= PatternKind.INJECTIVE:
+            # What only moves is sometimes a part of its reader, sometimes a copy.
+            launches = int(kind is PatternKind.INJECTIVE)
+            seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
+            return NodeCost(effort.flops, moved, launches, seconds)
+        seconds = max(effort.contracting, p.move(moved)) + effort.other
+        return NodeCost(effort.flops, moved, 1, p.kernel(seconds))
+
+    def effort(self, op: str, placed: Placed) -> Effort:
+        """The arithmetic of a tensor program that is used in operator `op`."""
+        done = _work(placed.program)
+        rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
+        other = max(0, self.number(done.other_flops, placed.sizes))
+        flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
+        seconds = sum(self._contraction(c, placed.sizes) for c in done.contractions)
+        return Effort(flops, seconds, other / rate)
+
+    def number(self, d: Dim, sizes: Mapping[str, Dim]) -> int:
+        """A size of a program that is used with these sizes, at the binding."""
+        return self._at(d.substitute(sizes) if sizes else d)
+
+    def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> float:
+        """Seconds of a matmul or convolution with all operands at hand."""
+        rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
+        share = share_of_peak((rows, columns, depth), self.profile.matmul_half)
+        seconds = self.number(c.flops, sizes) / (self.profile.rate(c.dtype) * share)
+        if c.windowed:
+            seconds *= self.profile.conv_factor
+        elif c.transposed:
+            seconds *= self.profile.linear_factor(rows, columns * depth * itemsize(c.dtype))
+        return seconds
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
@@ -196,6 +271,34 @@ class WholeCost:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
         return max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
+    def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
+        """A registered routine: its pattern as one kernel, whose values in between are never in memory, times what is
+        known of its speed; or what its own cost function says."""
+        definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
+        inside, p = WholeCost(self.profile, {v: self._at(d) for v, d in sizes.items()}), self.profile
+        flops, seconds = 0, 0.0
+        for e in postorder(definition.results):
+            if e.op in CORE or e.op in _FREE:
+                continue
+            within = site_of(e)
+            count = inside._at(counts(within).flops)
+            flops += count
+            if e.op == "matmul":
+                seconds += inside._matmul(within, count, 0)
+            elif e.op == "conv":
+                seconds += inside._conv(within, e.annotation, count, 0)
+            elif e.op in _DENSE:
+                seconds += 2 * count / p.rate(within.dtype(0))
+            else:
+                seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
+        moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
+        if callable(library.cost):
+            found = library.cost(flops, moved, p)
+            at = ", ".join(f"{v}={n}" for v, n in inside.binding.items())
+            return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {at}"))
+        speed = p.library_speed.get(library.name, library.cost or 1.0)
+        return NodeCost(flops, moved, 1, p.kernel(max(seconds, p.move(moved)) / speed))
+
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
         return NodeCost(0, moved, 1, self.profile.launch + self.profile.move(moved))
@@ -203,6 +306,31 @@ class WholeCost:
     def _at(self, d: Dim) -> int:
         unknown = d.variables - self.binding.keys()
         return int(d.evaluate({**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding))
+
+
+def checked(op: str, found: Any) -> NodeCost:
+    """What a cost model gave for an operator. ExtractionError unless that is a NodeCost of seconds >= 0."""
+    if not isinstance(found, NodeCost):
+        raise ExtractionError(f"the cost model gave {found!r} for `{op}`; a NodeCost is accepted")
+    if not found.seconds >= 0:  # a NaN is not
+        raise ExtractionError(f"the cost model gave {found.seconds} seconds for `{op}`; a number >= 0 is accepted")
+    return found
+
+
+@lru_cache(1 << 14)
+def _work(program: TensorProgram) -> Work:
+    return work(program)
+
+
+@lru_cache(1 << 14)
+def _kind(program: TensorProgram) -> PatternKind:
+    return classify(program)
+
+
+@lru_cache(1 << 14)
+def counted_once(program: TensorProgram) -> Counts:
+    """What `count` says of a program; each is asked about again and again."""
+    return count(program)
 
 
 def share_of_peak(sizes: Sequence[int], halves: Sequence[float]) -> float:
@@ -214,14 +342,15 @@ def _known(a: Annotation) -> bool:
     return not isinstance(a, Tensor) or (a.shape is not None and a.dtype is not None)
 
 
-def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
+def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
     """Every node of `function` that does something, with its price; nodes in `skip` are left out.
 
     XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once)
+    folded = _folded_transposes(expressions, once) if model.cost is None else set[Expr]()
+    folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
@@ -232,8 +361,9 @@ def priced(function: Function, model: CostModel, skip: set[Expr] | None = None) 
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:
-    """Matrix transposes that only matmuls read, as their second operand."""
-    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e not in once}
+    """Matrix transposes that only matmuls read, at least one, as their second operand."""
+    read = {a for e in expressions for a in e.args}
+    folded = {e for e in expressions if e.op == "permute_dims" and e.attr("axes") == (1, 0) and e in read} - once
     for e in expressions:
         for i, a in enumerate(e.args):
             if a in folded and not (e.op == "matmul" and i == 1 and e.args[0].ndim >= 1):

@@ -7,10 +7,19 @@ calibrated: `relax-eg calibrate` measures the machine it runs on.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from relax_eg.errors import OptionError
-from relax_eg.extract.profile import Profile
+from relax_eg.extract.profile import Mode, Profile
+
+# Without XLA's newer kernels for matmuls on CPUs: a weight that is stored output axis first is slow then.
+WITHOUT_YNN = Mode(
+    "ynn off",
+    {"xla_cpu_experimental_ynn_fusion_type": ""},
+    {"linear_penalty": ((24.0, 4.0), (64.0, 3.0), (256.0, 1.6)), "gemv_bytes": math.inf, "gemv_gain": 1.0},
+)
 
 CPU = Profile(
     name="cpu",
@@ -30,6 +39,8 @@ CPU = Profile(
     conv_factor=1.1,
     group_share=0.14,
     group_half=(23.0, 20.0),
+    transpose_rate=4e9,
+    modes=(WITHOUT_YNN,),
     scalar_rate={
         "sort": 0.8e9,
         "reduce_window": 2e9,
@@ -57,6 +68,7 @@ def _gpu(
         matmul_half=(96.0, 96.0, 64.0),
         group_share=0.1,
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
+        platform="gpu",
         notes=notes,
     )
 
@@ -76,6 +88,8 @@ LAPTOP = Profile(
     conv_factor=1.1,
     group_share=0.14,
     group_half=(23.0, 20.0),
+    transpose_rate=8e9,
+    modes=(WITHOUT_YNN,),
     scalar_rate=CPU.scalar_rate,
     notes="8 cores with AVX2, two channels of DDR5",
 )
@@ -91,6 +105,17 @@ PROFILES: dict[str, Profile] = {
         _gpu("h200", 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
     )
 }
+
+
+def nearest(platform: str, kind: str) -> Profile:
+    """The profile of a device that JAX tells so: the data sheet whose name is in its kind, else A100's for what is no
+    CPU. What is no more than near says so in its name."""
+    if platform == "cpu":
+        return CPU
+    plain = kind.lower().replace(" ", "")
+    found = next((p for n, p in PROFILES.items() if p not in (CPU, LAPTOP) and n.replace("rtx", "") in plain), None)
+    sheet = found or PROFILES["a100"]
+    return replace(sheet, name=f"{sheet.name}{'' if found else f', the nearest to {kind}'}, uncalibrated")
 
 
 def profile(target: str | Profile) -> Profile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,20 @@ from rich.table import Table
 
 from relax_eg.errors import OptionError
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Another way in which XLA may compile for a device: `name` tells it in reports, `options` are those of XLA's
+    compiler, `changes` the fields of the device's profile that are others then."""
+
+    name: str
+    options: Mapping[str, str]
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+AS_USUAL = Mode("", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +47,11 @@ class Profile:
     `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
-    at which it reaches half that; `calibrated`: whether a machine was measured; `measured`: which, and
-    when.
+    at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
+    another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
+    `library_speed`: how many times faster a library routine was measured to be than its pattern as one kernel is
+    predicted to be, by name; `platform`: "cpu", "gpu" or "tpu"; `calibrated`: whether a machine was measured;
+    `measured`: which, and when.
     """
 
     name: str
@@ -56,7 +72,11 @@ class Profile:
     conv_factor: float = 1.0
     group_share: float = 1.0
     group_half: tuple[float, float] = (8.0, 16.0)
+    transpose_rate: float = 0.0
     scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
+    modes: tuple[Mode, ...] = ()
+    library_speed: Mapping[str, float] = field(default_factory=dict[str, float])
+    platform: str = "cpu"
     calibrated: bool = False
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
@@ -65,6 +85,10 @@ class Profile:
     def label(self) -> str:
         """The device in a report."""
         return f"{self.name}, calibrated" if self.calibrated else self.name
+
+    def in_mode(self, mode: Mode) -> Profile:
+        """The device as XLA's programs find it when they are compiled in this way."""
+        return replace(self, **mode.changes, modes=()) if mode.name else self
 
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
@@ -147,18 +171,40 @@ def _from_data(where: str, data: dict[str, Any]) -> Profile:
         if name not in data and f.default is MISSING and f.default_factory is MISSING:
             raise OptionError(f"{where} lacks the field `{name}`")
     for name, value in data.items():
-        if name in ("name", "notes", "measured"):
+        if name in ("name", "notes", "measured", "platform"):
             right = isinstance(value, str)
         elif name == "calibrated":
             right = isinstance(value, bool)
+        elif name == "modes":
+            continue  # read below
         else:
-            right = all(isinstance(x, (int, float)) and not math.isnan(x) and x >= 0 for x in _numbers(value))
+            right = all(_is_number(x) for x in _numbers(value))
         if not right:
             raise OptionError(f"{where}: {name} = {value!r}; numbers >= 0 are accepted")
-    values = {k: _frozen(v) for k, v in data.items()}
+    values = {k: _frozen(v) for k, v in data.items() if k != "modes"}
+    values["modes"] = tuple(_mode(where, m) for m in data.get("modes", ()))
     if "float32" not in values["matmul_rate"]:
         raise OptionError(f"{where}: matmul_rate lacks float32, which stands for all dtypes it does not name")
     return Profile(**values)
+
+
+def _mode(where: str, data: Any) -> Mode:
+    fits = isinstance(data, dict) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
+    if not fits or not data["name"] or not all(isinstance(v, str) for v in data["options"].values()):
+        accepted = '{"name": "...", "options": {"an XLA option": "its value"}, "changes": {fields of the profile}}'
+        raise OptionError(f"{where}: modes has {data!r}; {accepted} is accepted")
+    fixed = {"name", "modes", "calibrated", "measured", "notes"}
+    known = {f.name for f in fields(Profile)} - fixed
+    for name, value in data["changes"].items():
+        if name not in known:
+            raise OptionError(f"{where}: mode `{data['name']}` changes `{name}`; known are {', '.join(sorted(known))}")
+        if not all(_is_number(x) for x in _numbers(value)):
+            raise OptionError(f"{where}: mode `{data['name']}`: {name} = {value!r}; numbers >= 0 are accepted")
+    return Mode(data["name"], data["options"], {k: _frozen(v) for k, v in data["changes"].items()})
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and not math.isnan(x) and x >= 0
 
 
 def _numbers(value: Any) -> list[Any]:

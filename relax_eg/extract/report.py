@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relax_eg.debug import stage
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost import CostModel, WholeCost, priced
+from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import site_of
@@ -80,6 +80,24 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryRow:
+    """A library routine that the program calls, or one that it might call but for `why`: its version, how many calls,
+    and how many operators these stand for."""
+
+    name: str
+    version: str
+    calls: int
+    operators: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.why:
+            return f"library {self.name} is not used: {self.why}"
+        version = f" ({self.version})" if self.version else ""
+        return f"library {self.name}{version}: {self.calls} calls, in place of {self.operators} operators"
+
+
+@dataclass(frozen=True, slots=True)
 class RuleRow:
     """What a rule did in the search: matches, nodes it was the first to make, milliseconds (to about one). `left_out`:
     why it was not let loose any more; "" for a rule that always ran."""
@@ -110,6 +128,28 @@ class SelectedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel that holds several operators, and `times` how often its function has it. `steps`: how often each fusion
+    step was used for it. `bytes` it moves, and `saved_bytes`, `saved_launches` what its operators one by one would
+    move and launch besides, at the first of `at`."""
+
+    function: str
+    name: str
+    operators: tuple[str, ...]
+    steps: Mapping[str, int]
+    times: int
+    bytes: int
+    saved_bytes: int
+    saved_launches: int
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> KernelRow:
+        """The row that `asdict` gave as plain data."""
+        given: dict[str, Any] = {**data, "operators": tuple(data["operators"])}
+        return KernelRow(**given)
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredRow:
     """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
     program as written, with the interval that holds the true median ratio with 95%."""
@@ -121,6 +161,7 @@ class MeasuredRow:
     low: float
     high: float
     chosen: bool = False
+    at: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __str__(self) -> str:
         ratio = f"{self.speedup:.2f} ({self.low:.2f} to {self.high:.2f})"
@@ -164,7 +205,10 @@ class CostReport:
     of all e-graphs at the end; `peak`: of the largest at its largest. `cached`: all this comes from the disk cache,
     and only `seconds` is of this run. `selected`: how each function's program was chosen, and how near the best of its
     candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
-    `measured`: the programs that `measure=k` timed, the one as written first.
+    `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
+    beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
+    program as written first; `kernels`: with `execution="kernels"`, those that hold several operators; `libraries`: the
+    routines that it calls, and those that were missing.
     """
 
     name: str
@@ -190,11 +234,28 @@ class CostReport:
     selected: tuple[SelectedRow, ...] = ()
     runner_up: RunnerUp | None = None
     measured: tuple[MeasuredRow, ...] = ()
+    searched_for: str = ""
+    compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    kernels: tuple[KernelRow, ...] = ()
+    libraries: tuple[LibraryRow, ...] = ()
 
     @property
     def predicted_gain(self) -> float:
         """Predicted time before, divided by after."""
         return self.before.seconds / self.after.seconds if self.after.seconds > 0 else 1.0
+
+    def kernel_table(self) -> Table:
+        """The kernels that hold several operators: which, and what putting them together saves."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("kernel", overflow="fold")
+        table.add_column("operators", overflow="fold")
+        for column in ("times", "bytes", "bytes saved", "launches saved"):
+            table.add_column(column, justify="right")
+        for r in self.kernels:
+            name = r.name if r.function == self.name else f"{r.name} in {r.function}"
+            figures = str(r.times), _si(r.bytes), _si(r.saved_bytes), str(r.saved_launches)
+            table.add_row(name, ", ".join(r.operators), *figures)
+        return table
 
     def as_data(self) -> dict[str, Any]:
         """The report as plain data for JSON, with a schema version."""
@@ -215,8 +276,10 @@ class CostReport:
         more["opaque"] = tuple(Opaque(**row) for row in data["opaque"])
         more["numerics"] = tuple(data["numerics"])
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
+        more["libraries"] = tuple(LibraryRow(**row) for row in data.get("libraries", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
+        more["kernels"] = tuple(KernelRow.from_data(row) for row in data.get("kernels", ()))
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
@@ -266,8 +329,13 @@ class CostReport:
         if self.kept_as_written:
             why = "was measured to be faster" if self.measured else "was predicted to be more than 5% faster"
             lines.append(f"kept as written: no program {why}")
-        if self.measured:
-            lines.append("measured: " + "; ".join(map(str, self.measured)))
+        bindings = list({str(r.at): r.at for r in self.measured}.values())
+        for at in bindings:
+            sizes = f" at {', '.join(f'{v}={n}' for v, n in at.items())}" if len(bindings) > 1 else ""
+            lines.append(f"measured{sizes}: " + "; ".join(str(r) for r in self.measured if r.at == at))
+        if self.measured or self.compiler_options:
+            told = ", ".join(f"{k}={v!r}" for k, v in self.compiler_options.items()) or "as usual"
+            lines.append(f"compiler options: {told}")
         if self.selected:
             lines.append(_selection(self.selected))
         if self.runner_up is not None:
@@ -276,6 +344,8 @@ class CostReport:
             lines.append(
                 f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
             )
+        if self.kernels:
+            lines.append(_fused(self.kernels))
         if self.cached:
             lines.append("served from the disk cache; the search was made earlier:")
         total = sum(self.matches.values())
@@ -287,6 +357,7 @@ class CostReport:
         if busiest:
             lines.append("busiest rules: " + ", ".join(map(_figures, busiest)))
         lines += [r.left_out for r in self.searched if r.left_out]
+        lines += map(str, self.libraries)
         for o in self.opaque:
             where = f" at {o.source}" if o.source else ""
             lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
@@ -307,6 +378,21 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
     shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
     rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
     return "; ".join((proved, *shown, *rest))
+
+
+def _fused(rows: Sequence[KernelRow]) -> str:
+    """One line on all kernels: how many operators are where, what that saves, and how often each step was used."""
+    steps: dict[str, int] = {}
+    for r in rows:
+        for step, n in r.steps.items():
+            steps[step] = steps.get(step, 0) + n * r.times
+    operators = sum(len(r.operators) * r.times for r in rows)
+    saved = sum(r.saved_bytes * r.times for r in rows), sum(r.saved_launches * r.times for r in rows)
+    used = ", ".join(f"{step} x{n}" for step, n in sorted(steps.items(), key=lambda kv: (-kv[1], kv[0])))
+    return (
+        f"fused: {operators} operators in {sum(r.times for r in rows)} kernels, {_si(saved[0])}B and {saved[1]} "
+        f"launches less; {used}"
+    )
 
 
 def _figures(r: RuleRow) -> str:
@@ -367,7 +453,7 @@ def _time(seconds: float) -> str:
 
 @stage("price")
 def price_program(
-    function: Function, model: CostModel, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
+    function: Function, model: WholeCost, skip: set[Expr] | None = None, prepared: tuple[int, int] = (0, 0)
 ) -> ProgramCost:
     """`function` priced by operator; nodes in `skip` (run once, on weights) cost nothing. `prepared`: how many values
     the weights phase leaves, and their bytes.
@@ -382,12 +468,12 @@ def price_program(
 
 
 def _add_rows(
-    rows: dict[str, list[float]], function: Function, model: CostModel, skip: set[Expr] | None, times: float
+    rows: dict[str, list[float]], function: Function, model: WholeCost, skip: set[Expr] | None, times: float
 ) -> None:
     for e, cost in priced(function, model, skip):
         total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
         inside: dict[str, list[float]] = {}
-        for callee, n, inner in model.trips(site_of(e)) if isinstance(model, WholeCost) else ():
+        for callee, n, inner in model.trips(site_of(e)):
             _add_rows(inside, callee, inner, None, times * n)
         for label, row in inside.items():
             _add_to(rows, label, row)

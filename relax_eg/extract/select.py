@@ -76,7 +76,7 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
     check_costs(graph, costs)
     problem = problem_of(graph, costs)
     tree = tree_choice(problem)
-    _check_executable(graph, problem, tree)
+    check_executable(graph, problem, tree)
     written = [w if w >= 0 else t for w, t in zip(graph.as_written, tree, strict=True)]
     written_cost = choice_cost(problem, written)
     best: tuple[float, list[int], str] | None = None
@@ -104,7 +104,7 @@ def _used(problem: Problem, choice: Sequence[int]) -> list[int]:
     return [k if c in used else -1 for c, k in enumerate(choice)]
 
 
-def _check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[int]) -> None:
+def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[int]) -> None:
     """ExtractionError where a result cannot be computed: by what operators, and which rules propose others."""
     stuck = [r for r in problem.roots if tree[r] < 0]
     if not stuck:

@@ -13,7 +13,8 @@ from types import MappingProxyType
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of
-from relax_eg.ir.expr import MATCH_CAST, Expr, postorder
+from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
+from relax_eg.tir import TensorProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,12 @@ class Module:
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self.functions)
+
+    @property
+    def programs(self) -> tuple[TensorProgram, ...]:
+        """The tensor programs that its functions call, each once, in the order of the calls. Linear in its size."""
+        calls = (e for f in self.functions for e in f.expressions() if e.op == CALL_TIR)
+        return tuple(dict.fromkeys(e.attr("program").value for e in calls))
 
     @property
     def main(self) -> Function:

@@ -21,8 +21,9 @@ from relax_eg.ir.expr import ConstantData, Expr, node, np_dtype, postorder
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
+from relax_eg.tir import TensorProgram, parse_program
 
-VERSION = 2
+VERSION = 3
 
 
 class Outside(Protocol):
@@ -74,7 +75,7 @@ class _Packer:
     def __init__(self, outside: Outside) -> None:
         self.outside = outside
         self.blob = bytearray()
-        names = ("sizes", "annotations", "foreign", "constants", "lines", "nodes")
+        names = ("sizes", "annotations", "foreign", "programs", "constants", "lines", "nodes")
         self.tables = {name: _Table() for name in names}
 
     def function(self, f: Function) -> Any:
@@ -110,6 +111,8 @@ class _Packer:
             return ["annotation", self._annotation(value)]
         if isinstance(value, ConstantData):
             return ["constant", self._constant(value)]
+        if isinstance(value, Foreign) and isinstance(value.value, TensorProgram):
+            return ["program", self._program(value)]
         if isinstance(value, Foreign):
             return ["foreign", self._foreign(value)]
         if isinstance(value, np.generic):
@@ -145,6 +148,12 @@ class _Packer:
             return foreign.places[value]
         return foreign.add(value, self.outside.name_of(value))
 
+    def _program(self, value: Foreign) -> int:
+        programs = self.tables["programs"]
+        if value in programs.places:
+            return programs.places[value]
+        return programs.add(value, str(value.value))
+
     def _constant(self, data: ConstantData) -> int:
         constants = self.tables["constants"]
         if data in constants.places:
@@ -165,6 +174,7 @@ class _Unpacker:
         for row in data["annotations"]:
             self.annotations.append(self._annotation(row))
         self.foreign = [outside.foreign_of(name) for name in data["foreign"]]
+        self.programs = [Foreign(parse_program(text, ranges=False)) for text in data["programs"]]
         self.constants = [ConstantData(self._array(row, outside)) for row in data["constants"]]
         self.lines: list[str] = data["lines"]
         self.nodes: list[Expr] = []
@@ -219,6 +229,8 @@ class _Unpacker:
             return self.constants[items[0]]
         if kind == "foreign":
             return self.foreign[items[0]]
+        if kind == "program":
+            return self.programs[items[0]]
         if kind == "scalar":
             return self.constants[items[0]].array[()]
         if kind == "float":

@@ -7,9 +7,11 @@ before it.
 
 from __future__ import annotations
 
+import itertools
+import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
@@ -32,6 +34,8 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.literals import attribute_text, constant_text, quoted, sizes_text
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim
+from relax_eg.tir import TensorProgram
+from relax_eg.tir.printer import program_text
 
 VERSION = 1
 HEADER = "# relax_eg module text, version "
@@ -49,21 +53,36 @@ MAX_NESTING = 8  # of tuples written in place; deeper ones get lines of their ow
 def print_module(module: Module) -> str:
     """The text of a module. Linear in its size."""
     lines = [f"{HEADER}{VERSION}", "@I.ir_module", "class Module:"]
-    for i, function in enumerate(module.functions):
+    programs = program_names(module)
+    parts = [program_text(program, "R", name).split("\n") for program, name in programs.items()]
+    parts += [_FunctionText(function, module, programs).lines for function in module.functions]
+    for i, part in enumerate(parts):
         lines += [""] * (i > 0)
-        lines += [INDENT + line for line in _FunctionText(function, module).lines]
+        lines += [INDENT + line for line in part]
     return "\n".join([*lines, INDENT + "pass"] if not module.functions else lines) + "\n"
+
+
+def program_names(module: Module) -> dict[TensorProgram, str]:
+    """The tensor programs that a module calls, by names that nothing else in its text has."""
+    taken = {f.name for f in module}
+    names: dict[TensorProgram, str] = {}
+    for program in module.programs:
+        stem = program.name if program.name.isidentifier() and not keyword.iskeyword(program.name) else "program"
+        names[program] = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
+        taken.add(names[program])
+    return names
 
 
 def print_function(function: Function) -> str:
     """The text of one function; its calls of other functions are written `Module.name(...)`."""
-    return "\n".join(_FunctionText(function, None).lines) + "\n"
+    return "\n".join(_FunctionText(function, None, {}).lines) + "\n"
 
 
 class _FunctionText:
     """The lines of one function."""
 
-    def __init__(self, function: Function, module: Module | None) -> None:
+    def __init__(self, function: Function, module: Module | None, programs: Mapping[TensorProgram, str]) -> None:
+        self.programs = programs
         self.sources = function.sources
         self.signatures = None if module is None else {f.name: signature(f) for f in module}
         self.annotations: dict[Annotation, str] = {}
@@ -224,12 +243,13 @@ class _FunctionText:
         more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")
         return f"R.call_dps_library({quoted(e.attr('name'))}, {args}, out={self._annotation(e.annotation)}{more})"
 
-
     def _tir_text(self, e: Expr, names: dict[Expr, str]) -> str:
         args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"
         sizes = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("sizes"))
         more = f", sizes={{{sizes}}}" if sizes else ""
-        return f"R.call_tir({attribute_text(e.attr('program'))}, {args}, out={self._annotation(e.annotation)}{more})"
+        program = e.attr("program").value
+        name = self.programs.get(program, program.name)
+        return f"R.call_tir(Module.{name}, {args}, out={self._annotation(e.annotation)}{more})"
 
 
 def _written(e: Expr) -> list[tuple[str, object]]:

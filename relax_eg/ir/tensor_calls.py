@@ -36,18 +36,25 @@ def call_tir(
 
 
 def tir_annotation(
-    program: TensorProgram, args: Sequence[Annotation], told: Sequence[tuple[str, Dim]]
+    program: TensorProgram,
+    args: Sequence[Annotation],
+    told: Sequence[tuple[str, Dim]],
+    buffers: Sequence[str] | None = None,
 ) -> Annotation:
-    """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes."""
+    """What `program` fills, by its buffers, where its arguments are annotated `args` and `told` gives further sizes:
+    its outputs, or those of its `buffers` that are named."""
     name = f"call_tir: `{program.name}`"
-    if len(args) != len(program.inputs):
-        buffers = ", ".join(map(str, program.inputs))
-        raise OperatorError(f"{name} takes {len(program.inputs)} arguments ({buffers}), got {len(args)}")
-    inputs = [_annotation(b) for b in program.inputs]
-    outputs = [_annotation(program.buffers[o]) for o in program.outputs]
+    if len(args) != len(program.parameters):
+        wanted = ", ".join(map(str, program.parameters))
+        raise OperatorError(f"{name} takes {len(program.parameters)} arguments ({wanted}), got {len(args)}")
+    inputs = [_annotation(b) for b in program.parameters]
+    outputs = [_annotation(program.buffers[o]) for o in (program.outputs if buffers is None else buffers)]
     # The sizes passed are a further parameter, as in Relax's Figure 8.
     sizes = Tuple(tuple(Tensor((v,)) for v, _ in told)), Tuple(tuple(Tensor((d,)) for _, d in told))
-    bare = {str(d) for b in program.inputs for d in b.shape} | {v for v, _ in told}
+    for v in program.told:
+        if v not in dict(told):
+            raise OperatorError(f"{name}: no argument tells its size `{v}`; sizes={{'{v}': ...}} passes it")
+    bare = {str(d) for b in program.parameters for d in b.shape} | {v for v, _ in told}
     solved = call_sizes([sizes[0], *inputs], [sizes[1], *args])
     known = all(isinstance(a, Tensor) and a.shape is not None for a in args)
     for v in sorted(program.sizes - bare):

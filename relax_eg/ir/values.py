@@ -25,14 +25,15 @@ from relax_eg.ir.expr import (
     node,
     tuple_get,
 )
-from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.reader import near, spelled
+from relax_eg.ir.spelled import Spelled
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
+from relax_eg.tir.values import last_name
 
 if TYPE_CHECKING:
     from relax_eg.ir.parser import ModuleScope
@@ -43,7 +44,7 @@ INFIX: dict[type[ast.operator], str] = {
 }  # fmt: skip
 
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
-TENSOR_PROGRAM = "R.call_tir(R.foreign(...), (arguments,), out=annotation, sizes={...})"
+TENSOR_PROGRAM = "R.call_tir(Module.program, (arguments,), out=annotation, sizes={...})"
 LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
 
 
@@ -54,20 +55,24 @@ def _dtype(annotation: Annotation) -> str | None:
 class Values:
     """Reads the expressions of one function over the `names` that are bound so far.
 
-    `hidden` are names of blocks that have ended, with why they are not known and what would be accepted. The annotation
-    that text declares for an expression, where there is one, is its annotation.
+    `hidden` are names of blocks that have ended, with why they are not known and what would be accepted; `sizes` the
+    size variables. The annotation that text declares for an expression, where there is one, is its annotation.
     """
 
     def __init__(self, scope: ModuleScope) -> None:
         self.scope = scope
         self.reader = scope.reader
         self.source = scope.reader.source
-        self.names: dict[str, Expr] = {}
+        self.names: dict[str, Expr] = dict(scope.given)
         self.hidden: dict[str, tuple[str, str]] = {}
+        self.sizes: set[str] = set()
+        self.spelled = Spelled(self, scope.functions) if scope.functions else None
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
             return self._named(at)
+        if self.spelled is not None and self.reader.number(at) is None and self.spelled.reads(at):
+            return self.spelled.value(at, declared)
         if isinstance(at, ast.Call) and (called := self._called(at, declared)) is not None:
             return called
         number = self.reader.number(at)
@@ -175,7 +180,7 @@ class Values:
         try:
             if scope.deduce is not None:
                 attrs, annotation = scope.deduce(name, tuple(o.annotation for o in operands), attrs)
-                self._implied(at, annotation, declared)
+                self.implied(at, annotation, declared)
                 annotation = declared or annotation
             elif scope.complete is not None:
                 attrs = scope.complete(name, attrs)
@@ -196,8 +201,9 @@ class Values:
         if name in ("const", "const_data"):
             data = ConstantData(self.reader.constant(at, name))
             return node(CONSTANT, (), (("data", data),), declared or Tensor(data.array.shape, data.array.dtype.name))
-        if name == "shape" and len(args) == 1 and not keywords:
-            dims = self.reader.sizes(args[0])
+        if name == "shape" and not keywords:
+            written = len(args) == 1 and isinstance(args[0], (ast.Tuple, ast.List))
+            dims = self.reader.sizes(args[0]) if written else tuple(map(self.reader.size, args))
             return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
         if name == "tuple" and not keywords:
             fields = list(map(self.expression, args))
@@ -241,18 +247,28 @@ class Values:
         given = dict(zip(("program", "args", "out", "sizes"), args, strict=False)) | keywords
         program, operands = given.pop("program", None), given.pop("args", None)
         out, sizes = given.pop("out", None), given.pop("sizes", None)
-        found = None if program is None else self.reader.attribute(program)
-        program = found.value if isinstance(found, Foreign) else None
-        if given or not isinstance(program, TensorProgram) or not isinstance(operands, (ast.Tuple, ast.List)):
+        if given or program is None or not isinstance(operands, (ast.Tuple, ast.List)):
             raise self.source.error(at, "this call of a tensor program cannot be read", TENSOR_PROGRAM)
+        called = self._program(program)
         told = {name: Dim.of(size) for name, size in self._library_attrs(sizes)}
         annotation = declared if out is None else self.reader.annotation(out)
         if out is not None and annotation is not None:
             self._agrees(out, annotation, declared)
         try:
-            return call_tir(program, map(self.expression, operands.elts), annotation, told)
+            return call_tir(called, map(self.expression, operands.elts), annotation, told)
         except OperatorError as error:
-            raise self.source.refused(at, error, f"what {program.name} takes and fills") from None
+            raise self.source.refused(at, error, f"what {called.name} takes and fills") from None
+
+    def _program(self, at: ast.expr) -> TensorProgram:
+        """The tensor program that `Module.name`, or the bare name, is."""
+        of_module = (
+            isinstance(at, ast.Attribute) and isinstance(at.value, ast.Name) and at.value.id in self.scope.classes
+        )
+        name = last_name(at) if of_module or isinstance(at, ast.Name) else None
+        if name not in self.scope.programs:
+            problem = f"no tensor program `{ast.unparse(at)}` in the module{near(str(name), self.scope.programs)}"
+            raise self.source.error(at, problem, "a function under @R.tensor_program in the same text")
+        return self.scope.programs[name]
 
     def _library_attrs(self, at: ast.expr | None) -> tuple[tuple[str, Any], ...]:
         if at is None:
@@ -275,10 +291,10 @@ class Values:
             found = call_annotation(callee.annotation, [a.annotation for a in args], called)
         except OperatorError as error:
             raise self.source.refused(at, error, f"what {called} takes") from None
-        self._implied(at, found, declared)
+        self.implied(at, found, declared)
         return declared or found
 
-    def _implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
+    def implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
         """Refuse a declared annotation that does not follow from what was found, where operators are known."""
         if declared is None or self.scope.deduce is None or covers(declared, found):
             return

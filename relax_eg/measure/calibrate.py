@@ -1,27 +1,30 @@
 """Measuring a device: what the cost model asks of it, from small programs that XLA compiles and runs here.
 
-Every figure is the best of many samples, since other users of a machine only add to times. Rates that depend on size
-(thin matmuls, memory beyond the caches) are fitted: the parameters of `Profile` that explain the measured times best,
-by the mean of squared logarithms, found by coordinate search. About two minutes in all; XLA compiles some 90 programs.
+Every figure is the lower quartile of many samples: less than what other users of a machine add, more than what is
+reached once in a while, since waking threads is part of what a kernel takes. Rates that depend on size (thin matmuls,
+memory beyond the caches) are fitted: the parameters of `Profile` that explain the measured times best, by the mean of
+squared logarithms, found by coordinate search. About two minutes in all; XLA compiles some 140 programs.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from relax_eg.extract.cost import share_of_peak
-from relax_eg.extract.devices import CPU, PROFILES
-from relax_eg.extract.profile import Profile
-from relax_eg.measure.timing import cores, least
+from relax_eg.extract.profile import Mode, Profile
+from relax_eg.measure.device import device, here
+from relax_eg.measure.timing import cores, interleaved, typical
 
 SECONDS = 0.15  # of samples for one figure
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -35,15 +38,31 @@ class Bench:
     progress: Step | None
     total: int
     seconds: float = SECONDS
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
     done: int = 0
 
     def time(self, what: str, fn: Callable[..., Any], *args: Any) -> float:
-        """Seconds of one call of `fn`, compiled, at best."""
+        """Seconds of one call of `fn`, compiled with XLA's `options`."""
+        self._tell(what)
+        options: Any = dict(self.options) or None
+        compiled: Any = jax.jit(fn).lower(*args).compile(compiler_options=options)
+        return typical(lambda: compiled(*args), self.seconds)
+
+    def ratio(self, what: str, fn: Callable[..., Any], other: Callable[..., Any], *args: Any) -> float:
+        """How many times longer `fn` takes than `other`: the median over rounds in which they take turns."""
+        self._tell(what)
+        options: Any = dict(self.options) or None
+        calls: dict[str, Any] = {}
+        for name, f in (("fn", fn), ("other", other)):
+            compiled: Any = jax.jit(f).lower(*args).compile(compiler_options=options)
+            calls[name] = functools.partial(compiled, *args)
+        samples = interleaved(calls, 2 * self.seconds)
+        return float(np.median(samples["fn"] / samples["other"]))
+
+    def _tell(self, what: str) -> None:
         if self.progress is not None:
             self.progress(what, self.done, self.total)
         self.done += 1
-        compiled: Any = jax.jit(fn).lower(*args).compile()
-        return least(lambda: compiled(*args), self.seconds)
 
 
 def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = None) -> Profile:
@@ -51,9 +70,8 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
 
     `seconds`: of samples for each figure; `progress(what, done, of)` is called before each.
     """
-    device = jax.devices()[0]
-    start = _start(device)
-    bench = Bench(progress, _FIGURES + len(_FLOATS), seconds)
+    on, start = device(), here()
+    bench = Bench(progress, _FIGURES + len(start.modes) * (len(_SHAPES) + 10), seconds)
     key = jax.random.key(0)
     dispatch = bench.time("dispatch", lambda x: x, jnp.zeros(8))
     launch = _slope(bench, "kernel launch", _chain_of_reductions, (4, 36))
@@ -61,27 +79,22 @@ def calibrate(name: str = "", seconds: float = SECONDS, progress: Step | None = 
     p = replace(start, dispatch=dispatch, launch=max(launch, 1e-8), step=max(step, 1e-8))
     p = replace(p, **_memory(bench, p))
     p = replace(p, vector_rate=_vector_rate(bench, p))
+    p = replace(p, transpose_rate=_transposes(bench, p, key))
     p = replace(p, **_matmuls(bench, p, key))
+    p = replace(p, matmul_rate=_rates(bench, p, key))
     p = replace(p, **_layouts(bench, p, key))
     p = replace(p, **_convolutions(bench, p, key))
     p = replace(p, scalar_rate=_slow_loops(bench, p, key))
+    p = replace(p, modes=tuple(_in_mode(bench, p, key, m) for m in start.modes))
     today = datetime.date.today().isoformat()
-    kind = f"{device.device_kind}, {cores()} cores" if device.platform == "cpu" else device.device_kind
+    kind = f"{on.device_kind}, {cores()} cores" if on.platform == "cpu" else on.device_kind
     return replace(
         p,
-        name=name or device.platform,
+        name=name or on.platform,
         calibrated=True,
         measured=f"{kind}, {today}, jax {jax.__version__}",
         notes="measured by `relax-eg calibrate`",
     )
-
-
-def _start(device: Any) -> Profile:
-    """A profile to begin the fits from."""
-    if device.platform == "cpu":
-        return CPU
-    kind = device.device_kind.lower().replace(" ", "")
-    return next((p for n, p in PROFILES.items() if n.replace("rtx", "") in kind and n != "cpu"), PROFILES["a100"])
 
 
 def _slope(bench: Bench, what: str, make: Callable[[int], Callable[[Any], Any]], counts: tuple[int, int]) -> float:
@@ -142,14 +155,14 @@ _SHAPES = [
     *((m, 1024, 1024) for m in (1, 2, 4, 8, 16, 64, 256, 1024)),
     *((1024, n, 1024) for n in (4, 16, 64, 256)),
     *((1024, 1024, k) for k in (4, 16, 64, 256)),
-    *((n, n, n) for n in (16, 32, 64, 128, 256, 512)),
+    *((n, n, n) for n in (8, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512)),
     (8, 384, 384), (64, 384, 1536), (128, 64, 128), (2048, 2048, 2048),
 ]  # fmt: skip
-_FIGURES = 2 + 2 * 2 + 8 + 1 + len(_SHAPES) + 20 + 4 + 3  # besides one for each dtype
+_FIGURES = 1 + 2 * 2 + 8 + 1 + 2 + len(_SHAPES) + 1 + len(_FLOATS) + 10 + 4 + 3
 
 
 def _matmuls(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
-    """Peak rates by dtype, and how thin sides lower them: fitted over shapes."""
+    """The peak rate of float32, how thin sides lower it, and what waking all cores takes: fitted over shapes."""
     found: list[tuple[tuple[int, int, int], float]] = []
     for m, n, k in _SHAPES:
         a, b = _normal(key, (m, k)), _normal(key, (k, n))
@@ -167,6 +180,7 @@ def _matmuls(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
             matmul_rate={"float32": values["rate"]},
             matmul_half=(values["m"], values["n"], values["k"]),
             fork=values["fork"],
+            fork_from=values["fork_from"],
         )
         return _error((predicted(q, *shape), s) for shape, s in found)
 
@@ -177,10 +191,21 @@ def _matmuls(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
         "m": halves,
         "n": halves,
         "k": halves,
-        "fork": [0.0, 1e-6, 3e-6, 5e-6, 1e-5, 2e-5],
+        "fork": [0.0, 1e-6, 3e-6, 5e-6, 1e-5, 2e-5, 3e-5],
+        "fork_from": [1e-7, 2e-7, 4e-7, 1e-6, 5e-6, 2e-5],
     }
     best = _search(error, choices)
-    rates = {"float32": best["rate"]}
+    return {
+        "matmul_rate": {**p.matmul_rate, "float32": best["rate"]},
+        "matmul_half": (best["m"], best["n"], best["k"]),
+        "fork": best["fork"],
+        "fork_from": best["fork_from"],
+    }
+
+
+def _rates(bench: Bench, p: Profile, key: Any) -> dict[str, float]:
+    """Peak rates of matmul by dtype: that of float32, times how much faster or slower another is at one size."""
+    rates = {"float32": p.rate("float32")}
     size = 512 if p.bandwidth < 3e11 else 4096
     square = _normal(key, (size, size))
     base = bench.time("matmul float32", jnp.matmul, square, square)
@@ -192,8 +217,28 @@ def _matmuls(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
         else:
             x = square.astype(dtype)
             seconds = bench.time(f"matmul {dtype}", jnp.matmul, x, x)
-        rates[dtype] = best["rate"] * base / seconds
-    return {"matmul_rate": rates, "matmul_half": (best["m"], best["n"], best["k"]), "fork": best["fork"]}
+        rates[dtype] = rates["float32"] * base / seconds
+    return rates
+
+
+def _in_mode(bench: Bench, p: Profile, key: Any, mode: Mode) -> Mode:
+    """What matmuls and layouts are like when XLA compiles in another way."""
+    inside = Bench(bench.progress, bench.total, bench.seconds, mode.options, bench.done)
+    changes = _matmuls(inside, p, key)
+    changes |= _layouts(inside, replace(p, **changes), key)
+    bench.done = inside.done
+    scale = changes["matmul_rate"]["float32"] / p.rate("float32")
+    changes["matmul_rate"] = {dtype: scale * rate for dtype, rate in p.matmul_rate.items()}
+    return replace(mode, changes=changes)
+
+
+def _transposes(bench: Bench, p: Profile, key: Any) -> float:
+    """Elements/s of a transpose that another kernel reads: what it takes longer than to read in order."""
+    n = 768 if p.bandwidth < 3e11 else 8192
+    a, b = _normal(key, (n, n)), _normal(key, (n, n))
+    plain = bench.time("sum of products", lambda a, b: jnp.sum(a * b), a, b)
+    turned = bench.time("sum of products, one transposed", lambda a, b: jnp.sum(a * b.T), a, b)
+    return n * n / max(turned - plain, n * n / p.cache_bandwidth)
 
 
 def _layouts(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
@@ -202,13 +247,10 @@ def _layouts(bench: Bench, p: Profile, key: Any) -> dict[str, Any]:
     factors: list[tuple[float, float]] = []
     for rows in (2, 4, 8, 16, 24, 32, 48, 64, 128):
         x = _normal(key, (rows, 768))
-        plain = bench.time(f"weight in x out, {rows} rows", jnp.matmul, x, weight)
-        turned = bench.time(f"weight out x in, {rows} rows", _linear, x, weight)
-        factors.append((rows, turned / plain))
+        factors.append((rows, bench.ratio(f"weight out x in, {rows} rows", _linear, jnp.matmul, x, weight)))
     big = _normal(key, (2048, 2048))
     row = _normal(key, (1, 2048))
-    plain, turned = (bench.time("one row", f, row, big) for f in (jnp.matmul, _linear))
-    gain = plain / turned
+    gain = bench.ratio("one row", jnp.matmul, _linear, row, big)
     return {
         "linear_penalty": _steps(factors),
         "gemv_gain": gain if gain > 1.05 else 1.0,

@@ -29,12 +29,17 @@ def fastest(programs: Mapping[str, tuple[Callable[[], Any], float]]) -> tuple[Me
     rows: list[MeasuredRow] = []
     for label, (_, predicted) in programs.items():
         ratios = np.sort(samples[first] / samples[label])
-        low, high = _interval(len(ratios))
         median = float(np.median(samples[label]))
-        rows.append(MeasuredRow(label, predicted, median, float(np.median(ratios)), ratios[low], ratios[high]))
+        rows.append(MeasuredRow(label, predicted, median, float(np.median(ratios)), *_ends(ratios)))
     best = min(rows, key=lambda r: r.seconds)
     chosen = best.label if best.low > 1.0 else first
     return tuple(replace(r, chosen=r.label == chosen) for r in rows)
+
+
+def _ends(ratios: Any) -> tuple[float, float]:
+    """The interval that holds the true median of these sorted samples with 95%."""
+    low, high = _interval(len(ratios))
+    return float(ratios[low]), float(ratios[high])
 
 
 def _interval(count: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Timing on a machine that others use too.
 
-Callables that are to be compared take turns, so that a drift of the machine is no part of a ratio; what a machine can
-do at best is the least of many samples, since what others do only adds to them.
+Callables that are to be compared take turns, so that a drift of the machine is no part of a ratio; what a call takes by
+itself is the lower quartile of many samples, since what others do adds to the upper ones.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Sam
     return {name: np.array(times) for name, times in samples.items()}
 
 
-def least(call: Call, seconds: float) -> float:
-    """The fewest seconds that a call took, of samples over about `seconds`."""
+def typical(call: Call, seconds: float) -> float:
+    """The seconds that a call takes: the lower quartile of samples over about `seconds`."""
     repeats = _repeats(call)
     end = time.perf_counter() + seconds
-    found = min(_sample(call, repeats) for _ in range(3))
+    found = [_sample(call, repeats) for _ in range(3)]
     while time.perf_counter() < end:
-        found = min(found, _sample(call, repeats))
-    return found
+        found.append(_sample(call, repeats))
+    return float(np.quantile(found, 0.25))
 
 
 def cores() -> int:

@@ -14,12 +14,16 @@ from relax_eg.rules.book import (
     default,
     elementwise,
     functions,
+    fusion,
     layout,
+    legalization,
+    libraries,
     movement,
     reduction,
     sums,
     systems,
     values,
+    workspace,
 )
 
 __all__ = [
@@ -44,10 +48,14 @@ __all__ = [
     "default",
     "elementwise",
     "functions",
+    "fusion",
     "layout",
+    "legalization",
+    "libraries",
     "movement",
     "reduction",
     "sums",
     "systems",
     "values",
+    "workspace",
 ]

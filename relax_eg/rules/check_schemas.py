@@ -1,4 +1,4 @@
-"""Testing schemas: what one proposes for random loops, calls and sums is computed, exactly, beside them.
+"""Testing schemas: what one proposes for random loops, calls, sums and kernels is computed, exactly, beside them.
 
 The loops are small and their bodies random: products with a matrix that stays the same, of what is carried, of what is
 gone over, sums of these. Lengths are 0 to 3, values small integers, arithmetic exact, so what differs differs for good.
@@ -16,14 +16,18 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.calls import call_function, function_ref
 from relax_eg.ir.control import scan, while_loop
-from relax_eg.ir.expr import CALL, SCAN, WHILE, Expr, const, postorder, tuple_, tuple_get, var
+from relax_eg.ir.expr import CALL, CALL_TIR, SCAN, WHILE, Expr, const, postorder, tuple_, tuple_get, var
 from relax_eg.ir.module import Function, Module, pure_function
+from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
-from relax_eg.rules.schemas import Schema
+from relax_eg.ops.record import call
+from relax_eg.rules.schemas import KERNEL, Schema
 from relax_eg.shapes import Dim
+from relax_eg.tir import Buffer, loops, program, stage, sum_
 
 PROGRAMS = 60
+_KERNEL_PROGRAMS = 400  # of two operators each, of which few are what one step is about
 _VECTOR, _MATRIX, _COUNT = Tensor("k"), Tensor("k k"), Tensor("", "int32")
 
 
@@ -77,9 +81,10 @@ class Known:
         return pure_function(f"{function.name}_batched", params, [tuple_get(value, i) for i in range(count)])
 
 
-def first_difference(schema: Schema, programs: int = PROGRAMS) -> tuple[int, str]:
+def first_difference(schema: Schema, programs: int | None = None) -> tuple[int, str]:
     """How many proposals of `schema` were right, and the first that was not, told with its inputs ("" if none)."""
     right = 0
+    programs = programs or (_KERNEL_PROGRAMS if KERNEL in schema.operators else PROGRAMS)
     for seed in range(programs):
         trial, known = _trial(schema, np.random.default_rng(seed))
         try:
@@ -115,15 +120,102 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     return len(before) == len(after) and all(np.shape(a) == np.shape(b) and bool(np.all(a == b)) for a, b in pairs)
 
 
-_KINDS = {SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum"}
+_KINDS = {
+    SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", KERNEL: "kernel",
+    CALL_TIR: "workspace",
+}  # fmt: skip
 
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
+    if len(schema.operators) > len(_KINDS):  # a rule about operators as such
+        kinds = ["use"]
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
     kind = kinds[int(rng.integers(len(kinds)))]
+    if kind == "kernel":
+        return _kernel_trial(rng)
+    if kind == "use":
+        return _use_trial(schema, rng)
+    if kind == "workspace":
+        return _workspace_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
+
+
+def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """One operator over one or two others: elementwise ones, movements, reductions and matmuls of small matrices."""
+    k = int(rng.integers(1, 4))
+    params = x, y, v = var("x", _MATRIX), var("y", _MATRIX), var("v", _VECTOR)
+    size = Dim.var("k")
+
+    def drawn(operands: Sequence[Expr]) -> Expr:
+        a, b = (operands[int(rng.integers(len(operands)))] for _ in range(2))
+        made = (
+            lambda: op.add(a, b), lambda: op.multiply(a, v), lambda: op.negative(a), lambda: op.maximum(a, b),
+            lambda: op.permute_dims(a, (1, 0)), lambda: op.matmul(a, b), lambda: op.linear(a, b),
+            lambda: op.matmul(a, a), lambda: op.broadcast_to(op.sum(a, 1, keepdims=True), (size, size)),
+            lambda: op.sum(a, int(rng.integers(2))), lambda: op.max(a, 1), lambda: op.matmul(a, v),
+            lambda: op.reshape(a, (size * size,)), lambda: op.expand_dims(a, int(rng.integers(3))),
+            lambda: op.subtract(a, op.sum(b, 1, keepdims=True)),
+        )  # fmt: skip
+        return made[int(rng.integers(len(made)))]()
+
+    inner = [e for e in (drawn((x, y)) for _ in range(6)) if e.ndim == 2] or [op.add(x, y)]
+    node = drawn(inner)
+    args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
+    return Trial(Module((_main(params, node),)), node, args), Known({})
+
+
+def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
+    """One use of an operator of the families that index equations tell apart: on elements, moving them, reducing them,
+    contracting, several results."""
+    n, m, k = (int(rng.integers(0, 4)) for _ in range(3))
+    specs = {"x": "n m", "y": "n m", "z": "m k", "w": "m", "w0": ""}
+    x, y, z, w, w0 = (var(name, Tensor(spec)) for name, spec in specs.items())
+    i = var("i", Tensor("k", "int32"))
+    rows, columns = Dim.var("n"), Dim.var("m")
+    uses: list[tuple[str, tuple[Expr, ...], dict[str, Any]]] = [
+        ("add", (x, y), {}), ("multiply", (x, w), {}), ("maximum", (x, w), {}), ("negative", (x,), {}),
+        ("where", (op.less(x, y), x, y), {}), ("permute_dims", (x,), {"axes": (1, 0)}),
+        ("reshape", (x,), {"shape": (rows * columns,)}), ("concat", (x, y), {"axis": 0}),
+        ("flip", (x,), {"axes": (1,)}), ("expand_dims", (x,), {"axes": (1,)}), ("triu", (x,), {}),
+        ("broadcast_to", (w,), {"shape": (Dim.of(2), columns)}), ("full", (w0,), {"shape": (Dim.of(2),)}),
+        ("take", (x, i), {"axis": 1, "mode": "clip"}), ("sum", (x,), {"axes": (1,)}), ("max", (x,), {"axes": (0,)}),
+        ("split", (op.concat([x, y], axis=0),), {"sections": (rows, rows), "axis": 0}), ("cumsum", (x,), {"axis": 1}),
+        ("matmul", (x, z), {}), ("matmul", (x, w), {}), ("linear", (x, y), {}),
+    ]  # fmt: skip
+    fitting = [u for u in uses if u[0] in schema.operators and not (u[0] in ("take", "max") and not m * n)]
+    name, operands, attributes = fitting[int(rng.integers(len(fitting)))]
+    node = call(name, operands, attributes)
+    params = tuple(e for e in postorder((node,)) if e.op == "var")
+    shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
+    args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+
+
+def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """A call of a kernel with workspaces: a product of matrices in parts that are added after, scaled by what another
+    workspace holds of its rows; of one of them, or both."""
+    parts, each, rows, columns = (int(rng.integers(1, 4)) for _ in range(4))
+    n, m = Dim.var("n"), Dim.var("m")
+    i, j, s, r = loops("i j s r")
+    x, w = Buffer("X", (n, Dim.of(parts * each)), "float32"), Buffer("W", (Dim.of(parts * each), m), "float32")
+    part = stage(Buffer("P", (Dim.of(parts), n, m), "float32"), (s, i, j),
+                 sum_(x[i, s * each + r] * w[s * each + r, j], over=(r, each)))  # fmt: skip
+    of_row = stage(Buffer("R", (n,), "float32"), i, sum_(x[i, r], over=(r, parts * each)))
+    scaled = bool(rng.integers(2))
+    total = sum_(part[s, i, j], over=(s, parts))
+    whole = stage(Buffer("Y", (n, m), "float32"), (i, j), total * of_row[i] if scaled else total)
+    stages = (part, of_row, whole) if scaled else (part, whole)
+    own = [name for name in ("P", *(["R"] * scaled)) if rng.integers(4)]
+    kernel = program("kernel", (x, w), *stages, workspaces=own)
+    params = (var("x", Tensor(("a", parts * each))), var("w", Tensor((parts * each, columns))))
+    node = call_tir(kernel, params)
+    args = (
+        rng.integers(-2, 3, (rows, parts * each)).astype(object),
+        rng.integers(-2, 3, (parts * each, columns)).astype(object),
+    )
+    return Trial(Module((_main(params, node),)), node, args), Known({})
 
 
 def _sum_trial(rng: np.random.Generator) -> tuple[Trial, Known]:

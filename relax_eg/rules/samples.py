@@ -31,6 +31,8 @@ _MOST_ELEMENTS = 4096
 LARGEST_SIZE = 5000
 # Bindings tried as they are drawn, before they are made to fit.
 _PLAIN_ATTEMPTS = 20
+# Sizes drawn, the likelier ones twice.
+_SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
 
 
 def size_variables(instance: Instance) -> list[str]:
@@ -101,11 +103,16 @@ def needs(results: tuple[Expr, ...]) -> Needs:
 
 def admits(instance: Instance, sizes: Sizes) -> bool:
     """Whether the left side exists at these sizes, is small enough to test, and every condition holds."""
+    return fits(instance, sizes, _MOST_ELEMENTS)
+
+
+def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
+    """As `admits`, for tensors of at most so many elements."""
     for p in instance.params:
         total = 1
         for d in p.shape:
             total *= d.evaluate(sizes)
-        if total > _MOST_ELEMENTS:
+        if total > most:
             return False
     return not needs(instance.left).unmet(sizes) and all(holds(g, sizes) for g in instance.guards)
 
@@ -160,7 +167,8 @@ def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, le
     """A binding with the wished sizes, or without where conditions forbid them."""
     special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
     for attempt in range(400):
-        binding = {n: int(rng.choice((0, 1, 2, 2, 3, 3, 4, 5))) for n in names}
+        places = rng.integers(len(_SMALL), size=len(names)).tolist()
+        binding = {n: _SMALL[i] for n, i in zip(names, places, strict=True)}
         if special and attempt % 2:
             # Conditions such as `k % 8 == 0` and `n > 64` are met near the constants they mention.
             wide = [c for c in special if c <= 64 or attempt > 100]

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from relax_eg.rules.rule import Numerics
 
 
+# In place of an operator: a step by which extraction puts kernels together. What it proposes for a node is what is
+# checked; the e-graph is never asked, for kernels are not enumerated there.
+KERNEL = "kernel"
+
+
 class Functions(Protocol):
     """What a schema knows of the program."""
 

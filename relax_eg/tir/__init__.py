@@ -1,6 +1,7 @@
 """The loop level: tensor programs as index equations, their pattern kinds, costs and reference semantics."""
 
-from relax_eg.tir.analyze import Counts, PatternKind, classify, count
+from relax_eg.tir.analyze import Counts, PatternKind, classify, count, workspace_bytes
+from relax_eg.tir.compose import Use, compose
 from relax_eg.tir.evaluate import evaluate
 from relax_eg.tir.exact import UNDEFINED
 from relax_eg.tir.expr import (
@@ -55,6 +56,11 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
+from relax_eg.tir.ranges import obligations
+from relax_eg.tir.reader import parse_program, read_program
+from relax_eg.tir.scans import Scan
+from relax_eg.tir.substitute import substitute
+from relax_eg.tir.work import Contraction, Work, work
 
 __all__ = [
     "FUNCTIONS",
@@ -65,6 +71,7 @@ __all__ = [
     "Buffer",
     "Cast",
     "Const",
+    "Contraction",
     "Counts",
     "Function",
     "Index",
@@ -73,9 +80,12 @@ __all__ = [
     "Reduce",
     "Scalar",
     "ScalarLike",
+    "Scan",
     "Select",
     "Stage",
     "TensorProgram",
+    "Use",
+    "Work",
     "all_",
     "any_",
     "apply",
@@ -84,6 +94,7 @@ __all__ = [
     "axes",
     "cast",
     "classify",
+    "compose",
     "compute",
     "const",
     "count",
@@ -106,8 +117,11 @@ __all__ = [
     "minimum",
     "not_equal",
     "numpy_dtype",
+    "obligations",
+    "parse_program",
     "prod_",
     "program",
+    "read_program",
     "reduce",
     "rsqrt",
     "scalar",
@@ -115,8 +129,11 @@ __all__ = [
     "sigmoid",
     "sqrt",
     "stage",
+    "substitute",
     "sum_",
     "tanh",
     "walk",
     "within",
+    "work",
+    "workspace_bytes",
 ]

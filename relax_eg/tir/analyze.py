@@ -23,6 +23,7 @@ from relax_eg.tir.expr import (
 )
 from relax_eg.tir.functions import FUNCTIONS, numpy_dtype
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
+from relax_eg.tir.scans import plainly_nonnegative
 
 _ONE, _ZERO = Dim.of(1), Dim.of(0)
 
@@ -50,7 +51,7 @@ def classify(program: TensorProgram) -> PatternKind:
 
     Where the paper's pseudocode is silent or depends on an order:
     - two stages have the same write indices when their domains are equal; other programs are Opaque;
-    - a stage may read what an earlier one wrote only at the point it writes itself, else the program is Opaque;
+    - a stage may read what was written before, by itself too, only at the point it writes, else the program is Opaque;
     - the kind of several reads is the weakest of theirs, and Broadcast reads beside an ElementWise one do not count;
       one read that is not even Injective leaves only the reductions, as in TVM;
     - a loop of extent 1 is index 0, and a reduction over such loops is none;
@@ -60,7 +61,7 @@ def classify(program: TensorProgram) -> PatternKind:
       Where they do not, nothing is reused, and it is a Reduction (a sum of squares).
     """
     domain = program.stages[0].output.shape
-    if any(made.output.shape != domain for made in program.stages):
+    if any(made.output.shape != domain or made.scans for made in program.stages):
         return PatternKind.OPAQUE
     inputs = {buffer.name for buffer in program.inputs}
     found: set[PatternKind] = set()
@@ -74,7 +75,7 @@ def classify(program: TensorProgram) -> PatternKind:
                 return PatternKind.OPAQUE
     reductions = [(made, term) for made in program.stages for term in walk(made.value) if _is_reduction(term)]
     if reductions or PatternKind.OPAQUE in found:
-        if any(_is_multiply_add(made, term) for made, term in reductions):
+        if any(is_multiply_add(made, term) for made, term in reductions):
             return PatternKind.OUTPUT_EWISE_FUSIBLE
         return PatternKind.REDUCTION if reductions else PatternKind.OPAQUE
     if found == {PatternKind.ELEMENT_WISE, PatternKind.BROADCAST}:
@@ -127,17 +128,17 @@ def _ascending(places: list[int]) -> bool:
     return -1 not in places and all(a < b for a, b in zip(places, places[1:], strict=False))
 
 
-def _is_multiply_add(made: Stage, term: Scalar) -> bool:
+def is_multiply_add(made: Stage, term: Scalar) -> bool:
     """Whether `term` sums products of factors that depend on different outer loops; casts may stand anywhere."""
     if not (isinstance(term, Reduce) and term.kind == "sum"):
         return False
     outer = frozenset[str]().union(*(index.variables for index in made.indices))
-    factors = [factor for factor in _factors(term.body) if any(True for _ in _reads(factor))]
+    factors = [factor for factor in factors_of(term.body) if any(True for _ in _reads(factor))]
     return len({factor.free & outer for factor in factors}) > 1
 
 
-def _factors(expr: Scalar) -> list[Scalar]:
-    """The distinct factors of a product, casts around products looked through."""
+def factors_of(expr: Scalar) -> list[Scalar]:
+    """The distinct factors of a product in order, casts around products looked through."""
     factors: list[Scalar] = []
     todo, seen = [expr], {expr}
     while todo:
@@ -147,7 +148,7 @@ def _factors(expr: Scalar) -> list[Scalar]:
             continue
         fresh = [child for child in at.children if child not in seen]
         seen.update(fresh)
-        todo.extend(fresh)
+        todo.extend(reversed(fresh))
     return factors
 
 
@@ -172,24 +173,32 @@ def count(program: TensorProgram) -> Counts:
     """Flops, bytes read and bytes written.
 
     Flops: at each point of a stage's domain the weights (`functions.py`) of the functions of its value, equal
-    subterms once, both branches of a select; a reduction does its body and one more flop per point, and is computed
-    once per value of the loop variables it depends on. Arithmetic on indices alone is free.
+    subterms once, both branches of a select, each once per value of the loop variables it depends on; a reduction does
+    its body and one more flop per point. Arithmetic on indices alone is free.
 
     Bytes: an element of an input is read once however often it is used, an output is written once, locals are not
-    traffic. What is read of a buffer is a bound from above: exact where every index is a loop variable, a multiple of
-    one plus an offset, or a window of consecutive elements. Reads under a select are bounded by the buffer.
+    traffic, but workspaces are: written once, read as inputs are. What is read of a buffer is a bound from above: exact
+    where every index is a loop variable, a multiple of one plus an offset, or a window of consecutive elements. Reads
+    under a select are bounded by the buffer.
     """
-    flops = sum((_stage_flops(made) for made in program.stages), _ZERO)
+    flops = sum((stage_flops(made) for made in program.stages), _ZERO)
     touched: dict[str, list[tuple[tuple[IndexValue, ...], Dim]]] = {}
     for made in program.stages:
         loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
         for term, bound, guarded in _scoped_reads(made.value, loops):
             elements = _touched(term, program.buffers[term.buffer], bound, guarded)
             touched.setdefault(term.buffer, []).append((term.indices, elements))
-    read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in program.inputs), _ZERO)
-    outputs = (program.buffers[name] for name in program.outputs)
+    sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
+    read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in sources), _ZERO)
+    outputs = (program.buffers[name] for name in (*program.outputs, *program.workspaces))
     written = sum((_product(buffer.shape) * _itemsize(buffer.dtype) for buffer in outputs), _ZERO)
     return Counts(flops, read, written)
+
+
+def workspace_bytes(program: TensorProgram) -> dict[str, Dim]:
+    """The bytes of each workspace that the program allocates itself, by its name."""
+    mine = [program.buffers[name] for name in program.workspaces if name not in program.lifted]
+    return {buffer.name: _product(buffer.shape) * _itemsize(buffer.dtype) for buffer in mine}
 
 
 def _itemsize(dtype: str) -> int:
@@ -203,7 +212,8 @@ def _product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
-def _stage_flops(made: Stage) -> Dim:
+def stage_flops(made: Stage) -> Dim:
+    """The arithmetic of one stage. A function is computed once per value of the loop variables it depends on."""
     loops = {str(loop_of(index)): size for index, size in zip(made.indices, made.output.shape, strict=True)}
     total = _ZERO
     seen: set[tuple[Scalar, frozenset[str]]] = set()
@@ -220,7 +230,8 @@ def _stage_flops(made: Stage) -> Dim:
         if term.on_indices:
             continue
         if weight:
-            total = total + _product(scope.values()) * weight
+            inside = scope if isinstance(term, Reduce) else {n: d for n, d in scope.items() if n in term.free}
+            total = total + _product(inside.values()) * weight
         todo.extend((child, scope) for child in term.children)
     return total
 
@@ -301,9 +312,9 @@ def _progression(strides: dict[str, int], loops: dict[str, Dim]) -> Dim | None:
     for stride, name in ordered[1:]:
         times, rest = divmod(stride, step)
         grown = span + (loops[name] - 1) * times
-        if not rest and reached == span and _nonnegative(span - times):
+        if not rest and reached == span and plainly_nonnegative(span - times):
             reached = grown
-        elif not rest and _nonnegative(times - span):
+        elif not rest and plainly_nonnegative(times - span):
             reached = reached * loops[name]
         else:
             return None
@@ -325,16 +336,4 @@ def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]])
 
 def _smaller(a: Dim, b: Dim) -> Dim:
     """The lesser of two sizes, without a `min` where their difference has a sign."""
-    return a if _nonnegative(b - a) else b if _nonnegative(a - b) else dim_min(a, b)
-
-
-def _nonnegative(dim: Dim) -> bool:
-    """Whether `dim` is plainly >= 0: sizes are, and sums and products of what is."""
-    return dim.const >= 0 and all(c > 0 and all(map(_nonnegative_atom, monomial)) for monomial, c in dim.terms)
-
-
-def _nonnegative_atom(atom: Atom) -> bool:
-    if atom.op == "max":
-        return any(map(_nonnegative, atom.args))
-    either = atom.args[1:] if atom.op == "select" else atom.args
-    return all(map(_nonnegative, either))  # a variable, which has none, is a size
+    return a if plainly_nonnegative(b - a) else b if plainly_nonnegative(a - b) else dim_min(a, b)

@@ -6,10 +6,11 @@ term does not depend on the variable.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
@@ -17,9 +18,10 @@ import numpy as np
 
 from relax_eg.errors import BoundsError, ShapeError
 from relax_eg.shapes import Dim
-from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
+from relax_eg.tir.arrays import converted, dim_values, exact_converted, exact_ufunc, exactly
+from relax_eg.tir.exact import UNDEFINED, to_exact
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of
-from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, numpy_dtype, widen
+from relax_eg.tir.functions import FUNCTIONS, Array, kind, numpy_dtype, widen
 from relax_eg.tir.program import Stage, TensorProgram
 from relax_eg.tir.text import index_text
 
@@ -53,19 +55,20 @@ def evaluate(
     `domain="exact"`: object arrays. Floats and complex are ints, Fractions, infinities or UNDEFINED (see `exact.py`);
     integers wrap to their dtype; casts between floats do nothing. Inputs may be numeric or object arrays.
 
+    One array for each of `program.parameters`; what is in a workspace that the caller passes does not matter.
     A read out of range that no `select` guards is a BoundsError that names buffer, index and extent.
     """
-    if len(arrays) != len(program.inputs):
-        raise ShapeError(f"{program.name} takes {len(program.inputs)} arrays, got {len(arrays)}")
+    if len(arrays) != len(program.parameters):
+        raise ShapeError(f"{program.name} takes {len(program.parameters)} arrays, got {len(arrays)}")
     run = _Run(program, sizes, domain == "exact", ordered)
-    for buffer, given in zip(program.inputs, arrays, strict=True):
+    for buffer, given in zip(program.parameters, arrays, strict=True):
         array = np.asarray(given)
         shape = run.shape(buffer.shape)
         if array.shape != shape:
             at = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ShapeError(f"{program.name}: {buffer} is {shape} at {at or 'these sizes'}; got {array.shape}")
         if run.exact:
-            array = _exactly(array)
+            array = exactly(array)
         elif array.dtype != numpy_dtype(buffer.dtype):
             raise ShapeError(f"{program.name}: {buffer} got an array of {array.dtype}")
         run.data[buffer.name] = array
@@ -79,7 +82,7 @@ class _Frame:
     """Where a term is evaluated: the axis and extent of each loop variable bound there, and which points count.
 
     `rank`: axes of every value. `used`: how many of them are bound. `active`: the points whose value is wanted, None
-    for all. `memo`: values computed already in this frame.
+    for all. `memo`: values computed already in this frame. `fixed`: loop variables that stand still at a value.
     """
 
     loops: dict[str, tuple[int, int]]
@@ -87,6 +90,7 @@ class _Frame:
     used: int
     active: Array | None = None
     memo: dict[Scalar, Array] = field(default_factory=dict[Scalar, Array])
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @cached_property
     def empty(self) -> bool:
@@ -96,7 +100,8 @@ class _Frame:
     @cached_property
     def values(self) -> dict[str, Array]:
         """The values of the loop variables, each along its own axis."""
-        return {
+        still = {name: np.full((1,) * self.rank, value) for name, value in self.fixed.items()}
+        return still | {
             name: np.arange(extent).reshape([extent if at == axis else 1 for at in range(self.rank)])
             for name, (axis, extent) in self.loops.items()
         }
@@ -104,12 +109,12 @@ class _Frame:
     def where(self, mask: Array) -> _Frame:
         """This frame at the points in `mask` only."""
         active = mask if self.active is None else self.active & mask
-        return _Frame(self.loops, self.rank, self.used, active)
+        return _Frame(self.loops, self.rank, self.used, active, fixed=self.fixed)
 
     def inside(self, names: Sequence[str], extents: Sequence[int]) -> _Frame:
         """This frame with more loop variables bound, on the next axes."""
         bound = {name: (self.used + n, extent) for n, (name, extent) in enumerate(zip(names, extents, strict=True))}
-        return _Frame(self.loops | bound, self.rank, self.used + len(bound), self.active)
+        return _Frame(self.loops | bound, self.rank, self.used + len(bound), self.active, fixed=self.fixed)
 
 
 class _Run:
@@ -132,11 +137,31 @@ class _Run:
     def stage(self, stage: Stage) -> Array:
         extents = self.shape(stage.output.shape)
         names = [str(loop_of(index)) for index in stage.indices]
+        if stage.scans:
+            return self._scan(stage, extents, names)
         rank = max(1, len(extents) + stage.value.binders)  # numpy makes scalars of arrays without axes
         frame = _Frame({}, rank, 0).inside(names, extents)
         value = self.term(stage.value, frame)
         full = np.broadcast_to(value, (*extents, *(1,) * (rank - len(extents))))
         return np.array(full.reshape(extents))
+
+    def _scan(self, stage: Stage, extents: tuple[int, ...], names: Sequence[str]) -> Array:
+        """A stage that reads what it wrote before: step by step along its scans, all at once along the other axes."""
+        dtype = np.dtype(object) if self.exact else numpy_dtype(stage.output.dtype)
+        made = self.data[stage.output.name] = np.zeros(extents, dtype)
+        along = [scan.axis for scan in stage.scans]
+        free = [axis for axis in range(len(extents)) if axis not in along]
+        rank = max(1, len(free) + stage.value.binders)
+        steps = [range(extents[scan.axis])[:: -1 if scan.reverse else 1] for scan in stage.scans]
+        for point in itertools.product(*steps):
+            fixed = {names[axis]: value for axis, value in zip(along, point, strict=True)}
+            frame = _Frame({}, rank, 0, fixed=fixed).inside([names[a] for a in free], [extents[a] for a in free])
+            value = self.term(stage.value, frame)
+            shape = tuple(extents[axis] for axis in free)
+            value = np.broadcast_to(value, (*shape, *(1,) * (rank - len(free)))).reshape(shape)
+            where = dict(zip(along, point, strict=True))
+            made[tuple(where.get(axis, slice(None)) for axis in range(len(extents)))] = value
+        return made
 
     def term(self, expr: Scalar, frame: _Frame) -> Array:
         memo, todo = frame.memo, [expr]
@@ -157,7 +182,7 @@ class _Run:
                 return self._number(expr.value, expr.dtype, frame)
             case Index():
                 value = self._dim(expr.dim, frame)
-                return _exactly(value) if self.exact else value.astype(np.dtype(expr.dtype))
+                return exactly(value) if self.exact else value.astype(np.dtype(expr.dtype))
             case Read():
                 return self._read(expr, frame)
             case Apply():
@@ -165,8 +190,8 @@ class _Run:
             case Cast():
                 arg = self.term(expr.arg, frame)
                 if self.exact:
-                    return _exact_cast(expr.arg.dtype, expr.dtype)(arg)
-                return _cast(arg, expr.dtype)
+                    return exact_converted(expr.arg.dtype, expr.dtype)(arg)
+                return converted(arg, expr.dtype)
             case Select():
                 return self._select(expr, frame)
             case Reduce():
@@ -185,14 +210,14 @@ class _Run:
         if frame.empty:
             return np.zeros((1,) * frame.rank, np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.asarray(_dim_values(dim, {**self.sizes, **frame.values}))
+            value = np.asarray(dim_values(dim, {**self.sizes, **frame.values}))
         return value if value.ndim == frame.rank else value.reshape((1,) * frame.rank)
 
     def _call(self, fn: str, args: Sequence[Array], argument: str, dtype: str) -> Array:
         """The function `fn`, whose first argument is of dtype `argument`, with a result of dtype `dtype`."""
         if self.exact:
             with np.errstate(all="ignore"):  # numpy warns where infinities make UNDEFINED
-                return np.asarray(_exact_ufunc(fn, argument, dtype)(*args), dtype=object)
+                return np.asarray(exact_ufunc(fn, argument, dtype)(*args), dtype=object)
         return FUNCTIONS[fn](args, dtype)
 
     def _read(self, expr: Read, frame: _Frame) -> Array:
@@ -327,7 +352,7 @@ class _Run:
             return np.asarray(find(widen(body), axis=axis, keepdims=True), np.int64)
         steps = np.moveaxis(body, axis, 0)
         best, at = steps[0], np.zeros(steps.shape[1:], object)
-        better = _exact_ufunc("greater" if which == "argmax" else "less", "float32", "bool")
+        better = exact_ufunc("greater" if which == "argmax" else "less", "float32", "bool")
         for n, step in enumerate(steps[1:], 1):
             wins = better(step, best)
             unknown = wins == UNDEFINED
@@ -353,95 +378,3 @@ def _factors(expr: Scalar) -> list[Scalar]:
         else:
             at += 1
     return factors
-
-
-def _dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
-    """The value of `dim` where variables are arrays: `Dim.evaluate` cannot compare those."""
-    total: Any = dim.const
-    for monomial, coefficient in dim.terms:
-        product: Any = coefficient
-        for atom in monomial:
-            if atom.op == "var":
-                product = product * atom.evaluate(env)
-                continue
-            first, *others = (np.asarray(_dim_values(arg, env)) for arg in atom.args)
-            if atom.op == "select":
-                product = product * np.where(first >= 0 if atom.name == ">=" else first == 0, *others)
-                continue
-            for other in others:
-                match atom.op:
-                    case "max":
-                        first = np.maximum(first, other)
-                    case "min":
-                        first = np.minimum(first, other)
-                    case "floordiv":
-                        first = first // other
-                    case _:
-                        first = -(-first // other)
-            product = product * first
-        total = total + product
-    return total
-
-
-def _cast(x: Array, dtype: str) -> Array:
-    """`x` converted as XLA does; from float to integer it saturates, and NaN is 0."""
-    to = np.dtype(dtype)
-    if x.dtype == to:
-        return x
-    source, target = kind(x.dtype.name), kind(dtype)
-    with np.errstate(all="ignore"):
-        if source == "c" and target != "c":
-            x = x.real
-        if target == "b":
-            return widen(x) != 0
-        if source not in "fc" or target not in "iu":
-            return x.astype(to)
-        x, limits = widen(x), ml_dtypes.iinfo(to)
-        low, high = int(limits.min), int(limits.max)
-        below, above = x <= float(low), x >= float(high)
-        inside = np.where(below | above | np.isnan(x), 0, x).astype(np.int64 if high < 2**63 else np.uint64)
-        return np.where(below, low, np.where(above, high, inside)).astype(to)
-
-
-def _exactly(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(to_exact, 1, 1)(x), dtype=object)
-
-
-def _wrapped(value: Any, dtype: str) -> Any:
-    """An exact value as dtype `dtype` holds it: integers wrap, anything else is kept."""
-    if kind(dtype) not in "iu" or value is UNDEFINED or isinstance(value, float):
-        return value
-    limits = ml_dtypes.iinfo(np.dtype(dtype))
-    return (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
-
-
-@lru_cache(256)
-def _exact_ufunc(fn: str, argument: str, dtype: str) -> Any:
-    function = exact_function(FUNCTIONS[fn], argument)
-
-    def call(*args: Any) -> Any:
-        return UNDEFINED if any(arg is UNDEFINED for arg in args) else _wrapped(function(*args), dtype)
-
-    return np.frompyfunc(call, FUNCTIONS[fn].arity, 1)
-
-
-@lru_cache(256)
-def _exact_cast(source: str, target: str) -> Any:
-    letters = kind(source) + kind(target)
-
-    def call(x: Any) -> Any:
-        if x is UNDEFINED:
-            return x
-        if letters[1] == "b":
-            return x != 0
-        if letters[0] == "c" and letters[1] != "c":
-            x = uninterpreted("real", x)
-        if letters[1] in "iu":
-            if letters[0] in "iub":
-                return _wrapped(int(x), target)
-            limits = ml_dtypes.iinfo(np.dtype(target))
-            low, high = int(limits.min), int(limits.max)
-            return low if x <= low else high if x >= high else math.trunc(x)
-        return int(x) if letters[0] == "b" else x
-
-    return np.frompyfunc(call, 1, 1)

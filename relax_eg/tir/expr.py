@@ -98,6 +98,30 @@ class Scalar:
         """The structural hash, computed once: composed expressions share subterms."""
         return hash((type(self).__name__, *(getattr(self, name) for name in self.__dataclass_fields__)))  # type: ignore[attr-defined]
 
+    @property
+    def head(self) -> tuple[Any, ...]:
+        """What the term has beside its children; equal heads have as many children."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        """Structural equality, linear in the number of distinct terms."""
+        if not isinstance(other, Scalar):
+            return NotImplemented
+        todo: list[tuple[Scalar, Scalar]] = [(self, other)]
+        seen: set[tuple[int, int]] = set()
+        while todo:
+            a, b = todo.pop()
+            if a is b or (id(a), id(b)) in seen:
+                continue
+            if type(a) is not type(b) or hash(a) != hash(b) or a.head != b.head:
+                return False
+            seen.add((id(a), id(b)))
+            todo.extend(zip(a.children, b.children, strict=True))
+        return True
+
+    def __hash__(self) -> int:
+        return self.hashed
+
     def __add__(self, other: ScalarLike) -> Scalar:
         return apply("add", self, other)
 
@@ -191,23 +215,25 @@ class Const(Scalar):
     def on_indices(self) -> bool:
         return True
 
-    @cached_property
-    def key(self) -> tuple[str, str]:
+    @property
+    def head(self) -> tuple[Any, ...]:
         return self.dtype, repr(self.value)  # repr tells the sign of zero, NaN and infinities
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Const) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    @cached_property
+    def hashed(self) -> int:
+        return hash(self.head)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Index(Scalar):
     """The value of an index or of a size, as a number of dtype `dtype`."""
 
     dim: Dim
     dtype: str = INDEX_DTYPE
+
+    @property
+    def head(self) -> tuple[Any, ...]:
+        return self.dim, self.dtype
 
     @cached_property
     def on_indices(self) -> bool:
@@ -218,7 +244,7 @@ class Index(Scalar):
         return loop_names(self.dim)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Read(Scalar):
     """The element of `buffer` at `indices`."""
 
@@ -236,15 +262,16 @@ class Read(Scalar):
     def children(self) -> tuple[Scalar, ...]:
         return tuple(index for index in self.indices if isinstance(index, Scalar))
 
+    @property
+    def head(self) -> tuple[Any, ...]:
+        return self.buffer, self.dtype, tuple(i if isinstance(i, Dim) else None for i in self.indices)
+
     @cached_property
     def free(self) -> frozenset[str]:
         return frozenset[str]().union(*(loop_names(i) if isinstance(i, Dim) else i.free for i in self.indices))
 
-    def __hash__(self) -> int:
-        return self.hashed
 
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Apply(Scalar):
     """A function of the table `FUNCTIONS` applied; made by `apply`, which also turns numbers into constants."""
 
@@ -265,15 +292,16 @@ class Apply(Scalar):
     def children(self) -> tuple[Scalar, ...]:
         return self.args
 
+    @property
+    def head(self) -> tuple[Any, ...]:
+        return self.fn, len(self.args)
+
     @cached_property
     def on_indices(self) -> bool:
         return all(arg.on_indices for arg in self.args)
 
-    def __hash__(self) -> int:
-        return self.hashed
 
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cast(Scalar):
     """`arg` as dtype `dtype`: floats to integers truncate and saturate, NaN to 0; integers wrap; to bool is `!= 0`."""
 
@@ -288,11 +316,12 @@ class Cast(Scalar):
     def children(self) -> tuple[Scalar, ...]:
         return (self.arg,)
 
-    def __hash__(self) -> int:
-        return self.hashed
+    @property
+    def head(self) -> tuple[Any, ...]:
+        return (self.dtype,)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Select(Scalar):
     """`then` where `cond`, else `other`. Lazy: what is not selected is not read, so it may be out of range."""
 
@@ -312,11 +341,12 @@ class Select(Scalar):
     def children(self) -> tuple[Scalar, ...]:
         return (self.cond, self.then, self.other)
 
-    def __hash__(self) -> int:
-        return self.hashed
+    @property
+    def head(self) -> tuple[Any, ...]:
+        return ()
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reduce(Scalar):
     """`body` reduced over all values of the loop variables in `over`, the last one running fastest.
 
@@ -350,6 +380,10 @@ class Reduce(Scalar):
     def children(self) -> tuple[Scalar, ...]:
         return (self.body,)
 
+    @property
+    def head(self) -> tuple[Any, ...]:
+        return self.kind, self.over
+
     @cached_property
     def free(self) -> frozenset[str]:
         return self.body.free - self.bound
@@ -362,9 +396,6 @@ class Reduce(Scalar):
     def bound(self) -> frozenset[str]:
         """The loop variables it binds."""
         return frozenset[str]().union(*(var.variables for var, _ in self.over))
-
-    def __hash__(self) -> int:
-        return self.hashed
 
 
 def walk(expr: Scalar) -> Iterator[Scalar]:

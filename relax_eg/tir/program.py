@@ -18,7 +18,6 @@ from functools import cached_property
 from relax_eg.errors import ShapeError
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import (
-    Const,
     Index,
     IndexValue,
     Read,
@@ -34,7 +33,8 @@ from relax_eg.tir.expr import (
     walk,
 )
 from relax_eg.tir.functions import kind
-from relax_eg.tir.text import constant_text, index_text, scalar_text
+from relax_eg.tir.scans import Scan, scans_of
+from relax_eg.tir.text import index_text
 
 
 @dataclass(frozen=True)
@@ -73,24 +73,62 @@ class Stage:
     indices: tuple[Dim, ...]
     value: Scalar
 
+    @cached_property
+    def scans(self) -> tuple[Scan, ...]:
+        """The axes along which the stage reads what it has written, outermost first; () where it does not."""
+        return scans_of(self.output.name, self.indices, self.value)
+
     def __getitem__(self, indices: IndexValue | int | tuple[IndexValue | int, ...]) -> Read:
         """A read of what the stage writes, for a later stage."""
         return self.output[indices]
 
     def __str__(self) -> str:
-        # A constant alone takes the dtype of the buffer it is stored in.
-        value = constant_text(self.value) if isinstance(self.value, Const) else scalar_text(self.value)
-        return f"{self.output.name}[{', '.join(map(index_text, self.indices)) or '()'}] = {value}"
+        from relax_eg.tir.printer import stage_text
+
+        return stage_text(self)
 
 
 @dataclass(frozen=True)
 class TensorProgram:
-    """Stages in order, from `inputs` to the buffers named in `outputs`; other stages write locals."""
+    """Stages in order, from `inputs` to the buffers named in `outputs`; other stages write locals.
+
+    `workspaces` are the locals that live in the device's memory: what a kernel allocates for itself. Those in `lifted`
+    the caller allocates and passes after the inputs; what is in them before does not matter. `passed` are size
+    variables that each call is told (Relax's symbolic arguments) though axes of the parameters mention them; what no
+    axis mentions must be told anyway (`told`). Workspaces are kept in the order of the stages.
+    """
 
     name: str
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
+    workspaces: tuple[str, ...] = ()
+    lifted: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.workspaces) > 1:
+            order = {made.output.name: n for n, made in enumerate(self.stages)}
+            ordered = sorted(self.workspaces, key=lambda name: order.get(name, len(order)))
+            object.__setattr__(self, "workspaces", tuple(ordered))
+        if self.passed:
+            mentioned = self._mentioned()
+            object.__setattr__(self, "passed", tuple(name for name in self.passed if name in mentioned))
+
+    def _mentioned(self) -> frozenset[str]:
+        """The size variables in the axes of what a call passes."""
+        lifted = (made.output for made in self.stages if made.output.name in self.lifted)
+        return frozenset(v for buffer in (*self.inputs, *lifted) for size in buffer.shape for v in size.variables)
+
+    @cached_property
+    def told(self) -> tuple[str, ...]:
+        """The size variables that each call is told: `passed`, then what no axis of a parameter mentions."""
+        return (*self.passed, *sorted(self.sizes - self._mentioned() - set(self.passed)))
+
+    @cached_property
+    def parameters(self) -> tuple[Buffer, ...]:
+        """The arrays that a call passes: inputs, then lifted workspaces."""
+        return (*self.inputs, *(self.buffers[name] for name in self.lifted))
 
     @cached_property
     def buffers(self) -> dict[str, Buffer]:
@@ -100,7 +138,7 @@ class TensorProgram:
     @cached_property
     def sizes(self) -> frozenset[str]:
         """The size variables it mentions."""
-        names: set[str] = set()
+        names: set[str] = set(self.passed)
         for buffer in self.buffers.values():
             names.update(*(size.variables for size in buffer.shape))
         for made in self.stages:
@@ -123,7 +161,21 @@ class TensorProgram:
         if not self.outputs or len(set(self.outputs)) < len(self.outputs):
             outputs = ", ".join(self.outputs)
             raise ShapeError(f"{self.name}: outputs are ({outputs}); distinct ones, at least one, are needed")
+        self._check_workspaces(later)
         return self
+
+    def _check_workspaces(self, later: set[str]) -> None:
+        for name in self.workspaces:
+            if name not in later or name in self.outputs:
+                what = "an output" if name in self.outputs else "written by no stage"
+                raise ShapeError(f"{self.name}: the workspace {name} is {what}; accepted: a local that a stage writes")
+        for name in self.lifted:
+            if name not in self.workspaces:
+                known = ", ".join(self.workspaces) or "none"
+                raise ShapeError(f"{self.name}: {name} is lifted and no workspace; workspaces: {known}")
+        for group, what in ((self.workspaces, "workspaces"), (self.lifted, "lifted"), (self.passed, "passed sizes")):
+            if len(set(group)) < len(group):
+                raise ShapeError(f"{self.name}: {what} are ({', '.join(group)}); distinct ones are needed")
 
     def _declare(self, buffer: Buffer, written: dict[str, Buffer]) -> None:
         if buffer.name in written:
@@ -135,14 +187,10 @@ class TensorProgram:
         written[buffer.name] = buffer
 
     def __str__(self) -> str:
-        inputs = ", ".join(map(str, self.inputs))
-        outputs = ", ".join(str(self.buffers[name]) for name in self.outputs)
-        lines = [f"{self.name}({inputs}) -> {outputs}"]
-        for made in self.stages:
-            if made.output.name not in self.outputs:
-                lines.append(f"    {made.output}")
-            lines.append(f"    {made}")
-        return "\n".join(lines)
+        """The text that `parse_program` reads back to an equal program, as one writes it under the decorator."""
+        from relax_eg.tir.printer import program_text
+
+        return program_text(self)
 
 
 def stage(output: Buffer, indices: Sequence[Dim] | Dim, value: ScalarLike) -> Stage:
@@ -168,12 +216,21 @@ def compute(name: str, shape: Iterable[Dim | int], value: Callable[..., ScalarLi
     return Stage(Buffer(name, sizes, dtype or term.dtype), indices, term)
 
 
-def program(name: str, inputs: Iterable[Buffer], *stages: Stage, outputs: Sequence[str] | None = None) -> TensorProgram:
-    """The validated program. Without `outputs`, they are what stages write and no stage reads."""
+def program(
+    name: str,
+    inputs: Iterable[Buffer],
+    *stages: Stage,
+    outputs: Sequence[str] | None = None,
+    workspaces: Sequence[str] = (),
+    passed: Sequence[str] = (),
+) -> TensorProgram:
+    """The validated program. Without `outputs`, they are what stages write and no other stage reads."""
     if outputs is None:
-        read = {term.buffer for made in stages for term in walk(made.value) if isinstance(term, Read)}
+        terms = ((made, term) for made in stages for term in walk(made.value) if isinstance(term, Read))
+        read = {term.buffer for made, term in terms if term.buffer != made.output.name}
         outputs = [made.output.name for made in stages if made.output.name not in read]
-    return TensorProgram(name, tuple(inputs), stages, tuple(outputs)).validate()
+    made = TensorProgram(name, tuple(inputs), stages, tuple(outputs), tuple(workspaces), passed=tuple(passed))
+    return made.validate()
 
 
 def dims_of(term: Scalar) -> tuple[Dim, ...]:
@@ -195,7 +252,9 @@ def _check_stage(program: str, made: Stage, written: dict[str, Buffer], later: s
         raise ShapeError(f"{where}: the indices written must be distinct loop variables")
     if made.value.dtype != made.output.dtype:
         raise ShapeError(f"{where}: the value is {made.value.dtype}, the buffer {made.output.dtype}; cast it")
-    _check_terms(where, made.value, frozenset(filter(None, names)), written, later)
+    itself = {**written, made.output.name: made.output} if made.output.name not in written else written
+    _check_terms(where, made.value, frozenset(filter(None, names)), itself, later)
+    _ = made.scans  # raises where it reads what it has not written
 
 
 def _check_terms(where: str, value: Scalar, outer: frozenset[str], written: dict[str, Buffer], later: set[str]) -> None:

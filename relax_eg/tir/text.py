@@ -1,11 +1,19 @@
-"""How index equations read as text: `Y[i, j] = sum(X[i, k] * W[k, j], over=(k, 2048))`."""
+"""How index equations read as text: `Y[i, j] = sum(X[i, k] * W[k, j], over=(k, 2048))`.
+
+The text reads back to an equal term (`values.py`): a number or an index stands bare only where what is beside it tells
+its dtype, and a loop variable that shares the name of a size keeps its mark.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop
+from relax_eg.tir.expr import INDEX_DTYPE, Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
 _INFIX = {
     "bitwise_or": ("|", 2), "bitwise_xor": ("^", 3), "bitwise_and": ("&", 4),
@@ -18,83 +26,135 @@ _PREFIX = {"negative": "-", "bitwise_not": "~"}
 _COMPARISON = 1
 _COMPARISONS = frozenset(fn for fn, (_, level) in _INFIX.items() if level == _COMPARISON)
 _UNARY, _POWER, _ATOM = 8, 9, 10
+_NO_SIZES = frozenset[str]()
+_NOTHING: Mapping[Scalar, int] = MappingProxyType({})
+_LONG = 60  # characters of a term that has a name where it stands in several places
 
 
-def index_text(dim: Dim) -> str:
-    """A size or an index, loop variables without their mark."""
-    plain: dict[str, Dim | int] = {name: Dim.var(name[:-1]) for name in dim.variables if is_loop(name)}
-    # A size of the same name would be confused with the loop variable: then the mark stays.
-    clash = any(name[:-1] in dim.variables for name in plain)
-    return str(dim if clash else dim.substitute(plain))
+def index_text(dim: Dim, sizes: Iterable[str] = ()) -> str:
+    """A size or an index. Loop variables stand without their mark, unless a size in `dim` or `sizes` is named so."""
+    taken = {*dim.variables, *sizes}
+    plain: dict[str, Dim | int] = {
+        name: Dim.var(name[:-1]) for name in dim.variables if is_loop(name) and name[:-1] not in taken
+    }
+    return str(dim.substitute(plain))
 
 
-def scalar_text(expr: Scalar) -> str:
-    """`expr` as mathematics, with Python's operators and precedence."""
-    return _text(expr)[0]
+def scalar_text(expr: Scalar, sizes: frozenset[str] = _NO_SIZES) -> str:
+    """`expr` as mathematics, with Python's operators and precedence, beside sizes of the names `sizes`."""
+    return _Text(sizes).text(expr)[0]
+
+
+def named_text(expr: Scalar, sizes: frozenset[str], names: Iterator[str]) -> tuple[list[str], str]:
+    """`scalar_text` where long terms that stand in several places have a name: the lines that say what the next of
+    `names` are, and the text. Linear in the number of distinct terms."""
+    uses = Counter(child for term in walk(expr) for child in term.children)
+    text = _Text(sizes, names, uses)
+    whole = text.text(expr)[0]
+    return text.lines, whole
 
 
 def constant_text(expr: Const) -> str:
     """The shortest text that gives the constant's value back in its dtype."""
+    if isinstance(expr.value, complex):
+        part = "float32" if expr.dtype == "complex64" else "float64"
+        return f"complex({', '.join(constant_text(Const(x, part)) for x in (expr.value.real, expr.value.imag))})"
     return repr(expr.value) if isinstance(expr.value, (bool, int)) else str(np.dtype(expr.dtype).type(expr.value))
 
 
-def _text(expr: Scalar) -> tuple[str, int]:
-    """The text and how tightly its outermost operator binds."""
-    match expr:
-        case Const():
-            return f'const({constant_text(expr)}, "{expr.dtype}")', _ATOM
-        case Index():
-            dtype = "" if expr.dtype == INDEX_DTYPE else f', "{expr.dtype}"'
-            return f"index({index_text(expr.dim)}{dtype})", _ATOM
-        case Read():
-            at = ", ".join(index_text(i) if isinstance(i, Dim) else _text(i)[0] for i in expr.indices)
-            return f"{expr.buffer}[{at or '()'}]", _ATOM
-        case Cast():
-            return f'cast({_text(expr.arg)[0]}, "{expr.dtype}")', _ATOM
-        case Select():
-            then, other = _siblings((expr.then, expr.other), False)
-            return f"select({_text(expr.cond)[0]}, {then[0]}, {other[0]})", _ATOM
-        case Reduce():
-            pairs = [f"({index_text(var)}, {index_text(extent)})" for var, extent in expr.over]
-            over = pairs[0] if len(pairs) == 1 else f"({', '.join(pairs)})"
-            return f"{expr.kind}({_text(expr.body)[0]}, over={over})", _ATOM
-        case Apply():
-            return _apply_text(expr)
-        case _:
-            raise TypeError(f"not a scalar expression: {type(expr).__name__}")
+class _Text:
+    """Writes terms. A term is written once, however often it stands in the terms above it."""
+
+    def __init__(
+        self, sizes: frozenset[str], names: Iterator[str] | None = None, uses: Mapping[Scalar, int] = _NOTHING
+    ) -> None:
+        self.sizes = sizes
+        self.names = names
+        self.uses = uses
+        self.lines: list[str] = []
+        self.written: dict[Scalar, tuple[str, int]] = {}
+
+    def text(self, expr: Scalar) -> tuple[str, int]:
+        """The text and how tightly its outermost operator binds."""
+        todo = [expr]
+        while todo:  # parts first, so that long chains do not recurse
+            at = todo[-1]
+            missing = [child for child in at.children if child not in self.written] if at not in self.written else []
+            if missing:
+                todo.extend(missing)
+                continue
+            if at not in self.written:
+                self.written[at] = self._text(at)
+                if self.names is not None and self.uses.get(at, 0) > 1 and len(self.written[at][0]) > _LONG:
+                    name = next(self.names)
+                    self.lines.append(f"{name} = {self.written[at][0]}")
+                    self.written[at] = name, _ATOM
+            todo.pop()
+        return self.written[expr]
+
+    def _text(self, expr: Scalar) -> tuple[str, int]:
+        match expr:
+            case Const():
+                return f'const({constant_text(expr)}, "{expr.dtype}")', _ATOM
+            case Index():
+                dtype = "" if expr.dtype == INDEX_DTYPE else f', "{expr.dtype}"'
+                return f"index({self.index(expr.dim)}{dtype})", _ATOM
+            case Read():
+                at = ", ".join(self.index(i) if isinstance(i, Dim) else self.text(i)[0] for i in expr.indices)
+                return f"{expr.buffer}[{at or '()'}]", _ATOM
+            case Cast():
+                return f'cast({self.text(expr.arg)[0]}, "{expr.dtype}")', _ATOM
+            case Select():
+                then, other = self._siblings((expr.then, expr.other), False)
+                return f"select({self.text(expr.cond)[0]}, {then[0]}, {other[0]})", _ATOM
+            case Reduce():
+                pairs = [f"({self.index(var)}, {self.index(extent)})" for var, extent in expr.over]
+                over = pairs[0] if len(pairs) == 1 else f"({', '.join(pairs)})"
+                return f"{expr.kind}({self.text(expr.body)[0]}, over={over})", _ATOM
+            case Apply():
+                return self._apply(expr)
+            case _:
+                raise TypeError(f"not a scalar expression: {type(expr).__name__}")
+
+    def index(self, dim: Dim) -> str:
+        return index_text(dim, self.sizes)
+
+    def _apply(self, expr: Apply) -> tuple[str, int]:
+        power = expr.args[1] if expr.fn == "integer_pow" else None
+        if isinstance(power, Const) and power.dtype == "int32":
+            base, level = self.text(expr.args[0])
+            return f"{base if level > _POWER else f'({base})'}**{power.value}", _POWER
+        args = self._siblings(expr.args, expr.fn in _COMPARISONS)
+        if expr.fn in _PREFIX:
+            text, level = args[0]
+            return _PREFIX[expr.fn] + (text if level >= _UNARY else f"({text})"), _UNARY
+        if expr.fn not in _INFIX:
+            return f"{expr.fn}({', '.join(text for text, _ in args)})", _ATOM
+        symbol, mine = _INFIX[expr.fn]
+        (left, left_level), (right, right_level) = args
+        chains = mine > _COMPARISON  # a < b < c would mean something else
+        left = left if left_level > mine or (left_level == mine and chains) else f"({left})"
+        right = right if right_level > mine else f"({right})"
+        return f"{left} {symbol} {right}", mine
+
+    def _siblings(self, args: tuple[Scalar, ...], comparison: bool) -> list[tuple[str, int]]:
+        """The arguments' texts; numbers and indices are bare where what decides the dtype of a bare one, the first
+        argument that is neither, or being compared, tells theirs."""
+        typed = next((arg.dtype for arg in args if not _may_be_bare(arg)), None)
+        if comparison and typed is None and any(isinstance(arg, Index) for arg in args):
+            typed = INDEX_DTYPE if all(arg.dtype == INDEX_DTYPE for arg in args) else None
+        bare: list[tuple[str, int]] = []
+        for arg in args:
+            if isinstance(arg, Const) and arg.dtype == typed:
+                text = constant_text(arg)
+                bare.append((text, _UNARY if text.startswith("-") else _ATOM))
+            elif isinstance(arg, Index) and arg.dtype == typed and not arg.dim.is_const:
+                text = self.index(arg.dim)
+                bare.append((text, _ATOM if text.isidentifier() else 0))
+            else:
+                bare.append(self.text(arg))
+        return bare
 
 
-def _apply_text(expr: Apply) -> tuple[str, int]:
-    if expr.fn == "integer_pow" and isinstance(expr.args[1], Const):
-        base, level = _text(expr.args[0])
-        return f"{base if level > _POWER else f'({base})'}**{expr.args[1].value}", _POWER
-    args = _siblings(expr.args, expr.fn in _COMPARISONS)
-    if expr.fn in _PREFIX:
-        text, level = args[0]
-        return _PREFIX[expr.fn] + (text if level >= _UNARY else f"({text})"), _UNARY
-    if expr.fn not in _INFIX:
-        return f"{expr.fn}({', '.join(text for text, _ in args)})", _ATOM
-    symbol, mine = _INFIX[expr.fn]
-    (left, left_level), (right, right_level) = args
-    chains = mine > _COMPARISON  # a < b < c would mean something else
-    left = left if left_level > mine or (left_level == mine and chains) else f"({left})"
-    right = right if right_level > mine else f"({right})"
-    return f"{left} {symbol} {right}", mine
-
-
-def _siblings(args: tuple[Scalar, ...], comparison: bool) -> list[tuple[str, int]]:
-    """The arguments' texts; numbers and indices are bare where a neighbour, or being compared, tells their dtype."""
-    typed = {arg.dtype for arg in args if not isinstance(arg, (Const, Index))}
-    if comparison and not typed and any(isinstance(arg, Index) for arg in args):
-        typed = {INDEX_DTYPE}
-    bare: list[tuple[str, int]] = []
-    for arg in args:
-        if isinstance(arg, Const) and arg.dtype in typed:
-            text = constant_text(arg)
-            bare.append((text, _UNARY if text.startswith("-") else _ATOM))
-        elif isinstance(arg, Index) and arg.dtype in typed:
-            text = index_text(arg.dim)
-            bare.append((text, _ATOM if text.isidentifier() or text.isdecimal() else 0))
-        else:
-            bare.append(_text(arg))
-    return bare
+def _may_be_bare(arg: Scalar) -> bool:
+    return isinstance(arg, Const) or (isinstance(arg, Index) and not arg.dim.is_const)

@@ -32,13 +32,16 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> str:
 
 
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda d: d.update({"relax_eg profile": 99}), r"of version 99; 1 is accepted: run `relax-eg calibrate` again"),
+    (lambda d: d.update({"relax_eg profile": 99}), r"of version 99; 2 is accepted: run `relax-eg calibrate` again"),
     (lambda d: d.pop("relax_eg profile"), "no device profile: `relax-eg calibrate` writes one"),
     (lambda d: d.update(speed=3), "has a field `speed`; known are name, matmul_rate"),
     (lambda d: d.pop("launch"), "lacks the field `launch`"),
     (lambda d: d.update(launch=-1.0), r"launch = -1.0; numbers >= 0 are accepted"),
     (lambda d: d.update(launch="fast"), r"launch = 'fast'; numbers >= 0 are accepted"),
     (lambda d: d["matmul_rate"].update(float32=float("nan")), "matmul_rate = .*nan.*; numbers >= 0 are accepted"),
+    (lambda d: d.update(modes=[{"name": "fast"}]), "modes has .*'fast'.*; .*\"options\".* is accepted"),
+    (lambda d: d["modes"][0]["changes"].update(speed=1), "mode `ynn off` changes `speed`; known are bandwidth, "),
+    (lambda d: d["modes"][0]["changes"].update(launch=-1.0), "mode `ynn off`: launch = -1.0; numbers >= 0 are"),
     (lambda d: d["matmul_rate"].pop("float32"), "matmul_rate lacks float32, which stands for all dtypes"),
 ]
 

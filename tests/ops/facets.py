@@ -8,7 +8,7 @@ cost a few compilations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from ops_use import Use
 
 from relax_eg.backend.lower import run_at
+from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, substitute
 from relax_eg.ir.expr import np_dtype, var
@@ -170,11 +171,29 @@ def attributes_at(case: Case) -> dict[str, Any]:
 
 def lowered(cases: Sequence[Case]) -> list[list[Any]]:
     """What the lowerings give, all in one XLA program; checked against what `jax.eval_shape` says of them."""
+    return _lowered(cases, lambda c, xs: run_at(c.module, c.module.main, (*xs, *c.rest), c.sizes))
+
+
+def lowered_equations(cases: Sequence[Case]) -> list[list[Any] | None]:
+    """What the index equations give as a tensor program lowered to XLA; None where there are none."""
+    programs = {id(c): program_of(c.site) for c in cases}
+    found = [c for c in cases if programs[id(c)] is not None]
+
+    def run(case: Case, operands: Sequence[Any]) -> Any:
+        program = programs[id(case)]
+        assert program is not None
+        return lower_program(program, case.sizes)(*operands)
+
+    results = dict(zip(map(id, found), _lowered(found, run), strict=True))
+    return [results.get(id(c)) for c in cases]
+
+
+def _lowered(cases: Sequence[Case], run: Callable[[Case, Sequence[Any]], Any]) -> list[list[Any]]:
     if not cases:
         return []
 
     def every(*operands: Any) -> list[Any]:
-        return [run_at(c.module, c.module.main, (*xs, *c.rest), c.sizes) for c, xs in zip(cases, operands, strict=True)]
+        return [run(c, xs) for c, xs in zip(cases, operands, strict=True)]
 
     (x64,) = {c.x64 for c in cases}
     with jax.enable_x64(x64):
@@ -232,8 +251,8 @@ def by_equations(site: Site, arrays: Sequence[Any], sizes: Mapping[str, int], do
     return _listed(reference(*arrays, **attrs))
 
 
-def check(case: Case, run: Sequence[Any]) -> None:
-    """Every facet of a case; `run`: what its lowering gave."""
+def check(case: Case, run: Sequence[Any], program: Sequence[Any] | None) -> None:
+    """Every facet of a case; `run`: what its lowering gave, `program`: what that of its equations gave."""
     what = str(case)
     fields = case.fields
     env = {v: Dim.of(n) for v, n in case.sizes.items()}
@@ -247,6 +266,9 @@ def check(case: Case, run: Sequence[Any]) -> None:
     settle = case.use.settle or list
     for got, want, part in zip(settle(stated), settle(list(run)), fields, strict=True):
         same_value(got, want, str(part.dtype), what, case.use.looser)
+    for got, want, part in zip(program or (), stated, fields, strict=program is not None):
+        same_type(got, part, f"the lowered equations of {what}")
+        same_value(want, got, str(part.dtype), f"the lowered equations of {what}", case.use.looser)
     for got, want in zip(by_equations(case.concrete, case.arrays, {}), stated, strict=True):
         assert bitwise(got, want), f"known sizes give another result than symbolic ones: {what}"
     interpreted = _listed(interpret(case.module, (*case.arrays, *case.rest), sizes=case.sizes))

@@ -22,6 +22,7 @@ from facets import (
     check,
     jax_takes,
     lowered,
+    lowered_equations,
     make,
     random_operands,
     sizes_of,
@@ -116,8 +117,8 @@ def run(cases: list[Case]) -> None:
     for group in by_mode(cases):
         for i in range(0, len(group), TOGETHER):
             part = group[i : i + TOGETHER]
-            for case, results in zip(part, lowered(part), strict=True):
-                check(case, results)
+            for case, results, stated in zip(part, lowered(part), lowered_equations(part), strict=True):
+                check(case, results, stated)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,16 +6,26 @@ from relax_eg.rules.book.contraction import contraction
 from relax_eg.rules.book.convolution import convolution
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
+from relax_eg.rules.book.fusion import fusion
 from relax_eg.rules.book.layout import layout
+from relax_eg.rules.book.legalization import legalization
+from relax_eg.rules.book.libraries import calls
+from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
+from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
-default = RuleSet("default", [*algebra, *movement, *values, *systems, *layout], (*sums.schemas, *functions.schemas))
+libraries = RuleSet("libraries", [*calls, *forms])
+default = RuleSet(
+    "default",
+    [*algebra, *movement, *values, *systems, *layout, *libraries],
+    (*sums.schemas, *functions.schemas, *fusion.schemas),
+)
 
 __all__ = [
     "algebra",
@@ -26,10 +36,14 @@ __all__ = [
     "default",
     "elementwise",
     "functions",
+    "fusion",
     "layout",
+    "legalization",
+    "libraries",
     "movement",
     "reduction",
     "sums",
     "systems",
     "values",
+    "workspace",
 ]

@@ -1,0 +1,1 @@
+"""Figures of the Relax paper as programs that run: each prints the module it is about."""

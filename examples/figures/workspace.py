@@ -1,0 +1,36 @@
+"""A split-K matmul allocates its workspace itself; lifted, its caller does, by a rule."""
+
+# The loop variables of tensor programs need not exist: their text is read, and never run.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+import relax_eg as rx
+from relax_eg import ir
+from relax_eg.rules.check_schemas import Known
+
+
+@rx.tensor_program
+def mm_split_k(X: rx.Buffer("n 2048"), W: rx.Buffer("2048 4096"), Y: rx.Buffer("n 4096")):
+    P = rx.workspace("8 n 4096")
+    P[s, i, j] = rx.sum(X[i, s * 256 + k] * W[s * 256 + k, j], over=(k, 256))
+    Y[i, j] = rx.sum(P[s, i, j], over=(s, 8))
+
+
+def before() -> rx.Module:
+    """The call as written."""
+    x, w = ir.var("x", rx.Tensor("n 2048")), ir.var("w", rx.Tensor("2048 4096"))
+    return rx.Module((ir.pure_function("main", [x, w], [rx.call_tir(mm_split_k, [x, w])]),))
+
+
+def after() -> rx.Module:
+    """What the rule proposes in its place."""
+    main = before().main
+    (call,) = (b.value for block in main.blocks for b in block.bindings)
+    lifted = rx.rules.workspace.schemas[0].propose(call, Known({}))
+    assert lifted is not None
+    return rx.Module((ir.pure_function("main", main.params, [lifted]),))
+
+
+def shown() -> str:
+    return f"{before()}\n--- after workspace lifting ---\n\n{after()}"

@@ -1,0 +1,260 @@
+"""Sums of products over windows as JAX's convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from relax_eg.backend.contractions import Frame, Term, factors_of
+from relax_eg.backend.index_maps import affine, simplified
+from relax_eg.backend.loop_values import Indices, Value
+from relax_eg.backend.scalar_functions import convert
+from relax_eg.shapes import Dim
+from relax_eg.tir import Apply, Cast, Const, Read, Reduce, Scalar, Select
+
+Known = Callable[[Scalar], Any]  # an array with an axis for each loop of a term that no data decides
+
+_MOST_POINTS = 1 << 22  # of one axis (places times window) that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Windowed:
+    """The factor that is read in windows: its buffer and index, what must hold for a read to count, the casts of what
+    was read, innermost first."""
+
+    read: Read
+    index: tuple[Dim, ...]
+    guards: tuple[Scalar, ...]
+    casts: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Axes of the windowed operand by what they are. Space: the loop over places, the loop over the window (none: ""),
+    and stride, dilation, padding before and after, dilation of the operand."""
+
+    batch: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    channel: tuple[int, tuple[str, ...]] | None = None
+    space: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
+    steps: list[tuple[int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int]])
+    single: list[int] = field(default_factory=list[int])
+
+
+def convolved(expr: Reduce, inner: Frame, wide: str, term: Term, known: Known, data: Mapping[str, Any]) -> Value | None:
+    """The sum, if it is a convolution: one factor is read at sums of a loop over places and one over the window, the
+    other is a kernel. None where it is not shown to be one at these sizes."""
+    factors = factors_of(expr.body, "multiply")
+    if len(factors) != 2 or not all(isinstance(n, int) for n in inner.extents.values()):
+        return None
+    for x, w in (factors, factors[::-1]):
+        windowed = _windowed(x, inner)
+        if windowed is None or w.free & inner.extents.keys() != w.free - _single(w.free, inner):
+            continue
+        over = {name for name in inner.extents if name in expr.bound}
+        layout = _layout(windowed, data[windowed.read.buffer].shape, over, w.free, inner, known)
+        if layout is not None:
+            return _convolution(windowed, layout, term(w, inner), inner, over, wide, data)
+    return None
+
+
+def _single(names: frozenset[str], inner: Frame) -> set[str]:
+    """The loops of one step among `names`."""
+    return {n for n in names if n in inner.fixed and isinstance(inner.fixed[n], int)}
+
+
+def _windowed(factor: Scalar, inner: Frame) -> _Windowed | None:
+    casts: list[str] = []
+    while isinstance(factor, Cast):
+        casts.insert(0, factor.dtype)
+        factor = factor.arg
+    guards: list[Scalar] = []
+    if isinstance(factor, Select) and isinstance(factor.other, Const) and not factor.other.value:
+        guards, factor = _conjuncts(factor.cond), factor.then
+    if not isinstance(factor, Read):
+        return None
+    index = [inner.dim(i) for i in factor.indices if isinstance(i, Dim)]
+    if len(index) < len(factor.indices) or any(i.variables - inner.extents.keys() for i in index):
+        return None
+    if any(not _is_known(g, inner) for g in guards):
+        return None
+    at = tuple(simplified(i, inner.extents) for i in index)
+    return _Windowed(factor, at, tuple(guards), tuple(casts))
+
+
+def _is_known(guard: Scalar, inner: Frame) -> bool:
+    """Whether no data decides a guard, and no loop of JAX runs over a loop variable in it."""
+    if isinstance(guard, Apply):
+        indices = all(arg.on_indices for arg in guard.args)
+        return indices and guard.free <= inner.extents.keys() | _single(guard.free, inner)
+    return False
+
+
+def _conjuncts(cond: Scalar) -> list[Scalar]:
+    found: list[Scalar] = []
+    todo = [cond]
+    while todo:
+        at = todo.pop()
+        if isinstance(at, Apply) and at.fn == "bitwise_and":
+            todo.extend(at.args)
+        else:
+            found.append(at)
+    return found
+
+
+def _layout(
+    x: _Windowed, shape: Sequence[int], over: set[str], kernel: frozenset[str], inner: Frame, known: Known
+) -> _Layout | None:
+    """What the axes of the windowed operand are; None where that is no convolution."""
+    found, extents = _Layout(), inner.extents
+    seen: set[str] = set()
+    guards = list(x.guards)
+    for axis, (index, size) in enumerate(zip(x.index, shape, strict=True)):
+        names = index.variables
+        if names & seen:
+            return None
+        seen |= names
+        window, places = names & over, names - over - kernel
+        if not names and index == 0 and size == 1:
+            found.single.append(axis)
+        elif len(places) == 1 >= len(window) == len(names) - 1 and not _is_whole(index, size, extents):
+            (place,), k = places, next(iter(window), "")
+            mine = [g for g in guards if g.free - _single(g.free, inner) <= names]
+            guards = [g for g in guards if g not in mine]
+            steps = _steps(index, size, place, k, mine, extents, known)
+            if steps is None:
+                return None
+            found.space.append((axis, place, k))
+            found.steps.append(steps)
+        elif names <= kernel and names and found.channel is None:
+            found.channel = axis, tuple(sorted(names, key=lambda n: n in over))
+        elif len(places) == len(names) == 1:
+            found.batch.append((axis, next(iter(places))))
+        else:
+            return None
+    if guards or not any(k for *_, k in found.space) or not over <= seen or not over <= kernel:
+        return None
+    return found if found.channel is None or _groups(x, found.channel, shape, over, extents) else None
+
+
+def _is_whole(index: Dim, size: int, extents: Mapping[str, int]) -> bool:
+    """Whether an index is a loop over all of an axis."""
+    return any(index == Dim.var(name) and extents[name] == size for name in index.variables)
+
+
+def _steps(
+    index: Dim, size: int, place: str, k: str, guards: Sequence[Scalar], extents: Mapping[str, int], known: Known
+) -> tuple[int, int, int, int, int] | None:
+    """Stride, dilation, padding and dilation of the operand on an axis; checked at every place and window element."""
+    places, window = extents[place], extents.get(k, 1)
+    if places * window > _MOST_POINTS:
+        return None
+    between, inside = 1, index
+    if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1 and len(index.terms[0][0]) == 1:
+        (atom,) = index.terms[0][0]
+        if atom.op == "floordiv" and atom.args[1].is_const:
+            between, inside = atom.args[1].const, atom.args[0]
+    straight = affine(inside)
+    if straight is None:
+        return None
+    strides = dict(straight.strides)
+    stride, dilation, low = strides.get(place, 0), strides.get(k, int(not k)), -straight.start
+    if stride <= 0 or dilation <= 0 or between <= 0:
+        return None
+    i, n = np.arange(places)[:, None], np.arange(window)[None, :]
+    at = stride * i + dilation * n - low
+    dilated = (size - 1) * between + 1
+    counts = (at >= 0) & (at < dilated) & (at % between == 0)
+    asked = np.ones((places, window), bool)
+    for guard in guards:
+        value: Value = known(guard)
+        held = np.asarray(value.array)
+        shape = [extents[name] if name and name in value.loops else 1 for name in (place, k)]
+        asked = asked & (held if value.loops == (place, k) or len(value.loops) < 2 else held.T).reshape(shape)
+    if not np.array_equal(asked, counts):
+        return None
+    high = (places - 1) * stride + (window - 1) * dilation + 1 - low - dilated
+    return stride, dilation, low, high, between
+
+
+def _groups(
+    x: _Windowed, channel: tuple[int, tuple[str, ...]], shape: Sequence[int], over: set[str], extents: Mapping[str, int]
+) -> int:
+    """In how many groups the channels are; 0 where they are not read as a convolution does."""
+    axis, names = channel
+    size, index = shape[axis], x.index[axis]
+    outs, inside = [n for n in names if n not in over], [n for n in names if n in over]
+    if len(outs) > 1 or len(inside) > 1:
+        return 0
+    depth = extents[inside[0]] if inside else 1
+    if size % depth or (outs and extents[outs[0]] % (size // depth)):
+        return 0
+    groups = size // depth
+    if not outs:
+        return groups if groups == 1 and index == Dim.var(inside[0]) else 0
+    if extents[outs[0]] * depth > _MOST_POINTS:
+        return 0
+    o, c = np.arange(extents[outs[0]])[:, None], np.arange(depth)[None, :]
+    wanted = o // (extents[outs[0]] // groups) * depth + c
+    return groups if np.array_equal(_values(index, [*outs, *inside], extents).reshape(wanted.shape), wanted) else 0
+
+
+def _values(index: Dim, names: Sequence[str], extents: Mapping[str, int]) -> Any:
+    import jax
+
+    loops = Indices({n: extents[n] for n in names}, {})
+    with jax.ensure_compile_time_eval():
+        return np.asarray(loops.value(index).over(tuple(names), loops.extents))
+
+
+def _convolution(
+    x: _Windowed, layout: _Layout, w: Value, inner: Frame, over: set[str], wide: str, data: Mapping[str, Any]
+) -> Value | None:
+    extents = inner.extents
+    groups = 1
+    channels: tuple[str, ...] = ()
+    array = data[x.read.buffer]
+    if layout.channel is not None:
+        channels = layout.channel[1]
+        groups = _groups(x, layout.channel, array.shape, over, extents)
+    batch = [name for _, name in layout.batch]
+    outs = [n for n in w.loops if n not in over]
+    grouped = [n for n in channels if n not in over]
+    if set(outs) & set(batch) or (groups > 1 and outs != grouped):
+        return None
+    for dtype in x.casts:
+        array = convert(array, dtype)
+    order = (
+        [a for a, _ in layout.batch] + ([layout.channel[0]] if layout.channel else []) + [a for a, *_ in layout.space]
+    )
+    array = lax.transpose(lax.squeeze(array, layout.single), _ranks(order))
+    space = array.shape[len(array.shape) - len(layout.space) :]
+    depth = array.shape[len(batch)] if layout.channel else 1
+    array = lax.reshape(array, (math.prod(extents[n] for n in batch), depth, *space))
+    inside = [n for n in channels if n in over]
+    window = [k for _, _, k in layout.space]
+    kernel = w.over((*outs, *inside, *filter(None, window)), extents)
+    rows = math.prod(extents[n] for n in outs)
+    kernel = lax.reshape(kernel, (rows, math.prod(extents[n] for n in inside), *(extents.get(k, 1) for k in window)))
+    dtype = jnp.promote_types(array.dtype, kernel.dtype) if "4" not in str(array.dtype)[-2:] else np.dtype(wide)
+    result = lax.conv_general_dilated(
+        convert(array, dtype.name), convert(kernel, dtype.name), [s for s, *_ in layout.steps],
+        [(low, high) for _, _, low, high, _ in layout.steps], lhs_dilation=[q for *_, q in layout.steps],
+        rhs_dilation=[d for _, d, *_ in layout.steps], feature_group_count=groups,
+        preferred_element_type=np.dtype(wide),
+    )  # fmt: skip
+    loops = (*batch, *outs, *(place for _, place, _ in layout.space))
+    value = Value(lax.reshape(result, [extents[n] for n in loops]), loops)
+    ordered = tuple(n for n in extents if n in loops)
+    return Value(value.over(ordered, extents), ordered)
+
+
+def _ranks(order: Sequence[int]) -> list[int]:
+    """The permutation `order` of some axes, counted among these alone."""
+    places = sorted(order)
+    return [places.index(axis) for axis in order]

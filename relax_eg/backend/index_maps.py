@@ -1,0 +1,151 @@
+"""How a read runs over its buffer: indices at known sizes, brought to a form that slices, pads and reshapes do.
+
+Everything here is arithmetic on `Dim`s over loop variables; arrays come later (`reads.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min, dim_select
+from relax_eg.shapes.dim import Atom, product, rebuilt
+from relax_eg.shapes.interval import Interval, interval_of
+from relax_eg.tir import loop
+
+Extents = Mapping[str, int]  # loop variables, each from 0 to below its extent
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """The index `start` plus the sum of `strides` times loop variables; no stride is 0."""
+
+    start: int
+    strides: tuple[tuple[str, int], ...]
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.strides)
+
+
+def affine(dim: Dim) -> Affine | None:
+    """`dim` as start and strides; None where it is something else."""
+    strides: list[tuple[str, int]] = []
+    for monomial, coefficient in dim.terms:
+        if len(monomial) != 1 or monomial[0].op != "var":
+            return None
+        strides.append((monomial[0].name, coefficient))
+    return Affine(dim.const, tuple(strides))
+
+
+def bounds(dim: Dim, extents: Extents) -> Interval:
+    """The least and the greatest value of `dim`, or beyond them; None where unbounded. Exact for affine ones."""
+    return interval_of(dim, lambda name: (0, extents[name] - 1) if name in extents else (None, None))
+
+
+def is_inside(dim: Dim, size: int, extents: Extents) -> bool:
+    """Whether `dim` is shown to lie within an axis of `size` elements."""
+    low, high = bounds(dim, extents)
+    return low is not None and high is not None and low >= 0 and high < size
+
+
+def simplified(dim: Dim, extents: Extents) -> Dim:
+    """`dim` with quotients of quotients made one, and those known that do not vary over the loops."""
+    while True:
+        shorter = rebuilt(dim, lambda atom: _atom(atom, extents))
+        if shorter == dim:
+            return dim
+        dim = shorter
+
+
+def _atom(atom: Atom, extents: Extents) -> Dim:
+    args = [simplified(a, extents) for a in atom.args]
+    match atom.op:
+        case "var":
+            return Dim.var(atom.name)
+        case "floordiv":
+            known = args[1].is_const and args[1].const > 0
+            return _quotient(args[0], args[1].const, extents) if known else args[0] // args[1]
+        case "ceildiv":
+            return ceildiv(args[0], args[1])
+        case "select":
+            low, high = bounds(args[0], extents)
+            if atom.name == ">=" and low is not None and low >= 0:
+                return args[1]
+            return args[2] if high is not None and high < 0 else dim_select(args[0], atom.name, 0, args[1], args[2])
+        case _:
+            return _extreme(atom.op, args, extents)
+
+
+def _extreme(op: str, args: Sequence[Dim], extents: Extents) -> Dim:
+    """A maximum or minimum; one of its arguments where that is beyond the others whatever the loops."""
+    for one in args:
+        beyond = (bounds(one - other if op == "max" else other - one, extents)[0] for other in args)
+        if all(low is not None and low >= 0 for low in beyond):
+            return one
+    return dim_max(*args) if op == "max" else dim_min(*args)
+
+
+def _quotient(a: Dim, by: int, extents: Extents) -> Dim:
+    """`a // by`."""
+    low, high = bounds(a, extents)
+    if low is not None and high is not None and low // by == high // by:
+        return Dim.of(low // by)
+    for monomial, coefficient in a.terms:
+        if coefficient == 1 and len(monomial) == 1 and monomial[0].op == "floordiv":
+            inner, divisor = monomial[0].args
+            if divisor.is_const and divisor.const > 0:
+                # (r + inner // d) // by = (r*d + inner) // (d*by), all integers
+                rest = a - inner // divisor
+                return (rest * divisor + inner) // (divisor * by)
+    # a = by*whole + part: where the part stays below `by`, the quotient is the whole.
+    whole = Dim.of(a.const // by)
+    for monomial, coefficient in a.terms:
+        if coefficient // by:
+            whole = whole + product(monomial, coefficient // by)
+    low, high = bounds(a - by * whole, extents)
+    if low is not None and high is not None and low >= 0 and high < by:
+        return whole
+    return a // by
+
+
+# --- what slices, pads and reshapes do ---
+
+
+def steps_clear(index: Affine, extents: Extents) -> bool:
+    """Whether, by falling strides, each loop steps clear of what those after it span: the axis can be reshaped to
+    the loops. A window that overlaps the next one cannot."""
+    span = 1
+    for name, stride in sorted(index.strides, key=lambda s: abs(s[1])):
+        if abs(stride) < span:
+            return False
+        span += abs(stride) * (extents[name] - 1)
+    return True
+
+
+def split_loops(index: Sequence[Dim], extents: Extents) -> tuple[str, int] | None:
+    """A loop variable and a number of consecutive values of it that a quotient in `index` takes for one."""
+    todo = list(index)
+    while todo:
+        for atom in (atom for monomial, _ in todo.pop().terms for atom in monomial):
+            if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].const > 1:
+                found = _split_of(atom.args[0], atom.args[1].const, extents)
+                if found is not None:
+                    return found
+            todo.extend(atom.args)
+    return None
+
+
+def _split_of(a: Dim, by: int, extents: Extents) -> tuple[str, int] | None:
+    inside = affine(a)
+    if inside is None:
+        return None
+    for name, stride in inside.strides:
+        if stride > 0 and by % stride == 0 and 1 < by // stride < extents[name]:
+            return name, by // stride
+    return None
+
+
+def split(name: str, fresh: int) -> tuple[Dim, Dim]:
+    """New loop variables for the blocks of a split one, and for what runs within a block."""
+    return loop(f"{name[:-1]}_block{fresh}"), loop(f"{name[:-1]}_within{fresh}")

@@ -1,0 +1,118 @@
+"""Arrays whose axes are loop variables: what a term of an index equation is while its program is lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from relax_eg.shapes import Dim
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A JAX array with one axis for each of the loop variables `loops`, those that it depends on, in any order."""
+
+    array: Any
+    loops: tuple[str, ...] = ()
+
+    def over(self, loops: Sequence[str], extents: Mapping[str, Any]) -> Any:
+        """The array with an axis for each of `loops`, which are all of its own and more, in any order."""
+        mine = [name for name in loops if name in self.loops]
+        array = self.array
+        if mine != list(self.loops):
+            array = lax.transpose(array, [self.loops.index(name) for name in mine])
+        if len(mine) == len(loops):
+            return array
+        shape = tuple(extents[name] for name in loops)
+        return lax.broadcast_in_dim(array, shape, [loops.index(name) for name in mine])
+
+
+def joined(values: Sequence[Value], order: Mapping[str, int]) -> tuple[str, ...]:
+    """The loop variables of all values, outermost first."""
+    names = {name for value in values for name in value.loops}
+    return tuple(sorted(names, key=order.__getitem__))
+
+
+def pointwise(
+    function: Callable[..., Any], values: Sequence[Value], order: Mapping[str, int], extents: Mapping[str, Any]
+) -> Value:
+    """`function` of arrays of one shape, on values that may depend on different loops."""
+    loops = joined(values, order)
+    return Value(function(*(value.over(loops, extents) for value in values)), loops)
+
+
+class Indices:
+    """Indices as arrays of integers: `Dim`s over loop variables and sizes, computed by JAX.
+
+    `extents`: of the loop variables, outermost first. `fixed`: what else a `Dim` may mention: sizes, and loop variables
+    that a loop of JAX runs over.
+    """
+
+    def __init__(self, extents: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+        self.extents = extents
+        self.fixed = fixed
+        self.order = {name: place for place, name in enumerate(extents)}
+
+    def value(self, dim: Dim) -> Value:
+        """`dim` as int64, over the loop variables that it mentions."""
+        total = _integer(dim.const)
+        for monomial, coefficient in dim.terms:
+            product = _integer(coefficient)
+            for atom in monomial:
+                product = self._both(lax.mul, product, self._atom(atom.op, atom.name, atom.args))
+            total = self._both(lax.add, total, product)
+        return total
+
+    def _atom(self, op: str, name: str, args: Sequence[Dim]) -> Value:
+        if op == "var":
+            if name in self.extents:
+                return Value(lax.iota(np.dtype("int64"), self.extents[name]), (name,))
+            known = self.fixed[name]
+            return _integer(known) if isinstance(known, int) else Value(jnp.asarray(known).astype(np.dtype("int64")))
+        first, *others = (self.value(arg) for arg in args)
+        if op == "select":
+            compare = lax.ge if name == ">=" else lax.eq
+            return self._all(lambda x, a, b: lax.select(compare(x, lax.full_like(x, 0)), a, b), first, *others)
+        for other in others:
+            first = self._both(_BINARY[op], first, other)
+        return first
+
+    def _both(self, function: Callable[..., Any], x: Value, y: Value) -> Value:
+        if function is lax.mul and _is_one(x):
+            return y
+        if function is lax.add and _is_zero(x):
+            return y
+        return self._all(function, x, y)
+
+    def _all(self, function: Callable[..., Any], *values: Value) -> Value:
+        return pointwise(function, values, self.order, self.extents)
+
+
+def _integer(value: int) -> Value:
+    return Value(np.asarray(value, np.int64))
+
+
+def _is_one(x: Value) -> bool:
+    return isinstance(x.array, np.ndarray) and bool(x.array == 1)
+
+
+def _is_zero(x: Value) -> bool:
+    return isinstance(x.array, np.ndarray) and not bool(x.array)
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    return jnp.floor_divide(x, y)
+
+
+def _ceil_divide(x: Any, y: Any) -> Any:
+    return lax.neg(jnp.floor_divide(lax.neg(x), y))
+
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "floordiv": _floor_divide, "ceildiv": _ceil_divide, "max": lax.max, "min": lax.min
+}  # fmt: skip

@@ -1,0 +1,220 @@
+"""A function as the runtimes need it: how it is called, what holds of its arguments, and what was chosen for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.lower import run_at
+from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.module import Module
+from relax_eg.ops.facts import FACTS, violation
+from relax_eg.shapes import Scope
+from relax_eg.shapes.constraints import constraints_of_jax, dim_of_jax
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A function as the runtimes need it: how it was written, how it is called, and what was chosen for it.
+
+    `fn`: the function as written; `name`: its name; `params`: its parameters; `module`: the chosen program, None where
+    nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
+    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
+    of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed;
+    `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
+    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote.
+    """
+
+    fn: Callable[..., Any]
+    name: str
+    params: tuple[Expr, ...]
+    module: Module | None
+    names: tuple[str, ...]
+    arguments: tuple[str, ...]
+    in_tree: Any
+    out_tree: Any
+    signature: inspect.Signature | None
+    weak_in: tuple[bool, ...]
+    weak_out: tuple[bool, ...]
+    scope: Scope
+    effectful: bool
+    facts: tuple[tuple[str, ...], ...]
+    written: Callable[[], Module]
+    from_function: bool
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
+        if self.signature is None:
+            return args, dict(kwargs)
+        bound = self.signature.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
+
+    @property
+    def kept(self) -> bool:
+        """Whether the function runs as it was written."""
+        return self.module is None
+
+    def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
+        try:
+            bound = self.bind(args, kwargs)
+        except TypeError as e:
+            raise ShapeError(f"{self.name}(): {e}") from None
+        leaves, tree = jax.tree_util.tree_flatten(bound)
+        if tree != self.in_tree:
+            raise self._wrong_structure(bound)
+        return leaves
+
+    def _wrong_structure(self, bound: tuple[tuple[Any, ...], dict[str, Any]]) -> ShapeError:
+        """The error for the first argument of a call that is not the pytree it was optimized for."""
+        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, [object()] * self.in_tree.num_leaves)
+        names = list(inspect.signature(self.fn).parameters)
+        given = {**dict(zip(names, bound[0], strict=False)), **bound[1]}
+        wanted = {**dict(zip(names, args, strict=False)), **kwargs}
+        where = f"{self.name}():"
+        for name in {**given, **wanted}:
+            if name not in wanted:
+                return ShapeError(f"{where} argument `{name}` was left out when the function was optimized")
+            if name not in given:
+                return ShapeError(f"{where} argument `{name}` is missing; the function was optimized with it")
+            got, expected = (jax.tree_util.tree_structure(x[name]) for x in (given, wanted))
+            if got != expected:
+                return ShapeError(f"{where} argument `{name}` should be {_pytree(expected)}, got {_pytree(got)}")
+        return ShapeError(f"{where} the arguments are structured as {_pytree(bound)}; optimized for {self.in_tree}")
+
+    def check(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
+        """The arrays, of all parameters or of those at `only`, as JAX values of the declared dtypes. ShapeError where a
+        dtype is another."""
+        places = range(len(self.names)) if only is None else only
+        where = f"{self.name}(): argument"
+        return [
+            as_declared(f"{where} `{self.names[i]}`", self.params[i].tensor, x, self.weak_in[i])
+            for i, x in zip(places, leaves, strict=True)
+        ]
+
+    def violations(self, leaves: Sequence[Any]) -> Iterator[str]:
+        """The declared facts that arrays of all parameters do not have, with what shows it."""
+        for name, facts, leaf in zip(self.names, self.facts, leaves, strict=False):
+            for fact in facts:
+                found = violation(fact, np.asarray(leaf), name)
+                if found:
+                    yield f"`{name}` is declared {FACTS[fact].name}, but {found}"
+
+    def sizes(self, shapes: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """The size variables' values, checked against signature, bounds and assumptions; where JAX traces for symbolic
+        sizes, these must be proved of them. BoundsError."""
+        sizes = bind_sizes(self.name, self.params, shapes)
+        if all(isinstance(n, int) for n in sizes.values()):
+            self.scope.check(sizes, self.name)
+        else:
+            self._check_symbolic(sizes)
+        return sizes
+
+    def _check_symbolic(self, sizes: Mapping[str, Any]) -> None:
+        scopes = {id(n.scope): str(n.scope) for n in sizes.values() if not isinstance(n, int)}
+        known = Scope.from_constraints(text for scope in scopes.values() for text in constraints_of_jax(scope))
+        broken = self.scope.unproved({v: dim_of_jax(str(n)) for v, n in sizes.items()}, known)
+        if broken is not None:
+            at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+            raise BoundsError(
+                f"{self.name}(): `{broken}`, on which it was optimized, is not known of the symbolic sizes {at}\n"
+                "  accepted: jax.export.symbolic_shape(..., constraints=[...]) that say it"
+            )
+
+    def result(self, value: Any) -> Any:
+        """The function's result in the structure `fn` gives it."""
+        outputs = value if isinstance(value, tuple) else (value,)
+        made = [_weak(x) if weak else x for x, weak in zip(outputs, self.weak_out, strict=True)]  # type: ignore[reportUnknownArgumentType]
+        return jax.tree_util.tree_unflatten(self.out_tree, made)
+
+    def original(self, leaves: list[Any]) -> Any:
+        """The function as written, on flat arrays."""
+        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, leaves)
+        return self.fn(*args, **kwargs)
+
+    def chosen(self, leaves: list[Any]) -> Any:
+        """The chosen program on flat arrays."""
+        sizes = self.sizes([x.shape for x in leaves])
+        if self.module is None:
+            return self.original(leaves)
+        return self.result(run_at(self.module, self.module.main, leaves, sizes, self.scope))
+
+    def differentiable(self, leaves: list[Any]) -> Any:
+        """The chosen program, its derivatives those of the function as written.
+
+        A primal trace has lost `custom_vjp` and `stop_gradient`, so differentiating the chosen program itself could
+        give other derivatives than the user defined.
+        """
+        if self.kept or self.effectful:
+            return self.chosen(leaves)
+
+        @jax.custom_jvp
+        def primal(*xs: Any) -> Any:
+            return self.chosen(list(xs))
+
+        def derivative(primals: Any, tangents: Any) -> Any:
+            # Zero tangents stay out: made into arrays, they would be pushed forward through a custom_vjp, which has no
+            # forward rule.
+            moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+
+            def written(*xs: Any) -> Any:
+                given = dict(zip(moving, xs, strict=True))
+                return self.original([given.get(i, x) for i, x in enumerate(primals)])
+
+            return jax.jvp(written, [primals[i] for i in moving], [tangents[i] for i in moving])
+
+        primal.defjvp(derivative, symbolic_zeros=True)
+        return primal(*leaves)
+
+
+def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:
+    """An argument as a JAX value of the declared dtype, weakly typed or not. ShapeError where it cannot be."""
+    try:
+        aval: Any = jax.typeof(leaf)
+    except TypeError:
+        raise ShapeError(f"{where} is of type {type(leaf).__name__}; an array or number is accepted") from None
+    dtype = str(aval.dtype) if declared.dtype is None else declared.dtype
+    if str(aval.dtype) != dtype:
+        # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
+        is_number = getattr(aval, "weak_type", False) and declared.ndim in (0, None) and not aval.shape
+        if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
+            raise ShapeError(f"{where} should be {dtype}, got {aval.dtype}; convert it, or optimize for that dtype")
+    elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == weak:
+        return leaf
+    array = jax.lax.convert_element_type(leaf, np_dtype(dtype))
+    return _weak(array) if weak else array
+
+
+def without_notes(e: RelaxEgError) -> RelaxEgError:
+    """`e` without the remarks on tracebacks that JAX adds to what is raised while it traces."""
+    return type(e)(*e.args)
+
+
+def _pytree(structure: Any) -> str:
+    """A pytree's structure as errors show it; `*` is an array."""
+    text = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return "an array" if text == "*" else f"a pytree {text}"
+
+
+def _kind(dtype: Any) -> int:
+    """Bools, integers, floats and complex numbers in order: each holds those before it."""
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), len(kinds))
+
+
+def _weak(x: Any) -> Any:
+    # JAX has no public way to make an array weakly typed; arithmetic with a Python number keeps a weak type, so only
+    # this spelling remains.
+    from jax._src.lax.lax import _convert_element_type  # type: ignore[reportPrivateUsage]
+
+    return _convert_element_type(x, weak_type=True)

@@ -1,0 +1,162 @@
+"""The scalar functions, casts and reductions of index equations on JAX arrays of equal shapes.
+
+They compute what the reference evaluator computes (`tir.functions`): integers wrap, an integer quotient by zero is -1
+and its remainder the dividend, NaN goes through maxima and minima, floats become integers by truncating and saturating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+from jax.extend.core import primitives
+
+from relax_eg.tir import Const, Scalar
+from relax_eg.tir.expr import ReduceKind
+from relax_eg.tir.functions import kind
+
+Array: TypeAlias = Any
+
+# Functions that jax.lax has under another name.
+_LAX = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "int_divide": "div", "remainder": "rem", "power": "pow",
+    "negative": "neg", "maximum": "max", "minimum": "min", "sigmoid": "logistic", "equal": "eq", "not_equal": "ne",
+    "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "count_leading_zeros": "clz",
+}  # fmt: skip
+
+
+def apply_function(fn: str, args: Sequence[Array], terms: Sequence[Scalar]) -> Array:
+    """The scalar function `fn` of `FUNCTIONS` on arrays, which are the values of `terms`."""
+    if fn == "integer_pow":
+        return lax.integer_pow(args[0], _constant(terms[1]))
+    if fn == "reduce_precision":
+        return lax.reduce_precision(args[0], _constant(terms[1]), _constant(terms[2]))
+    if fn.startswith("bits_as_"):
+        return lax.bitcast_convert_type(args[0], fn.removeprefix("bits_as_"))
+    return _implementation(fn)(*args)
+
+
+def _constant(term: Scalar) -> int:
+    assert isinstance(term, Const)  # Apply sees to it
+    return int(term.value.real)
+
+
+@cache
+def _implementation(fn: str) -> Callable[..., Array]:
+    return _OWN.get(fn) or getattr(lax, _LAX.get(fn, fn))
+
+
+def _floor_divide(x: Array, y: Array) -> Array:
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.floor_divide(x, y)
+    down = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(lax.rem(x, y), _like(x, 0)))
+    return _unless_zero(y, lax.select(down, lax.sub(lax.div(x, y), _like(x, 1)), lax.div(x, y)))
+
+
+def _floor_mod(x: Array, y: Array) -> Array:
+    rest = lax.rem(x, y)
+    zero = _like(x, 0)
+    apart = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
+    found = lax.select(apart, lax.add(rest, y), rest)
+    return _unless_zero(y, found) if jnp.issubdtype(x.dtype, jnp.integer) else found
+
+
+def _unless_zero(y: Array, value: Array) -> Array:
+    """`value`, and 0 where the integer divisor `y` is 0, as numpy has it."""
+    return lax.select(lax.eq(y, _like(y, 0)), _like(value, 0), value)
+
+
+def _like(x: Array, value: int) -> Array:
+    return lax.full_like(x, value)
+
+
+def _total(primitive: str) -> Callable[..., Array]:
+    return lambda x, y: getattr(primitives, primitive).bind(x, y)
+
+
+def _rounded(x: Array, method: Any) -> Array:
+    return lax.round(x, method)
+
+
+_OWN: dict[str, Callable[..., Array]] = {
+    "floor_divide": _floor_divide,
+    "floor_mod": _floor_mod,
+    "trunc": lambda x: lax.select(lax.lt(x, _like(x, 0)), lax.ceil(x), lax.floor(x)),
+    "round": partial(_rounded, method=lax.RoundingMethod.TO_NEAREST_EVEN),
+    "round_away": partial(_rounded, method=lax.RoundingMethod.AWAY_FROM_ZERO),
+    "is_finite": jnp.isfinite,  # also of complex numbers
+    "is_nan": jnp.isnan,
+    "less_total": _total("lt_to_p"),
+    "less_equal_total": _total("le_to_p"),
+    "equal_total": _total("eq_to_p"),
+}
+
+
+def convert(x: Array, dtype: str) -> Array:
+    """`x` as dtype `dtype`, as `Cast` says."""
+    if x.dtype.name == dtype:
+        return x
+    if kind(x.dtype.name) == "c" and kind(dtype) not in "c":
+        x = lax.real(x)
+    return lax.convert_element_type(x, np.dtype(dtype))
+
+
+# --- reductions ---
+
+_REDUCE: dict[str, str] = {
+    "sum": "reduce_sum", "prod": "reduce_prod", "max": "reduce_max", "min": "reduce_min", "any": "reduce_or",
+    "all": "reduce_and", "xor": "reduce_xor",
+}  # fmt: skip
+_COMBINE: dict[str, Callable[..., Array]] = {
+    "sum": lax.add, "prod": lax.mul, "max": lax.max, "min": lax.min, "any": lax.bitwise_or, "all": lax.bitwise_and,
+    "xor": lax.bitwise_xor,
+}  # fmt: skip
+
+
+def accumulator(kind_of: ReduceKind, dtype: str) -> str:
+    """The dtype that `dtype` is reduced in: sums of low-precision floats are in float32, narrow integers in a byte."""
+    if dtype in ("int4", "uint4"):
+        return dtype.replace("4", "8")
+    low = dtype.startswith(("float8", "bfloat16", "float16"))
+    return "float32" if (low and kind_of in ("sum", "prod")) or dtype.startswith("float8") else dtype
+
+
+def reduce_axes(kind_of: ReduceKind, x: Array, axes: Sequence[int]) -> Array:
+    """`x`, already in its accumulator's dtype, reduced over `axes`; argmax and argmin over one, as int64."""
+    if kind_of in ("argmax", "argmin"):
+        if x.dtype == jnp.bool_:
+            x = lax.convert_element_type(x, np.dtype("int8"))
+        find = lax.argmax if kind_of == "argmax" else lax.argmin
+        # JAX settles this dtype when it lowers, by its x64 flag.
+        return lax.convert_element_type(find(x, axes[0], np.dtype("int32")), np.dtype("int64"))
+    return getattr(lax, _REDUCE[kind_of])(x, tuple(axes))
+
+
+def combine(kind_of: ReduceKind, x: Array, y: Array) -> Array:
+    """Two partial results of a reduction as one."""
+    return _COMBINE[kind_of](x, y)
+
+
+def identity(kind_of: ReduceKind, dtype: str) -> Any:
+    """The value of a reduction over nothing, as a numpy scalar."""
+    letter, to = kind(dtype), np.dtype(dtype)
+    if kind_of in ("any", "xor", "sum", "prod"):
+        return np.asarray(int(kind_of == "prod")).astype(to)
+    if kind_of == "all":
+        return np.asarray(True) if letter == "b" else np.invert(np.asarray(0).astype(to))
+    least = kind_of == "max"
+    if letter == "b":
+        return np.asarray(not least)
+    if letter in "iu":
+        limits = ml_dtypes.iinfo(to)
+        return np.asarray(int(limits.min if least else limits.max)).astype(to)
+    infinite = np.asarray(-np.inf if least else np.inf).astype(to)
+    if np.isinf(infinite.astype(np.float64)):
+        return infinite
+    limits = ml_dtypes.finfo(to)  # some 8-bit floats have no infinity
+    return np.asarray(limits.min if least else limits.max).astype(to)

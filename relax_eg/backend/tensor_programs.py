@@ -1,0 +1,398 @@
+"""Tensor programs as JAX functions, for XLA.
+
+Every stage is computed for all its loop variables at once (`loop_values.py`): reads become slices, reshapes or gathers
+(`reads.py`), sums of products contractions (`contractions.py`), everything else elementwise operations and reductions,
+which XLA fuses. A reduction over more than `LARGEST` points is done in a loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from relax_eg.backend.contractions import contracted
+from relax_eg.backend.convolutions import convolved
+from relax_eg.backend.index_maps import affine, bounds
+from relax_eg.backend.loop_values import Indices, Value, pointwise
+from relax_eg.backend.reads import read
+from relax_eg.backend.scalar_functions import (
+    accumulator,
+    apply_function,
+    combine,
+    convert,
+    identity,
+    reduce_axes,
+)
+from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
+from relax_eg.ops.keys import dtype_name
+from relax_eg.shapes import Dim
+from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, Stage, TensorProgram, loop_of
+from relax_eg.tir.text import index_text
+
+LARGEST = 1 << 27
+"""Points (outer loops times what is reduced) above which a reduction that is no contraction runs in a loop."""
+
+Sizes = Mapping[str, Any]
+
+
+def lower_program(
+    program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """`program` as a function of one JAX array for each parameter (inputs, then lifted workspaces, whose contents do
+    not matter), which gives a tuple of its outputs.
+
+    `sizes`: a value for each of its size variables: integers, or JAX's symbolic dimensions. The function can be
+    traced, by `jax.jit`, `jax.vmap` and `jax.export`. Arithmetic is that of the dtypes in the equations, whatever
+    JAX's x64 flag says; without x64 no input and no output may have a 64-bit dtype.
+
+    An index out of range that no `select` guards is a BoundsError where the sizes tell, when the function is traced.
+    Where only values tell, the nearest element is read. What a `select` does not choose is never seen.
+
+    Raises ShapeError for arrays that do not fit the buffers, BoundsError for sizes that the program is not defined at.
+    """
+    missing = sorted(program.sizes - sizes.keys())
+    if missing:
+        raise ShapeError(f"{program.name}: no value for the size `{missing[0]}`; given: {', '.join(sizes) or 'none'}")
+
+    def run(*arrays: Any) -> tuple[jax.Array, ...]:
+        lowering = _Lowering(program, sizes, largest)
+        lowering.check(arrays)
+        with jax.enable_x64(True):
+            return lowering.run(arrays)
+
+    run.__name__ = program.name
+    return run
+
+
+class _Frame:
+    """Where terms are computed: extents of the loop variables around them, and what is known already.
+
+    `extents`: of the loops that are axes. `fixed`: of sizes, of loops of one step (0), of loops that JAX runs over (the
+    step). `guarded`: whether a select may skip what is computed here. `outside`: the frame this one is within.
+    """
+
+    def __init__(
+        self, extents: dict[str, Any], fixed: dict[str, Any], guarded: bool = False, outside: _Frame | None = None
+    ) -> None:
+        self.extents = extents
+        self.fixed = fixed
+        self.guarded = guarded
+        self.outside = outside
+        self.new: frozenset[str] = frozenset()  # loop variables bound here and not outside
+        self.traced = False  # whether this frame is inside a JAX loop, and the one outside is not
+        self.indices = Indices(extents, fixed)
+        self.memo: dict[Scalar, Value] = {}
+        self._guard: _Frame | None = self if guarded else None
+        self.ints = {name: Dim.of(n) for name, n in fixed.items() if isinstance(n, int)}
+
+    def inside(self, names: Sequence[str], extents: Sequence[Any]) -> _Frame:
+        """This frame with more loops."""
+        single = {name: 0 for name, n in zip(names, extents, strict=True) if isinstance(n, int) and n == 1}
+        more = {name: n for name, n in zip(names, extents, strict=True) if name not in single}
+        frame = _Frame(self.extents | more, self.fixed | single, self.guarded, self)
+        frame.new = frozenset(names)
+        return frame
+
+    def at(self, name: str, step: Any) -> _Frame:
+        """This frame where the loop `name` is at one step, inside a loop of JAX."""
+        rest = {k: n for k, n in self.extents.items() if k != name}
+        frame = _Frame(rest, {**self.fixed, name: step}, self.guarded, self)
+        frame.new, frame.traced = frozenset({name}), True
+        return frame
+
+    @property
+    def guard(self) -> _Frame:
+        """This frame where a select may skip what is computed."""
+        if self._guard is None:
+            self._guard = _Frame(self.extents, self.fixed, True, self)
+        return self._guard
+
+    def home(self, term: Scalar) -> _Frame:
+        """The outermost frame in which `term` is the same."""
+        frame = self
+        while frame.outside is not None and not frame.traced and not (term.free & frame.new):
+            if frame.guarded and not frame.outside.guarded and term not in frame.outside.memo:
+                break
+            frame = frame.outside
+        return frame
+
+    def dim(self, dim: Dim) -> Dim:
+        """`dim` with what is known put in."""
+        return dim.substitute(self.ints) if dim.variables & self.ints.keys() else dim
+
+    @property
+    def empty(self) -> bool:
+        return any(isinstance(n, int) and n == 0 for n in self.extents.values())
+
+
+class _Lowering:
+    """One lowering of a program at some sizes."""
+
+    def __init__(self, program: TensorProgram, sizes: Sizes, largest: int) -> None:
+        self.program = program
+        self.sizes = {name: int(n) if isinstance(n, (int, np.integer)) else n for name, n in sizes.items()}
+        self.largest = largest
+        self.data: dict[str, Any] = {}
+
+    def check(self, arrays: Sequence[Any]) -> None:
+        program = self.program
+        if len(arrays) != len(program.parameters):
+            raise ShapeError(f"{program.name} takes {len(program.parameters)} arrays, got {len(arrays)}")
+        for buffer, array in zip(program.parameters, arrays, strict=True):
+            shape = self.shape(buffer.shape)
+            if tuple(array.shape) != shape:
+                at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+                raise ShapeError(f"{program.name}: {buffer} is {shape} at {at or 'these sizes'}; got {array.shape}")
+            if dtype_name(array) != buffer.dtype:
+                raise ShapeError(f"{program.name}: {buffer} got an array of {dtype_name(array)}")
+        if not jax.config.values["jax_enable_x64"]:
+            for name in program.outputs:
+                if program.buffers[name].dtype in ("int64", "uint64", "float64", "complex128"):
+                    raise RelaxEgError(
+                        f"{program.name}: the output {program.buffers[name]} has a 64-bit dtype, which JAX has not "
+                        "without its x64 mode\n  accepted: jax.config.update('jax_enable_x64', True), or a narrower "
+                        "dtype"
+                    )
+
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        self.data = {b.name: jnp.asarray(a) for b, a in zip(self.program.parameters, arrays, strict=True)}
+        for stage in self.program.stages:
+            self.data[stage.output.name] = self.stage(stage)
+        return tuple(self.data[name] for name in self.program.outputs)
+
+    def shape(self, dims: Sequence[Dim]) -> tuple[Any, ...]:
+        extents = tuple(dim.evaluate(self.sizes) for dim in dims)
+        for dim, extent in zip(dims, extents, strict=True):
+            if isinstance(extent, int) and extent < 0:
+                at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+                raise BoundsError(f"{self.program.name}: the size {dim} is {extent} at {at}")
+        return extents
+
+    def stage(self, stage: Stage) -> Any:
+        extents = self.shape(stage.output.shape)
+        names = [str(loop_of(index)) for index in stage.indices]
+        if stage.scans:
+            return self._scan(stage, extents, names)
+        return self._all_points(stage.value, names, extents, {})
+
+    def _all_points(self, expr: Scalar, names: Sequence[str], extents: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
+        """The array of `expr` over the loops `names`, where those in `fixed` are at a step."""
+        frame = _Frame({}, {**self.sizes, **fixed}).inside(names, extents)
+        frame.outside = None
+        value = self.term(expr, frame)
+        single = [n for n, name in enumerate(names) if name not in frame.extents]
+        array = value.over([name for name in names if name in frame.extents], frame.extents)
+        return lax.expand_dims(jnp.asarray(array), single)
+
+    def _scan(self, stage: Stage, extents: tuple[Any, ...], names: Sequence[str]) -> Any:
+        """A stage that reads what it wrote before: step by step along its scans, all at once along the other axes."""
+        along = {scan.axis: scan for scan in stage.scans}
+        free = [axis for axis in range(len(extents)) if axis not in along]
+        start = lax.full(extents, 0, np.dtype(stage.output.dtype))
+        name = stage.output.name
+
+        def step(n: Any, made: Any) -> Any:
+            at: dict[int, Any] = {}
+            for axis in reversed(along):  # the last runs fastest
+                size = np.int64(extents[axis])
+                n, place = lax.div(n, size), lax.rem(n, size)
+                at[axis] = lax.sub(size - 1, place) if along[axis].reverse else place
+            self.data[name] = made
+            fixed = {names[axis]: place for axis, place in at.items()}
+            value = self._all_points(stage.value, [names[a] for a in free], [extents[a] for a in free], fixed)
+            starts = [at.get(axis, np.int64(0)) for axis in range(len(extents))]
+            return lax.dynamic_update_slice(made, lax.expand_dims(value, list(along)), starts)
+
+        steps = math.prod(extents[axis] for axis in along)
+        return lax.fori_loop(np.int64(0), np.int64(steps), step, start) if 0 not in extents else start
+
+    # --- terms ---
+
+    def term(self, expr: Scalar, frame: _Frame) -> Value:
+        """The value of `expr`, its parts first, so that long chains do not recurse."""
+        first = (expr, frame.home(expr))
+        todo = [first]
+        while todo:
+            at, where = todo[-1]
+            if at in where.memo:
+                todo.pop()
+                continue
+            parts = [(part, near.home(part)) for part, near in _parts(at, where)]
+            missing = [(part, home) for part, home in parts if part not in home.memo]
+            if missing:
+                todo.extend(missing)
+                continue
+            where.memo[at] = self._term(at, where, [home.memo[part] for part, home in parts])
+            todo.pop()
+        return first[1].memo[expr]
+
+    def _term(self, expr: Scalar, frame: _Frame, parts: Sequence[Value]) -> Value:
+        match expr:
+            case Const():
+                return Value(np.asarray(expr.value).astype(np.dtype(expr.dtype)))
+            case Index():
+                if frame.empty:
+                    return self._nothing(expr, np.dtype(expr.dtype), frame)
+                value = frame.indices.value(frame.dim(expr.dim))
+                return Value(convert(jnp.asarray(value.array), expr.dtype), value.loops)
+            case Read():
+                return self._read(expr, frame, parts)
+            case Apply():
+                return self._pointwise(lambda *xs: apply_function(expr.fn, xs, expr.args), parts, frame)
+            case Cast():
+                return Value(convert(jnp.asarray(parts[0].array), expr.dtype), parts[0].loops)
+            case Select():
+                return self._pointwise(lax.select, parts, frame)
+            case Reduce():
+                return self._reduce(expr, frame)
+            case _:
+                raise TypeError(f"not a scalar expression: {type(expr).__name__}")
+
+    def _pointwise(self, function: Callable[..., Any], parts: Sequence[Value], frame: _Frame) -> Value:
+        values = [Value(jnp.asarray(part.array), part.loops) for part in parts]
+        return pointwise(function, values, frame.indices.order, frame.extents)
+
+    def _read(self, expr: Read, frame: _Frame, parts: Sequence[Value]) -> Value:
+        array, computed = self.data[expr.buffer], iter(parts)
+        if frame.empty:
+            return self._nothing(expr, array.dtype, frame)
+        index: list[Dim | Value] = [frame.dim(i) if isinstance(i, Dim) else next(computed) for i in expr.indices]
+        if not frame.guarded:
+            self._check_inside(expr, index, array.shape, frame)
+        if 0 in array.shape:
+            return self._nothing(expr, array.dtype, frame)
+        return read(array, index, frame.indices, frame.guarded)
+
+    def _nothing(self, expr: Scalar, dtype: Any, frame: _Frame) -> Value:
+        """A value where there is no point, or none that counts."""
+        loops = tuple(name for name in frame.extents if name in expr.free)
+        return Value(lax.empty(tuple(frame.extents[name] for name in loops), dtype), loops)
+
+    def _check_inside(self, expr: Read, index: Sequence[Dim | Value], shape: Sequence[Any], frame: _Frame) -> None:
+        """Raise BoundsError where the sizes tell that an index leaves its axis."""
+        for axis, (i, size, written) in enumerate(zip(index, shape, expr.indices, strict=True)):
+            if not isinstance(i, Dim) or not isinstance(size, int) or not frame.extents.keys() >= i.variables:
+                continue
+            extents = {name: frame.extents[name] for name in i.variables}
+            if not all(isinstance(n, int) for n in extents.values()):
+                continue
+            low, high = bounds(i, extents) if affine(i) is not None else _extremes(i, extents)
+            if (low is not None and low < 0) or (high is not None and high >= size):
+                wrong = low if low is not None and low < 0 else high
+                text = index_text(written) if isinstance(written, Dim) else str(written)
+                raise BoundsError(
+                    f"{self.program.name}: {expr} reads {expr.buffer} at {text} = {wrong} on axis {axis}, "
+                    f"whose extent is {size}"
+                )
+
+    # --- reductions ---
+
+    def _reduce(self, expr: Reduce, frame: _Frame) -> Value:
+        names = [str(loop_of(var)) for var, _ in expr.over]
+        extents = self.shape([extent for _, extent in expr.over])
+        if any(isinstance(n, int) and n == 0 for n in extents):
+            if expr.kind in ("argmax", "argmin"):
+                if frame.guarded:
+                    return Value(np.int64(0))
+                raise BoundsError(f"{self.program.name}: {expr} is over nothing; {expr.kind} needs an element")
+            return Value(identity(expr.kind, expr.dtype))
+        inner = frame.inside(names, extents)
+        wide = accumulator(expr.kind, expr.dtype)
+        if expr.kind in ("sum", "any") and not inner.empty:
+            found = self._convolved(expr, inner, wide) if expr.kind == "sum" else None
+            found = found or contracted(expr, inner, wide, self.term)
+            if found is not None:
+                return Value(convert(found.array, expr.dtype), found.loops)
+        return self._over_all(expr, inner, tuple(n for n in names if n in inner.extents), wide)
+
+    def _convolved(self, expr: Reduce, inner: _Frame, wide: str) -> Value | None:
+        def known(term: Scalar) -> Value:
+            with jax.ensure_compile_time_eval():
+                return self.term(term, _Frame(inner.extents, inner.fixed))
+
+        return convolved(expr, inner, wide, self.term, known, self.data)
+
+    def _over_all(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> Value:
+        """The reduction over the loops `over` of `inner`, in a loop where there are too many points at once."""
+        outer = tuple(n for n in inner.extents if n in expr.body.free and n not in over)
+        points = [inner.extents[n] for n in (*outer, *over)]
+        if all(isinstance(n, int) for n in points) and math.prod(points) > self.largest:
+            return self._in_a_loop(expr, inner, outer, over, wide)
+        return self._at_once(expr, inner, over, wide)
+
+    def _at_once(self, expr: Reduce, inner: _Frame, over: tuple[str, ...], wide: str) -> Value:
+        body = self.term(expr.body, inner)
+        loops = (*(n for n in body.loops if n not in over), *over)
+        array = jnp.asarray(body.over(loops, inner.extents))
+        kept = loops[: len(loops) - len(over)]
+        if expr.kind in ("argmax", "argmin"):
+            if not over:
+                return Value(lax.full(array.shape, np.int64(0)), kept)
+            array = convert(array, accumulator(expr.kind, array.dtype.name))
+            return Value(reduce_axes(expr.kind, array, [len(kept)]), kept)
+        array = convert(array, wide)
+        if over:
+            array = reduce_axes(expr.kind, array, range(len(kept), len(loops)))
+        return Value(convert(array, expr.dtype), kept)
+
+    def _in_a_loop(
+        self, expr: Reduce, inner: _Frame, outer: tuple[str, ...], over: tuple[str, ...], wide: str
+    ) -> Value:
+        """The reduction, one step of a loop variable after the other. Of several the shortest that leaves few enough
+        points, an outer one if there is; else the longest, and what is left is looked at again."""
+        total = math.prod(inner.extents[n] for n in (*outer, *over))
+        inward = () if expr.kind in ("argmax", "argmin") else over
+        candidates = [*((n, True) for n in outer), *((n, False) for n in inward)]
+        enough = [c for c in candidates if total // inner.extents[c[0]] <= self.largest]
+        choices = sorted(enough, key=lambda c: (not c[1], inner.extents[c[0]]))
+        choices = choices or sorted(candidates, key=lambda c: -inner.extents[c[0]])
+        if not choices:
+            return self._at_once(expr, inner, over, wide)
+        name, is_outer = choices[0]
+        steps = inner.extents[name]
+        rest = tuple(n for n in over if n != name)
+        loops: tuple[str, ...] = tuple(n for n in outer if n != name)
+
+        def at(step: Any) -> Any:
+            value = self._over_all(expr, inner.at(name, step), rest, wide)
+            return value.over(loops, inner.extents)
+
+        if is_outer:
+            return _ordered(Value(lax.map(at, lax.iota(np.dtype("int64"), steps)), (name, *loops)), inner)
+        shape = tuple(inner.extents[n] for n in loops)
+        start = lax.full(shape, identity(expr.kind, wide))
+
+        def step(n: Any, done: Any) -> Any:
+            return combine(expr.kind, done, convert(at(n), wide))
+
+        total = lax.fori_loop(np.int64(0), np.int64(steps), step, start)
+        return Value(convert(total, expr.dtype), loops)
+
+
+def _ordered(value: Value, frame: _Frame) -> Value:
+    loops = tuple(n for n in frame.extents if n in value.loops)
+    return Value(value.over(loops, frame.extents), loops)
+
+
+def _parts(expr: Scalar, frame: _Frame) -> list[tuple[Scalar, _Frame]]:
+    """The subterms that `expr` is computed from, each with the frame that it is wanted in."""
+    if isinstance(expr, Reduce):
+        return []
+    if isinstance(expr, Select):
+        return [(expr.cond, frame), (expr.then, frame.guard), (expr.other, frame.guard)]
+    return [(child, frame) for child in expr.children]
+
+
+def _extremes(index: Dim, extents: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """The least and greatest value of an index that is not affine, if there are few enough to look at."""
+    if math.prod(extents.values()) > 1 << 16:
+        return None, None
+    with jax.ensure_compile_time_eval():
+        values = np.asarray(Indices(extents, {}).value(index).array)
+    return int(values.min()), int(values.max())

@@ -1,0 +1,92 @@
+"""How a tensor program's stages read what is computed before them: what decides whether that may stay in the kernel.
+
+All of it is read off the index equations (`tir.classify` reads the same ones for a whole program): what a stage does
+at each point, and for every read which axis of the buffer follows which axis of what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from relax_eg.shapes import Dim
+from relax_eg.tir import Read, Reduce, TensorProgram, loop_names, loop_of, walk
+from relax_eg.tir.analyze import is_multiply_add
+from relax_eg.tir.program import Buffer, Stage
+
+FREE = -1  # an axis that follows no axis of what is written: it is gone over inside, or computed
+UNIT = -2  # an axis of extent 1
+
+
+class Does(IntEnum):
+    """What a stage does: a function of single elements; sums, maxima and the like; a sum of products (matmul)."""
+
+    POINTWISE = 0
+    REDUCES = 1
+    CONTRACTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A read of `buffer`: for each of its axes the axis of what is written that it follows, FREE or UNIT. `loops`: the
+    extents of the loops that the indices mention. `identity`: the element written is the one read; `once`: no element
+    is read for two points of those loops."""
+
+    buffer: str
+    axes: tuple[int, ...]
+    loops: tuple[Dim, ...]
+    identity: bool
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StageAccess:
+    """One stage: what it does, what it reads, what it writes."""
+
+    does: Does
+    output: Buffer
+    readings: tuple[Reading, ...]
+
+
+def accesses(program: TensorProgram) -> tuple[StageAccess, ...] | None:
+    """The stages of `program`, or None where it is opaque: a scan, or a workspace in memory."""
+    if program.workspaces or any(made.scans for made in program.stages):
+        return None
+    return tuple(_access(made, program.buffers) for made in program.stages)
+
+
+def _access(made: Stage, buffers: Mapping[str, Buffer]) -> StageAccess:
+    extents: dict[str, Dim] = {str(loop_of(i)): d for i, d in zip(made.indices, made.output.shape, strict=True)}
+    place = {name: axis for axis, name in enumerate(extents)}
+    does = Does.POINTWISE
+    readings: dict[Reading, None] = {}
+    terms = list(walk(made.value))
+    for term in terms:
+        if isinstance(term, Reduce):
+            extents |= {str(loop_of(var)): extent for var, extent in term.over}
+            if any(extent != 1 for _, extent in term.over):
+                does = max(does, Does.CONTRACTS if is_multiply_add(made, term) else Does.REDUCES)
+    for term in terms:
+        if isinstance(term, Read):
+            readings[_reading(term, buffers[term.buffer], extents, place)] = None
+    return StageAccess(does, made.output, tuple(readings))
+
+
+def _reading(read: Read, buffer: Buffer, extents: Mapping[str, Dim], place: Mapping[str, int]) -> Reading:
+    axes: list[int] = []
+    names = frozenset[str]()
+    for index, size in zip(read.indices, buffer.shape, strict=True):
+        names |= loop_names(index) if isinstance(index, Dim) else index.free
+        name = loop_of(index) if isinstance(index, Dim) else None
+        axes.append(UNIT if size == 1 else place.get(name, FREE) if name is not None else FREE)
+    if len({a for a in axes if a >= 0}) < sum(a >= 0 for a in axes):  # a diagonal: no axis follows alone
+        axes = [FREE if a >= 0 else a for a in axes]
+    whole = [extents[n] for n in place]
+    identity = len(axes) == len(place) and all(
+        a in (i, UNIT) and whole[i] == size for i, (a, size) in enumerate(zip(axes, buffer.shape, strict=True))
+    )
+    each = [loop_names(i) if isinstance(i, Dim) else None for i in read.indices]
+    alone = [e for e in each if e is not None and len(e) <= 1]
+    once = len(alone) == len(each) and sum(map(len, alone)) == len(names)
+    return Reading(buffer.name, tuple(axes), tuple(extents[n] for n in sorted(names)), identity, once)

@@ -1,0 +1,48 @@
+"""What a kernel costs where each is an executable of its own (`execution="kernels"`).
+
+A kernel reads every value it needs from memory once and stores its results once; inside, every value is computed once.
+What is computed in one kernel and again in another is paid in both. Kernels are tensor programs, and so are operators,
+which as they stand are kernels of one.
+"""
+
+from __future__ import annotations
+
+from relax_eg.extract.cost import NodeCost, WholeCost, counted_once
+from relax_eg.ir.annotations import Annotation
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONTROL, CORE
+from relax_eg.ops import Site, bytes_of
+from relax_eg.ops.fused import VIEWS, called_program, program_at
+
+VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
+
+
+class KernelCost(WholeCost):
+    """The model of `execution="kernels"` at one binding: a launch and a dispatch for each kernel, its bytes once."""
+
+    def kernel(self, contracting: float, other: float, moved: int) -> float:
+        """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it."""
+        p = self.profile
+        return p.dispatch + p.kernel(max(contracting, p.move(moved)) + other)
+
+    def bytes(self, annotation: Annotation) -> int:
+        return self._at(bytes_of(annotation))
+
+    def _price(self, site: Site, result: Annotation) -> NodeCost:
+        if site.op in VIEWS:
+            return NodeCost(seconds=VIEW)
+        if site.op == CALL_TIR:
+            placed = called_program(site.operands, site.attrs)
+        else:
+            placed = program_at(site.op, site.operands, tuple(site.attrs.items()), result)
+        if placed is not None:
+            counted = counted_once(placed.program)
+            moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
+            effort = self.effort(site.op, placed)
+            return NodeCost(effort.flops, moved, 1, self.kernel(effort.contracting, effort.other, moved))
+        found = super()._price(site, result)
+        if site.op == CALL or (site.op in CORE and site.op not in CONTROL and site.op != CALL_DPS_LIBRARY):
+            return found  # what a call runs are kernels of their own
+        return NodeCost(found.flops, found.bytes, 1, found.seconds + self.profile.dispatch)
+
+    def _kind(self, site: Site) -> type[WholeCost]:
+        return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs

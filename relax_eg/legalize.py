@@ -1,0 +1,65 @@
+"""`legalize`: a module whose operators are calls of tensor programs, as Relax's LegalizeOps makes it.
+
+The rules of `rules.legalization` put the call beside the operator in the e-graph of each dataflow block; extraction
+takes calls wherever there are any. An operator that is done with less work than its equations say (a running sum, a
+slice at a computed place) stays, and so does what no rule speaks of: library calls, control flow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relax_eg import rules as books
+from relax_eg.egraph import Budget, EGraph, dump
+from relax_eg.extract.select import select
+from relax_eg.ir.expr import CORE, Expr, postorder
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.scopes import scopes_of
+from relax_eg.ops import get
+from relax_eg.rules import RuleSet
+from relax_eg.rules.check_schemas import Known
+from relax_eg.shapes import Scope
+
+
+def legalize(module: Module, rules: RuleSet = books.legalization) -> Module:
+    """`module` with every operator that a rule of `rules` has a tensor program for as a call of it, the others as they
+    are. `rules` may hold schemas of one's own, which speak first where they stand first."""
+    scopes = scopes_of(module, Scope())
+    known = Known({f.name: f for f in module})
+    made = [_legalized(f, scopes[f.name], rules, known) for f in module]
+    return Module((*made, *(f for name, f in known.functions.items() if name not in scopes)))
+
+
+def _legalized(function: Function, scopes: list[Scope], rules: RuleSet, known: Known) -> Function:
+    blocks: list[Block] = []
+    for block, scope in zip(function.blocks, scopes, strict=True):
+        if not block.dataflow or not block.bindings:
+            blocks.append(block)
+            continue
+        roots = [b.value for b in block.bindings]
+        with EGraph(roots, rules, scope, _proposed(roots, rules, known)) as egraph:
+            egraph.saturate(Budget())
+            read = dump(egraph)
+        costs = [[_price(c.site.op) for c in row] for row in read.graph.candidates]
+        values = read.decode(select(read.graph, costs).choice)
+        blocks.append(Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))))
+    return replace(function, blocks=tuple(blocks))
+
+
+def _price(op: str) -> float:
+    """Of an operator that is to be a call, 1; of the call, next to nothing; of what is done with less work, nothing."""
+    if op not in CORE:
+        return 0.0 if get(op).cost is not None else 1.0
+    return 1e-6
+
+
+def _proposed(roots: list[Expr], rules: RuleSet, known: Known) -> list[tuple[Expr, Expr, str]]:
+    """What schemas propose for single operators: (node, equal expression, rule)."""
+    found: list[tuple[Expr, Expr, str]] = []
+    for e in postorder(roots):
+        for schema in rules.schemas:
+            proposed = schema.propose(e, known) if e.op in schema.operators else None
+            if proposed is not None:
+                found.append((e, proposed, schema.name))
+                break
+    return found

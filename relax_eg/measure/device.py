@@ -1,0 +1,24 @@
+"""The device that JAX runs on, and the profile that stands for it when nobody names another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from relax_eg.extract.devices import nearest
+from relax_eg.extract.profile import Profile
+
+
+def device() -> Any:
+    """JAX's default device."""
+    chosen: Any = jax.config.jax_default_device  # type: ignore[reportAttributeAccessIssue]
+    if chosen is None:
+        return jax.devices()[0]
+    return jax.devices(chosen)[0] if isinstance(chosen, str) else chosen
+
+
+def here() -> Profile:
+    """The profile of JAX's default device: the hand-measured one of a CPU, or the nearest data sheet."""
+    found = device()
+    return nearest(found.platform, found.device_kind)

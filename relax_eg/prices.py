@@ -1,0 +1,43 @@
+"""What a program costs beside the one as written, and whether that is reason enough to choose it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import geometric_mean
+
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.report import ProgramCost, price_program
+from relax_eg.extract.weights import prepared_bytes
+from relax_eg.ir.module import Module
+from relax_eg.ir.partition import split, static_expressions
+from relax_eg.options import Options, Sizes
+
+NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
+
+Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of another
+
+
+def price(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
+    """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
+    the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
+    model = WholeCost(options.profile, binding, {f.name: f for f in module}, options.cost)
+    if weights is None:
+        return price_program(module.main, model)
+    cut = split(module.main, weights).prepare.result.args if weights else ()
+    prepared = (len(cut), prepared_bytes(cut, binding))
+    return price_program(module.main, model, static_expressions(module.main, weights), prepared)
+
+
+def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:
+    """The program as written and the candidate at a binding. As written, what depends on the weights alone is computed
+    at every call; the candidate computes it once."""
+    return price(written, options, binding), price(candidate, options, binding, weights)
+
+
+def pays(found: Sequence[Prices]) -> bool:
+    """Whether the candidate is predicted to gain more than 5% over the program as written.
+
+    Over several bindings that is the geometric mean; or one of them, if none loses.
+    """
+    gains = [before.seconds / after.seconds if after.seconds > 0 else 1.0 for before, after in found]
+    return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)

@@ -1,0 +1,105 @@
+"""Fusion: the steps by which extraction puts kernels together (`execution="kernels"`).
+
+What permits a step is the pattern kind that analysis finds in the operators' index equations; what licenses it is
+composition, the substitution of one index equation in another, and that is what is checked: each step is done to random
+programs, and the call of the composed program has the values of the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, node, tuple_get
+from relax_eg.ops import api as op
+from relax_eg.ops import pattern_kind, site_of
+from relax_eg.ops.fused import VIEWS, fused_call, program_at
+from relax_eg.ops.sizes import product
+from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.schemas import KERNEL, Functions, Schema
+from relax_eg.tir import PatternKind
+
+Kinds = Callable[[PatternKind, PatternKind], bool]  # of an operator and its operand: whether the step is about them
+
+
+def _kind(e: Expr) -> PatternKind:
+    """The pattern kind of an operator; Opaque for what no kernel may hold."""
+    placed = program_at(e.op, tuple(a.annotation for a in e.args), e.attrs, e.annotation) if e.args else None
+    return PatternKind.OPAQUE if placed is None else pattern_kind(site_of(e))
+
+
+def _pointwise(kind: PatternKind) -> bool:
+    return kind <= PatternKind.INJECTIVE
+
+
+def _with_operand(kinds: Kinds) -> Callable[[Expr, Functions], Expr | None]:
+    """A step that takes an operand into the kernel of the operator that reads it."""
+
+    def propose(e: Expr, functions: Functions) -> Expr | None:
+        mine = _kind(e)
+        if mine is PatternKind.OPAQUE:
+            return None
+        for a in e.args:
+            theirs = _kind(a)
+            if theirs is not PatternKind.OPAQUE and kinds(mine, theirs):
+                return fused_call([a, e], [e])
+        return None
+
+    return propose
+
+
+def _siblings(e: Expr, functions: Functions) -> Expr | None:
+    """Both operands of `e` from one kernel, where they read the same and have the same shape."""
+    a, *rest = e.args or (None,)
+    b = rest[0] if rest else None
+    if a is None or b is None or a is b or a.annotation != b.annotation or a in b.args or b in a.args:
+        return None
+    if PatternKind.OPAQUE in (_kind(a), _kind(b)) or set(a.args).isdisjoint(b.args):
+        return None
+    both = fused_call([a, b], [a, b])
+    return node(e.op, [tuple_get(both, 0), tuple_get(both, 1), *rest[1:]], e.attrs, e.annotation)
+
+
+def _view(e: Expr, functions: Functions) -> Expr | None:
+    """A reshape, by way of the elements in the order of memory."""
+    if e.op not in VIEWS or not isinstance(e.annotation, Tensor):
+        return None
+    return op.reshape(op.reshape(e.args[0], (product(e.args[0].shape),)), e.shape)
+
+
+def _step(name: str, doc: str, propose: Callable[[Expr, Functions], Expr | None]) -> Schema:
+    return Schema(name, doc, "exact", frozenset(("fusion",)), propose, frozenset((KERNEL,)))
+
+
+fusion = RuleSet(
+    "fusion",
+    schemas=(
+        _step(
+            "inline_elementwise",
+            "g(f(x)) in one kernel: a function of single elements is computed where another reads it",
+            _with_operand(lambda mine, theirs: _pointwise(mine) and _pointwise(theirs)),
+        ),
+        _step(
+            "inline_prologue",
+            "sum over k of f(x)[i, k] ... in one kernel: what a reduction or a matmul reads is computed as it is read",
+            _with_operand(lambda mine, theirs: not _pointwise(mine) and _pointwise(theirs)),
+        ),
+        _step(
+            "inline_epilogue",
+            "f(A B) in one kernel: a function of single elements is applied to each element of a matmul as it is done",
+            _with_operand(lambda mine, theirs: _pointwise(mine) and theirs is PatternKind.OUTPUT_EWISE_FUSIBLE),
+        ),
+        _step(
+            "fuse_stages",
+            "stages that follow a reduction stay in its kernel: softmax, norms, attention",
+            _with_operand(
+                lambda mine, theirs: (
+                    theirs is PatternKind.REDUCTION
+                    or (theirs is PatternKind.OUTPUT_EWISE_FUSIBLE and mine is PatternKind.REDUCTION)
+                )
+            ),
+        ),
+        _step("fuse_siblings", "f(x) and g(x) in one kernel with two results, which loads x once", _siblings),
+        _step("view_of_reshape", "a reshape moves nothing: it is the same memory under another shape", _view),
+    ),
+)

@@ -1,0 +1,49 @@
+"""Legalisation (Relax's LegalizeOps) as a rule: an operator is the tensor program of its index equations.
+
+The set is no part of `default`: XLA lowers operators by itself, and better than it does their equations where it knows
+them by name; with `execution="kernels"` every operator counts as its tensor program anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.tensor_calls import call_tir
+from relax_eg.ops.record import TABLE, is_shown, program_of, site_of
+from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.shapes import Dim
+
+
+def _legalize(e: Expr, known: Functions) -> Expr | None:
+    """The call of the operator's tensor program. None for a use whose sizes decide whether it applies, and for one that
+    asks for a precision of its products, which equations do not hold."""
+    site = site_of(e)
+    if not all(isinstance(a, Tensor) for a in site.operands) or not is_shown(site.op, site.operands, e.attrs):
+        return None
+    if site.attrs.get("precision") not in (None, "default"):
+        return None
+    program = program_of(site)
+    if program is None:
+        return None
+    axes = {str(d) for b in program.inputs for d in b.shape}
+    passed = tuple(sorted(program.sizes - axes))  # Relax, Figure 8
+    call = call_tir(replace(program, passed=passed), e.args, sizes={v: Dim.var(v) for v in passed})
+    return call if call.annotation == e.annotation else None
+
+
+legalization = RuleSet(
+    "legalization",
+    schemas=(
+        Schema(
+            "legalize",
+            "an operator is a call of the tensor program of its index equations",
+            "exact",
+            frozenset(("legalization",)),
+            _legalize,
+            frozenset(name for name, operator in TABLE.items() if operator.equations is not None),
+        ),
+    ),
+)

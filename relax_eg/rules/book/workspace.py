@@ -1,0 +1,50 @@
+"""Workspace lifting (Relax, 4.4 and Figure 11): what a kernel allocates for itself, its caller may allocate.
+
+The call of a kernel with workspaces equals that of the kernel that is passed them: what is in a workspace before does
+not matter. The allocation is then a value of the caller's, of the size that the caller knows, and part of its memory
+plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relax_eg.ir.annotations import Tensor, Tuple
+from relax_eg.ir.expr import CALL_TIR, Expr
+from relax_eg.ir.tensor_calls import call_tir, tir_annotation
+from relax_eg.ops import api as op
+from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.schemas import Functions, Schema
+from relax_eg.tir import TensorProgram
+
+
+def _lift(e: Expr, known: Functions) -> Expr | None:
+    kernel: TensorProgram = e.attr("program").value
+    own = [name for name in kernel.workspaces if name not in kernel.lifted]
+    if not own:
+        return None
+    found = tir_annotation(kernel, [a.annotation for a in e.args], e.attr("sizes"), own)
+    spaces = found.fields if isinstance(found, Tuple) else (found,)
+    made: list[Expr] = []
+    for space in spaces:
+        if not isinstance(space, Tensor) or space.shape is None or space.dtype is None:
+            return None  # the caller does not know how large it is
+        # Zeros are what memory may hold; nobody reads them.
+        made.append(op.zeros(space.shape, space.dtype))
+    lifted = replace(kernel, lifted=(*kernel.lifted, *own)).validate()
+    return call_tir(lifted, (*e.args, *made), e.annotation, dict(e.attr("sizes")))
+
+
+workspace = RuleSet(
+    "workspace",
+    schemas=(
+        Schema(
+            "workspace_lifting",
+            "the workspaces of a kernel are allocated by its caller",
+            "exact",
+            frozenset(("workspace",)),
+            _lift,
+            frozenset((CALL_TIR,)),
+        ),
+    ),
+)

@@ -1,0 +1,107 @@
+"""Sizes and casts on numpy arrays, typed and exact: what the evaluator of tensor programs is built from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from relax_eg.shapes import Dim
+from relax_eg.tir.exact import UNDEFINED, to_exact, uninterpreted
+from relax_eg.tir.functions import FUNCTIONS, Array, exact_function, kind, widen
+
+
+def dim_values(dim: Dim, env: Mapping[str, Any]) -> Any:
+    """The value of `dim` where variables are arrays: `Dim.evaluate` cannot compare those."""
+    total: Any = dim.const
+    for monomial, coefficient in dim.terms:
+        product: Any = coefficient
+        for atom in monomial:
+            if atom.op == "var":
+                product = product * atom.evaluate(env)
+                continue
+            first, *others = (np.asarray(dim_values(arg, env)) for arg in atom.args)
+            if atom.op == "select":
+                product = product * np.where(first >= 0 if atom.name == ">=" else first == 0, *others)
+                continue
+            for other in others:
+                match atom.op:
+                    case "max":
+                        first = np.maximum(first, other)
+                    case "min":
+                        first = np.minimum(first, other)
+                    case "floordiv":
+                        first = first // other
+                    case _:
+                        first = -(-first // other)
+            product = product * first
+        total = total + product
+    return total
+
+
+def converted(x: Array, dtype: str) -> Array:
+    """`x` converted as XLA does; from float to integer it saturates, and NaN is 0."""
+    to = np.dtype(dtype)
+    if x.dtype == to:
+        return x
+    source, target = kind(x.dtype.name), kind(dtype)
+    with np.errstate(all="ignore"):
+        if source == "c" and target != "c":
+            x = x.real
+        if target == "b":
+            return widen(x) != 0
+        if source not in "fc" or target not in "iu":
+            return x.astype(to)
+        x, limits = widen(x), ml_dtypes.iinfo(to)
+        low, high = int(limits.min), int(limits.max)
+        below, above = x <= float(low), x >= float(high)
+        inside = np.where(below | above | np.isnan(x), 0, x).astype(np.int64 if high < 2**63 else np.uint64)
+        return np.where(below, low, np.where(above, high, inside)).astype(to)
+
+
+def exactly(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(to_exact, 1, 1)(x), dtype=object)
+
+
+def _wrapped(value: Any, dtype: str) -> Any:
+    """An exact value as dtype `dtype` holds it: integers wrap, anything else is kept."""
+    if kind(dtype) not in "iu" or value is UNDEFINED or isinstance(value, float):
+        return value
+    limits = ml_dtypes.iinfo(np.dtype(dtype))
+    return (int(value) - int(limits.min)) % (1 << limits.bits) + int(limits.min)
+
+
+@lru_cache(256)
+def exact_ufunc(fn: str, argument: str, dtype: str) -> Any:
+    function = exact_function(FUNCTIONS[fn], argument)
+
+    def call(*args: Any) -> Any:
+        return UNDEFINED if any(arg is UNDEFINED for arg in args) else _wrapped(function(*args), dtype)
+
+    return np.frompyfunc(call, FUNCTIONS[fn].arity, 1)
+
+
+@lru_cache(256)
+def exact_converted(source: str, target: str) -> Any:
+    letters = kind(source) + kind(target)
+
+    def call(x: Any) -> Any:
+        if x is UNDEFINED:
+            return x
+        if letters[1] == "b":
+            return x != 0
+        if letters[0] == "c" and letters[1] != "c":
+            x = uninterpreted("real", x)
+        if letters[1] in "iu":
+            if letters[0] in "iub":
+                return _wrapped(int(x), target)
+            limits = ml_dtypes.iinfo(np.dtype(target))
+            low, high = int(limits.min), int(limits.max)
+            return low if x <= low else high if x >= high else math.trunc(x)
+        return int(x) if letters[0] == "b" else x
+
+    return np.frompyfunc(call, 1, 1)

@@ -1,0 +1,265 @@
+"""Composition (Relax, 4.2: FuseTensorIR): one tensor program that does what several do, one after the other.
+
+Composing is substitution in index equations. A stage without a reduction is *inlined*: where its buffer is read, its
+value stands instead, at the indices of the read. A stage with a reduction stays, as a local of the composed program,
+and so does one that computes something and that several others read: in a kernel every value is computed once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from relax_eg.errors import ShapeError
+from relax_eg.shapes import Dim
+from relax_eg.shapes.dim import Atom
+from relax_eg.tir.analyze import stage_flops
+from relax_eg.tir.expr import (
+    INDEX_DTYPE,
+    Apply,
+    Cast,
+    Const,
+    Index,
+    IndexValue,
+    Read,
+    Reduce,
+    Scalar,
+    Select,
+    apply,
+    cast,
+    const,
+    loop_of,
+    walk,
+)
+from relax_eg.tir.program import Buffer, Stage, TensorProgram
+
+Env = Mapping[str, "Dim | Scalar"]  # what stands for size variables and loop variables
+
+
+@dataclass(frozen=True)
+class Use:
+    """A program inside a kernel: the kernel's names of the buffers it reads and of those it writes, in its own order,
+    and the values of its size variables in the kernel's sizes (those left out keep their names)."""
+
+    program: TensorProgram
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    sizes: Mapping[str, Dim] = field(default_factory=dict[str, Dim])
+
+
+def compose(name: str, inputs: Sequence[Buffer], uses: Sequence[Use], outputs: Sequence[str]) -> TensorProgram:
+    """The program `name` from `inputs` to `outputs` that does what `uses` do in order. Inputs that nothing needs are
+    left out. ShapeError where a use reads what is not there, or a buffer of another shape or dtype.
+
+    A size variable that is no axis of an input (where buffers are of shape (n-1, 4), n) is `passed` at every call. What
+    is a workspace of a program is one of the composed program."""
+    buffers = {b.name: b for b in inputs}
+    if len(buffers) < len(inputs):
+        raise ShapeError(f"{name}: two inputs have one name; their names are {', '.join(b.name for b in inputs)}")
+    stages: list[Stage] = []
+    workspaces: list[str] = []
+    for use in uses:
+        stages += _placed(name, use, buffers, workspaces)
+    for o in outputs:
+        if o not in buffers or o in {b.name for b in inputs}:
+            raise ShapeError(f"{name}: the output {o} is written by none of its programs")
+    needed = _needed(stages, outputs)
+    stages = [made for made in stages if made.output.name in needed]
+    workspaces = [w for w in workspaces if w in needed]
+    kept = _kept(stages, {*outputs, *workspaces})
+    inlined: dict[str, Stage] = {}
+    left: list[Stage] = []
+    for made in stages:
+        new = Stage(made.output, made.indices, _inlining(made.value, inlined))
+        if made.output.name in kept:
+            left.append(new)
+        else:
+            inlined[made.output.name] = new
+    read = {term.buffer for made in left for term in walk(made.value) if isinstance(term, Read)}
+    taken = tuple(b for b in inputs if b.name in read)
+    made = TensorProgram(name, taken, tuple(left), tuple(outputs), tuple(workspaces))
+    told = {str(size) for b in taken for size in b.shape}
+    return replace(made, passed=tuple(sorted(made.sizes - told))).validate()
+
+
+def _placed(name: str, use: Use, buffers: dict[str, Buffer], workspaces: list[str]) -> Iterable[Stage]:
+    """The stages of a program in the kernel's names and sizes; what they write is added to `buffers`, and to
+    `workspaces` what are such."""
+    program = use.program
+    if len(use.reads) != len(program.inputs) or len(use.writes) != len(program.outputs):
+        counts = f"{len(program.inputs)} buffers and writes {len(program.outputs)}"
+        raise ShapeError(f"{name}: {program.name} reads {counts}; given are {len(use.reads)} and {len(use.writes)}")
+    sizes: dict[str, Dim] = {v: d for v, d in use.sizes.items() if v in program.sizes}
+    called = dict(zip(program.outputs, use.writes, strict=True))
+    for buffer, given in zip(program.inputs, use.reads, strict=True):
+        found = buffers.get(given)
+        if found is None:
+            raise ShapeError(f"{name}: {program.name} reads {given}, which is not there; known: {', '.join(buffers)}")
+        wanted = Buffer(given, _sized(buffer.shape, sizes), buffer.dtype)
+        if found != wanted:
+            raise ShapeError(f"{name}: {program.name} takes {wanted}; it gets {found}")
+        called[buffer.name] = given
+    for made in program.stages:
+        own = made.output.name
+        if own not in called:
+            called[own] = _fresh(own, buffers)
+        elif called[own] in buffers:
+            raise ShapeError(f"{name}: {program.name} writes {called[own]}, which is there already")
+        output = Buffer(called[own], _sized(made.output.shape, sizes), made.output.dtype)
+        buffers[output.name] = output
+        if own in program.workspaces:
+            workspaces.append(output.name)
+        yield Stage(output, made.indices, substituted(made.value, sizes, called))
+
+
+def _fresh(name: str, taken: Mapping[str, Buffer]) -> str:
+    return next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1))) if n not in taken)
+
+
+def _sized(shape: Sequence[Dim], sizes: Mapping[str, Dim]) -> tuple[Dim, ...]:
+    return tuple(d.substitute(sizes) for d in shape) if sizes else tuple(shape)
+
+
+def _needed(stages: Sequence[Stage], outputs: Sequence[str]) -> set[str]:
+    """The buffers that the outputs follow from."""
+    needed = set(outputs)
+    for made in reversed(stages):
+        if made.output.name in needed:
+            needed.update(term.buffer for term in walk(made.value) if isinstance(term, Read))
+    return needed
+
+
+def _kept(stages: Sequence[Stage], stored: set[str]) -> set[str]:
+    """What stays a stage of its own: what is `stored`, reductions, scans, and what is computed once for several that
+    stay."""
+    kept: set[str] = set()
+    readers: dict[str, set[str]] = {}  # the stages that stay in which a buffer is read, once others are inlined
+    for made in reversed(stages):
+        name = made.output.name
+        inside = readers.get(name, set())
+        terms = list(walk(made.value))
+        reduces = any(isinstance(term, Reduce) for term in terms)
+        shared = len(inside) > 1 and stage_flops(made) != 0
+        if name in stored or reduces or shared or made.scans:
+            kept.add(name)
+            inside = {name}
+        for term in terms:
+            if isinstance(term, Read):
+                readers.setdefault(term.buffer, set()).update(inside)
+    return kept
+
+
+# --- substitution ---
+
+
+def substituted(value: Scalar, env: Env, buffers: Mapping[str, str] | None = None) -> Scalar:
+    """`value` with other sizes and indices, and with other names for buffers."""
+    return _rewritten(value, env, lambda read: read, buffers or {})
+
+
+def _inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
+    """`value` with, for each read of an inlined stage, that stage's value at the indices of the read."""
+    memo: dict[Read, Scalar] = {}
+
+    def instead(read: Read) -> Scalar:
+        made = inlined.get(read.buffer)
+        if made is None:
+            return read
+        if read not in memo:
+            at = {str(loop_of(i)): index for i, index in zip(made.indices, read.indices, strict=True)}
+            memo[read] = substituted(made.value, at)
+        return memo[read]
+
+    return _rewritten(value, {}, instead, {})
+
+
+def _rewritten(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]) -> Scalar:
+    """`value` rebuilt bottom-up: variables by `env`, buffers by `buffers`, then each read by `instead`."""
+    done: dict[Scalar, Scalar] = {}
+    todo = [value]
+    while todo:  # parts first, so that long expressions do not recurse
+        at = todo[-1]
+        missing = [c for c in at.children if c not in done] if at not in done else []
+        if missing:
+            todo += missing
+            continue
+        if at not in done:
+            new = _rebuilt(at, env, done, buffers)
+            done[at] = instead(new) if isinstance(new, Read) else new
+        todo.pop()
+    return done[value]
+
+
+def _rebuilt(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mapping[str, str]) -> Scalar:
+    match at:
+        case Index():
+            dim = _index(at.dim, env)
+            return cast(dim, at.dtype) if isinstance(dim, Scalar) else Index(dim, at.dtype)
+        case Read():
+            indices = tuple(done[i] if isinstance(i, Scalar) else _index(i, env) for i in at.indices)
+            return Read(buffers.get(at.buffer, at.buffer), indices, at.dtype)
+        case Apply():
+            args = tuple(done[a] for a in at.args)
+            return at if all(a is b for a, b in zip(args, at.args, strict=True)) else Apply(at.fn, args)
+        case Cast():
+            return at if done[at.arg] is at.arg else Cast(done[at.arg], at.dtype)
+        case Select():
+            return Select(done[at.cond], done[at.then], done[at.other])
+        case Reduce():
+            over = tuple((var, _size(extent, env)) for var, extent in at.over)
+            return Reduce(at.kind, over, done[at.body])
+        case _:
+            assert isinstance(at, Const)
+            return at
+
+
+def _size(extent: Dim, env: Env) -> Dim:
+    """An extent: sizes only, which never become data-dependent."""
+    found = _index(extent, env)
+    assert isinstance(found, Dim)
+    return found
+
+
+def _index(dim: Dim, env: Env) -> IndexValue:
+    """An index where variables are what `env` says: a Dim, or a Scalar where one of them is data-dependent."""
+    given = {v: env[v] for v in dim.variables if v in env}
+    if not given:
+        return dim
+    plain = {v: x for v, x in given.items() if isinstance(x, Dim)}
+    if len(plain) == len(given):
+        return dim.substitute(plain)
+    name = loop_of(dim)
+    if name is not None:
+        return given[name]
+    return _computed(dim, given)
+
+
+def _computed(dim: Dim, env: Env) -> Scalar:
+    """The value of `dim`, some of whose variables are data-dependent, as arithmetic."""
+    total: Scalar | None = None
+    for monomial, coefficient in dim.terms:
+        term: Scalar = const(coefficient, INDEX_DTYPE)
+        for atom in monomial:
+            factor = _computed_atom(atom, env)
+            term = factor if term == const(1, INDEX_DTYPE) else apply("multiply", term, factor)
+        total = term if total is None else apply("add", total, term)
+    offset = const(dim.const, INDEX_DTYPE)
+    return offset if total is None else total if not dim.const else apply("add", total, offset)
+
+
+def _computed_atom(atom: Atom, env: Env) -> Scalar:
+    if atom.op == "var":
+        value = env.get(atom.name, Dim.var(atom.name))
+        return Index(value) if isinstance(value, Dim) else cast(value, INDEX_DTYPE)
+    args = [_computed(a, env) for a in atom.args]
+    if atom.op == "select":
+        compare = "greater_equal" if atom.name == ">=" else "equal"
+        return Select(apply(compare, args[0], 0), args[1], args[2])
+    if atom.op == "ceildiv":
+        return apply("negative", apply("floor_divide", apply("negative", args[0]), args[1]))
+    fn = {"floordiv": "floor_divide", "max": "maximum", "min": "minimum"}[atom.op]
+    total = args[0]
+    for a in args[1:]:
+        total = apply(fn, total, a)
+    return total

@@ -1,0 +1,134 @@
+"""Whether the reads of an equation stay in their buffers: proved, refuted at some sizes, or to be seen at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from relax_eg.errors import BoundsError
+from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, prove
+from relax_eg.tir.expr import Apply, Const, Index, Read, Reduce, Scalar, Select, is_loop, loop_of
+from relax_eg.tir.program import Buffer, TensorProgram
+from relax_eg.tir.text import index_text
+
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_RELATION = {
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=",
+}  # fmt: skip
+TIMEOUT_MS = 1000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An index of a read that is not proved to be in range. `at` are sizes and loop variables at which it is not, empty
+    where it may or may not be; then `text` is what must hold."""
+
+    read: Read
+    axis: int
+    text: str
+    at: Mapping[str, int]
+
+
+def obligations(program: TensorProgram) -> list[str]:
+    """What must hold for every read to be in range, beyond what is proved: of data-dependent indices, and of sizes that
+    the prover cannot decide. The reference evaluator checks it."""
+    found: dict[str, None] = {}
+    for made in program.stages:
+        loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
+        for finding in out_of_range(made.value, loops, program.buffers):
+            found[f"{made.output.name}: {finding.text}"] = None
+    return list(found)
+
+
+def out_of_range(value: Scalar, loops: Mapping[str, Dim], buffers: Mapping[str, Buffer]) -> Iterator[Finding]:
+    """The indices of reads in `value`, computed for the `loops` with their extents, that are not proved in range."""
+    todo: list[tuple[Scalar, dict[str, Dim], tuple[Relation, ...], bool]] = [(value, dict(loops), (), True)]
+    seen: set[tuple[Scalar, frozenset[str], tuple[str, ...], bool]] = set()
+    while todo:
+        term, scope, known, certain = todo.pop()
+        key = (term, frozenset(scope), tuple(map(str, known)), certain)
+        if key in seen:
+            continue
+        seen.add(key)
+        if isinstance(term, Read):
+            yield from _of_read(term, buffers[term.buffer], scope, known, certain)
+        if isinstance(term, Reduce):
+            scope = scope | {str(loop_of(var)): extent for var, extent in term.over}
+        if isinstance(term, Select):
+            yes, no = _relations(term.cond)
+            todo.append((term.other, scope, (*known, *(no or ())), certain and no is not None))
+            todo.append((term.then, scope, (*known, *(yes or ())), certain and yes is not None))
+            todo.append((term.cond, scope, known, certain))
+        else:
+            todo.extend((child, scope, known, certain) for child in reversed(term.children))
+
+
+def _of_read(
+    read: Read, buffer: Buffer, loops: Mapping[str, Dim], known: tuple[Relation, ...], certain: bool
+) -> Iterator[Finding]:
+    for axis, (index, size) in enumerate(zip(read.indices, buffer.shape, strict=True)):
+        if not isinstance(index, Dim):
+            yield Finding(read, axis, f"0 <= {index} < {size} in {read}", {})
+            continue
+        if loops.get(loop_of(index) or "") == size:
+            continue
+        said = f"0 <= {index_text(index)} < {size} in {read}"
+        scope = _scope(index, size, loops, known)
+        if scope is None:  # nothing reads there
+            continue
+        answers = [prove(r, scope, timeout_ms=TIMEOUT_MS) for r in _within(index, size)]
+        wrong = next((a for a in answers if isinstance(a, Refuted)), None)
+        if wrong is not None and certain:
+            env = {str(index_text(Dim.var(name))): n for name, n in wrong.counterexample.items()}
+            yield Finding(read, axis, said, dict(sorted(env.items())))
+        elif not all(isinstance(a, Proved) for a in answers):
+            yield Finding(read, axis, said, {})
+
+
+def _within(index: Dim, size: Dim) -> tuple[Relation, Relation]:
+    return Relation.of(index, ">=", 0), Relation.of(index, "<", size)
+
+
+def _scope(index: Dim, size: Dim, loops: Mapping[str, Dim], known: tuple[Relation, ...]) -> Scope | None:
+    """What is known where the index is computed: loop variables are below their extents, and what selects say. None
+    where no point satisfies it."""
+    scope = Scope()
+    names = set(index.variables | size.variables)
+    for relation in known:
+        names |= relation.variables
+    try:
+        for name in sorted(filter(is_loop, names)):
+            extent = loops[name]
+            scope.declare(name, 0, extent.value - 1 if extent.is_const else None, "a loop")
+            if not extent.is_const:
+                scope.assume(str(Relation.of(Dim.var(name), "<", extent)))
+        for relation in known:
+            scope.assume(str(relation))
+    except BoundsError:
+        return None
+    return scope
+
+
+def _relations(cond: Scalar) -> tuple[tuple[Relation, ...] | None, tuple[Relation, ...] | None]:
+    """What holds of indices where `cond` does, and where it does not; None where neither can be told of indices."""
+    if isinstance(cond, Apply) and cond.fn == "bitwise_and":
+        (a, not_a), (b, not_b) = map(_relations, cond.args)
+        both = (*a, *b) if a is not None and b is not None else None
+        either = not_b if a == () else not_a if b == () else None
+        return both, either
+    if isinstance(cond, Apply) and cond.fn == "bitwise_not":
+        yes, no = _relations(cond.args[0])
+        return no, yes
+    if isinstance(cond, Apply) and cond.fn in _RELATION:
+        sides = [_dim(arg) for arg in cond.args]
+        a, b = sides
+        if a is not None and b is not None:
+            op = _RELATION[cond.fn]
+            return (Relation.of(a, op, b),), (Relation.of(a, _OPPOSITE[op], b),)
+    return None, None
+
+
+def _dim(arg: Scalar) -> Dim | None:
+    if isinstance(arg, Index):
+        return arg.dim
+    return Dim.of(arg.value) if isinstance(arg, Const) and type(arg.value) is int else None

@@ -1,0 +1,48 @@
+"""Loop variables and sizes of a term replaced by indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Apply, Cast, Index, Read, Reduce, Scalar, Select, loop_of
+
+
+def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
+    """`term` where the Dim variables in `env` are replaced. What a reduction binds is its own: none of `env` may be
+    named so, nor mention it. Linear in the number of distinct terms."""
+    if not env:
+        return term
+    done: dict[Scalar, Scalar] = {}
+    todo = [term]
+    while todo:
+        at = todo[-1]
+        missing = [child for child in at.children if child not in done] if at not in done else []
+        if missing:
+            todo.extend(missing)
+            continue
+        if at not in done:
+            done[at] = _with(at, env, done)
+        todo.pop()
+    return done[term]
+
+
+def _with(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar]) -> Scalar:
+    match at:
+        case Index():
+            return Index(at.dim.substitute(env), at.dtype)
+        case Read():
+            indices = tuple(i.substitute(env) if isinstance(i, Dim) else done[i] for i in at.indices)
+            return Read(at.buffer, indices, at.dtype)
+        case Apply():
+            return Apply(at.fn, tuple(done[a] for a in at.args))
+        case Cast():
+            return Cast(done[at.arg], at.dtype)
+        case Select():
+            return Select(done[at.cond], done[at.then], done[at.other])
+        case Reduce():
+            inner = {name: value for name, value in env.items() if name not in {loop_of(v) for v, _ in at.over}}
+            return replace(at, over=tuple((v, e.substitute(inner)) for v, e in at.over), body=done[at.body])
+        case _:
+            return at

@@ -1,0 +1,239 @@
+"""`optimize(..., execution="kernels")`: which operators go where, and how they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.backend.kernels import InKernels
+from relax_eg.errors import ExplanationError, OptionError
+from relax_eg.extract.kernels import STEPS
+from relax_eg.ir.expr import CALL_TIR
+from relax_eg.ops.fused import VIEWS
+
+Kernels = list[str]
+
+
+def optimized(fn: Any, *specs: Any, **options: Any) -> InKernels:
+    best = rx.optimize(fn, *specs, execution="kernels", **options)
+    assert isinstance(best, InKernels)
+    return best
+
+
+def kernels(best: InKernels) -> Kernels:
+    """The kernels that run, by the name of the program or the operator."""
+    found = best.runner.kernels()
+    return [e.attr("program").value.name if e.op == CALL_TIR else e.op for e in found]
+
+
+def random(*shapes: tuple[int, ...]) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def rms_norm(x: Any, g: Any) -> Any:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * g
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2) / 8.0) @ v
+
+
+def layer_norm(x: Any, g: Any, b: Any) -> Any:
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + 1e-5) * g + b
+
+
+ONE = {
+    "silu": (lambda x: jax.nn.silu(x), ["n m"], [(4, 6)]),
+    "gelu": (lambda x: jax.nn.gelu(x), ["n m"], [(4, 6)]),
+    "softmax": (lambda x: jax.nn.softmax(x), ["n m"], [(4, 6)]),
+    "rms_norm": (rms_norm, ["n m", "m"], [(4, 6), (6,)]),
+    "layer_norm": (layer_norm, ["n m", "m", "m"], [(4, 6), (6,), (6,)]),
+    "attention": (attention, ["b h s 64", "b h t 64", "b h t 64"], [(2, 2, 5, 64), (2, 2, 7, 64), (2, 2, 7, 64)]),
+    "attention of matrices": (attention, ["s 64", "t 64", "t 64"], [(5, 64), (7, 64), (7, 64)]),
+    "silu below a matmul": (lambda x, w: jax.nn.silu(x @ w), ["n k", "k m"], [(3, 4), (4, 5)]),
+    "gelu below a matmul": (lambda x, w: jax.nn.gelu(x @ w), ["n k", "k m"], [(3, 4), (4, 5)]),
+    "bias": (lambda x, w, b: jnp.tanh(x @ w + b), ["n k", "k m", "m"], [(3, 4), (4, 5), (5,)]),
+    "residual": (lambda x, w, r: r + x @ w, ["n k", "k m", "n m"], [(3, 4), (4, 5), (3, 5)]),
+    "prologue": (lambda x, w: jnp.exp(x) @ w, ["n k", "k m"], [(3, 4), (4, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_kernel(name: str) -> None:
+    fn, specs, shapes = ONE[name]
+    best = optimized(fn, *specs, at={v: 256 for s in specs for v in s.split() if v.isidentifier()})
+    assert len(kernels(best)) == 1
+    check = best.check(*random(*shapes))
+    assert check.passed, check
+
+
+def test_every_step_is_a_rule_and_can_be_left_out() -> None:
+    names = {s.name for s in rx.rules.fusion.schemas}
+    assert names == STEPS
+    assert names <= {s.name for s in rx.rules.default.schemas}
+    assert not any("fusion" in s.tags for s in (rx.rules.default - "fusion").schemas)
+    alone = optimized(lambda x: jax.nn.softmax(x), "n m", rules=rx.rules.default - "fusion")
+    assert all(not name.startswith("fused_") for name in kernels(alone))
+    assert len(kernels(alone)) > 4
+    less = optimized(lambda x, w: jax.nn.silu(x @ w), "n k", "k m", rules=rx.rules.default - "inline_epilogue")
+    assert kernels(less)[0] in ("matmul", "linear") and len(kernels(less)) == 2
+
+
+def test_a_value_that_two_read_one_of_them_opaque_is_not_swallowed() -> None:
+    def fn(x: Any) -> Any:
+        a = jnp.exp(x)
+        return jnp.exp(a), jnp.linalg.det(a)
+
+    best = optimized(fn, "256 256")
+    assert "fused_exp_exp" not in kernels(best) or best.report.kernels[0].steps.get("fuse_siblings") == 1
+    computed = [name for name in kernels(best) if "exp" in name]
+    assert computed in (["exp", "exp"], ["fused_exp_exp"])  # stored for both, or stored as the other is computed
+    assert best.check(*random((256, 256))).max_error <= 1e-4
+
+
+def test_siblings_load_what_they_share_once() -> None:
+    best = optimized(lambda x: (jnp.exp(x), jnp.tanh(x)), "n m", at={"n": 2048, "m": 2048})
+    assert len(kernels(best)) == 1
+    (row,) = best.report.kernels
+    assert row.steps == {"fuse_siblings": 1}
+    assert (row.saved_bytes, row.saved_launches) == (2048 * 2048 * 4, 1)
+    assert best.check(*random((3, 4))).passed
+
+
+def test_what_a_norm_adds_up_is_stored_where_it_is_read_again() -> None:
+    def fn(x: Any, y: Any, g: Any, w: Any) -> Any:
+        h = x + y
+        return h + rms_norm(h, g) @ w
+
+    best = optimized(fn, "n d", "n d", "d", "d d", at={"n": 1024, "d": 1024})
+    assert best.check(*random((3, 8), (3, 8), (8,), (8, 8))).passed
+    assert len(kernels(best)) <= 2
+
+
+def test_a_reshape_is_a_view() -> None:
+    best = optimized(lambda x, w: jnp.exp(jnp.tanh(x.reshape(-1, 64) @ w).reshape(x.shape) @ w), "n 4 64", "64 64")
+    assert len(kernels(best)) == 2 and "reshape" not in kernels(best)
+    assert best.check(*(0.1 * a for a in random((3, 4, 64), (64, 64)))).passed
+
+
+def test_a_row_that_does_not_fit_is_not_kept_inside() -> None:
+    best = optimized(lambda x: x / jnp.sum(x), "n m", at={"n": 4096, "m": 4096})
+    assert len(kernels(best)) == 2
+
+
+def test_a_broadcast_of_a_matmul_is_no_epilogue() -> None:
+    at = {"n": 256, "k": 256, "m": 256, "b": 64}
+    best = optimized(lambda x, w, y: (x @ w)[None] * y, "n k", "k m", "b n m", at=at)
+    assert len(kernels(best)) == 2
+
+
+def test_values_are_let_go_of_after_their_last_reader() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        for _ in range(6):
+            x = jnp.tanh(x @ w) @ w
+        return x
+
+    best = optimized(fn, "n 64", "64 64", at={"n": 64}, sharing="off")
+    steps = best.runner._plan(best.module.main)  # pyright: ignore[reportPrivateUsage]
+    live, most = set(best.module.main.params), 0
+    for step in steps:
+        live.add(step.value)
+        most = max(most, len(live))
+        live -= set(step.dead)
+    assert most <= 5 and len(steps) >= 8
+
+
+def test_equal_kernels_are_one_executable() -> None:
+    def fn(x: Any, ws: list[Any]) -> Any:
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return x
+
+    best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, sharing="off")
+    best(random((8, 64))[0], random(*[(64, 64)] * 5))
+    assert len(kernels(best)) == 5
+    assert len(best.runner._executables) == 1  # pyright: ignore[reportPrivateUsage]
+
+
+def test_it_runs_at_other_sizes_inside_jit_and_under_grad() -> None:
+    best = optimized(rms_norm, "n m", "m")
+    for shape in ((3, 4), (7, 2)):
+        x, g = random(shape, shape[1:])
+        assert np.allclose(best(x, g), rms_norm(x, g), atol=1e-5)
+        assert np.allclose(jax.jit(best)(x, g), rms_norm(x, g), atol=1e-5)
+        ours, theirs = (jax.grad(lambda x, f=f, g=g: f(x, g).sum())(x) for f in (best, rms_norm))  # type: ignore[misc]
+        assert np.allclose(ours, theirs, atol=1e-4)
+
+
+def test_loops_are_kernels_of_their_own() -> None:
+    def fn(x: Any, ws: Any) -> Any:
+        def step(h: Any, w: Any) -> tuple[Any, None]:
+            return jnp.tanh(h @ w), None
+
+        return jnp.exp(jax.lax.scan(step, x, ws)[0]) * 2.0
+
+    best = optimized(fn, "n 16", "5 16 16")
+    assert kernels(best)[0] == "scan"
+    assert best.check(*random((3, 16), (5, 16, 16))).passed
+
+
+def test_repeated_blocks_are_fused_once() -> None:
+    def block(x: Any, p: dict[str, Any]) -> Any:
+        return x + jax.nn.silu(rms_norm(x, p["g"]) @ p["w1"]) @ p["w2"]
+
+    def fn(x: Any, ps: list[Any]) -> Any:
+        for p in ps:
+            x = block(x, p)
+        return x
+
+    best = optimized(fn, "n 32", [{"g": "32", "w1": "32 64", "w2": "64 32"}] * 8, at={"n": 64})
+    assert len(best.report.selected) <= 4
+    x, *rest = random((4, 32), *[(32,), (32, 64), (64, 32)] * 8)
+    ps = [dict(zip(("g", "w1", "w2"), rest[i : i + 3], strict=True)) for i in range(0, 24, 3)]
+    ps = [{k: v * 0.1 for k, v in p.items()} for p in ps]
+    assert best.check(x, ps).passed
+
+
+def test_the_report_says_what_went_where() -> None:
+    best = optimized(lambda x, w: jnp.tanh(x @ w), "n k", "k m", at={"n": 64, "k": 64, "m": 64})
+    (row,) = best.report.kernels
+    assert row.name == "fused_matmul_tanh"
+    assert row.operators == ("matmul", "tanh")
+    assert row.steps == {"inline_epilogue": 1}
+    assert (row.saved_bytes, row.saved_launches) == (2 * 64 * 64 * 4, 1)
+    assert "fused: 2 operators in 1 kernels" in str(best.report)
+    assert best.report.execution == "kernels"
+    again = type(best.report).from_json(best.report.to_json())
+    assert again.kernels == best.report.kernels
+
+
+def test_views_are_no_kernels() -> None:
+    assert {"reshape", "expand_dims", "squeeze"} <= VIEWS
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"execution": "kernel"}, "execution='kernel': 'whole' or 'kernels' is accepted"),
+        ({"execution": "kernels", "weights": ("g",)}, "nothing is prepared from weights there; leave weights out"),
+        ({"execution": "kernels", "measure": 2}, "nothing is timed there; leave measure out"),
+    ],
+)
+def test_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        rx.optimize(rms_norm, "n m", "m", **options)
+
+
+def test_what_it_does_not_do_is_said() -> None:
+    best = optimized(rms_norm, "n m", "m")
+    with pytest.raises(ExplanationError, match="accepted: the same optimize with execution='whole'"):
+        best.explain()
+    with pytest.raises(OptionError, match="what runs in kernels is not prepared"):
+        best.prepare()

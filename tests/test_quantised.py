@@ -1,0 +1,70 @@
+# ruff: noqa: F821  (the names in a tensor program are its own)
+"""Weights of four bits, decoded by a tensor program of the user's: no operator knows of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg import ir
+from relax_eg.ops.interpret import evaluate
+from relax_eg.tir import PatternKind, classify
+from relax_eg.tir import evaluate as evaluate_program
+
+GROUP = 32  # rows of the weight that share a scale
+
+
+@rx.tensor_program
+def decode_q4(
+    words: rx.Buffer("4*g m", "uint32"), scales: rx.Buffer("g m", "float32"), W: rx.Buffer("32*g m", "float32")
+):
+    nibble = (words[i // 8, j] >> cast(index(i % 8 * 4), "uint32")) & const(15, "uint32")
+    W[i, j] = (cast(nibble, "float32") - 8.0) * scales[i // 32, j]
+
+
+def packed(k: int, m: int, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Words, scales, and the weight that they stand for, decoded by numpy."""
+    rng = np.random.default_rng(seed)
+    nibbles = rng.integers(0, 16, (k, m))
+    words = np.zeros((k // 8, m), np.uint32)
+    for row in range(k):
+        words[row // 8] |= nibbles[row].astype(np.uint32) << np.uint32(row % 8 * 4)
+    scales = rng.uniform(0.5, 2, (k // GROUP, m)).astype(np.float32)
+    return words, scales, ((nibbles - 8) * np.repeat(scales, GROUP, 0)).astype(np.float32)
+
+
+def quantised_matmul() -> rx.Module:
+    specs = {"x": "n 32*g", "words": "4*g m @ uint32", "scales": "g m"}
+    x, words, scales = (ir.var(name, ir.Tensor(spec)) for name, spec in specs.items())
+    weight = ir.call_tir(decode_q4, [words, scales])
+    return rx.Module((ir.pure_function("main", [x, words, scales], [rx.op.matmul(x, weight)]),))
+
+
+def test_decoding_is_injective() -> None:
+    words, scales, weight = packed(64, 6)
+    assert classify(decode_q4) is PatternKind.INJECTIVE
+    np.testing.assert_array_equal(evaluate_program(decode_q4, [words, scales], {"g": 2, "m": 6})[0], weight)
+
+
+@pytest.mark.parametrize("n", [1, 5, 64])  # decode and prefill
+@pytest.mark.parametrize(("k", "m"), [(32, 1), (64, 48), (256, 40)])
+def test_matmul_with_a_quantised_weight(n: int, k: int, m: int) -> None:
+    module = quantised_matmul()
+    words, scales, weight = packed(k, m)
+    x = np.random.default_rng(1).standard_normal((n, k)).astype(np.float32)
+    best = rx.optimize(module, at=[{"n": 1, "g": 4, "m": 64}, {"n": 128, "g": 4, "m": 64}], weights=("words", "scales"))
+    for got in (evaluate(module, [x, words, scales]), best(x, words, scales), jax.jit(best.to_jax())(x, words, scales)):
+        np.testing.assert_allclose(got, x @ weight, rtol=1e-4, atol=1e-3)
+
+
+def test_no_gather_is_left() -> None:
+    """Words are read once: blocks of eight and groups of 32 are reshapes."""
+    from relax_eg.backend.tensor_programs import lower_program
+
+    words, scales, _ = packed(64, 6)
+    text = str(jax.make_jaxpr(lower_program(decode_q4, {"g": 2, "m": 6}))(words, scales))
+    assert "gather" not in text and "dynamic" not in text
