@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from queue import Empty, SimpleQueue
@@ -62,7 +62,7 @@ class Helper(Partner):
 
 
 @contextmanager
-def helping(problem: Problem, seed: Sequence[int], effort: Effort) -> Iterator[Partner | None]:
+def helping(problem: Problem, seed: Sequence[int], effort: Effort) -> Generator[Partner | None]:
     """A helper for `problem`, from the choice `seed`, until the end of the block; None where none can be started."""
     try:
         process = subprocess.Popen(
