@@ -139,28 +139,11 @@ class Model:
                     if x in self.used:
                         readers.setdefault(x, []).append(start + k)
             for x, reading in readers.items():
-<<<<<<< HEAD
-                entries.append(([*reading, self.used[x]], [1.0] * len(reading) + [-1.0], 0.0))
-                lower.append(-math.inf)
-        entries += self.cuts
-        lower += [-math.inf] * len(self.cuts)
-        return relaxation(cost, entries, lower)
-=======
                 entries.append(([*reading, self.used[x]], [-1.0] * len(reading) + [1.0], 0.0))
                 upper.append(math.inf)
         entries += [row for loop in self.loops if (row := self.row(loop)) is not None]
         upper += [math.inf] * (len(entries) - len(upper))
-        lp: Any = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self.columns, len(entries)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.zeros(self.columns), np.ones(self.columns)
-        lp.row_lower_, lp.row_upper_ = np.array([e[2] for e in entries]), np.array(upper)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
-        lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
-        lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
-        solver.passModel(lp)
-        return solver
->>>>>>> main
+        return relaxation(cost, entries, upper)
 
     def columns_of(self, choice: Mapping[int, int]) -> np.ndarray[Any, Any]:
         """The solution that stands for `choice`, by class used."""
@@ -203,10 +186,10 @@ def _pairs(problem: Problem) -> list[Loop]:
 
 
 def relaxation(
-    cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Cut], lower: Sequence[float]
+    cost: Sequence[float] | np.ndarray[Any, Any], entries: Sequence[Row], upper: Sequence[float]
 ) -> highspy.Highs:
-    """HiGHS with this linear program: a column for each cost, between 0 and 1; a row for each entry, at least `lower`
-    and at most what the entry says."""
+    """HiGHS with this linear program: a column for each cost, between 0 and 1; a row for each entry, at least
+    what it says and at most `upper`."""
     import highspy
 
     solver: Any = highspy.Highs()
@@ -216,7 +199,7 @@ def relaxation(
     n = len(cost)
     lp.num_col_, lp.num_row_ = n, len(entries)
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = np.array(cost), np.zeros(n), np.ones(n)
-    lp.row_lower_, lp.row_upper_ = np.array(lower), np.array([e[2] for e in entries])
+    lp.row_lower_, lp.row_upper_ = np.array([e[2] for e in entries]), np.array(upper)
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
     lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)

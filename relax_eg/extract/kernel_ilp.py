@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.extract.ilp import SCALE, Cut, relaxation
+from relax_eg.extract.ilp import SCALE, Row, relaxation
 from relax_eg.extract.problem import Problem, choice_cost, operands_first, repaired, used_classes
 from relax_eg.extract.prune import strong_components, undominated
 from relax_eg.extract.solve import PROVED, Effort, Solved, gap, shared_bound
@@ -58,8 +58,8 @@ class _Program:
     overlap: Overlap
     unit: float
     costs: list[float] = field(default_factory=list[float])
-    entries: list[Cut] = field(default_factory=list[Cut])
-    lower: list[float] = field(default_factory=list[float])
+    entries: list[Row] = field(default_factory=list[Row])
+    upper: list[float] = field(default_factory=list[float])
     ways: dict[Operator, int] = field(default_factory=dict[Operator, int])  # columns
     used: dict[int, int] = field(default_factory=dict[int, int])
     derived: dict[Operator, int] = field(default_factory=dict[Operator, int])
@@ -72,7 +72,7 @@ class _Program:
         self._kernels(seed)
         whole = len(self.costs)
         self._derivations()
-        solver: Any = relaxation(self.costs, self.entries, self.lower)
+        solver: Any = relaxation(self.costs, self.entries, self.upper)
         solver.setOptionValue("time_limit", effort.seconds)
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -80,7 +80,7 @@ class _Program:
         bound = solver.getInfo().objective_function_value
         if gap(SCALE, bound) <= effort.gap:
             return None, bound * self.unit
-        solver = relaxation(self.costs, self.entries, self.lower)
+        solver = relaxation(self.costs, self.entries, self.upper)
         # Derivations are settled by kernels, but branching on them is what decides much at once.
         columns = [*range(whole), *self.derived.values()]
         kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
@@ -109,9 +109,11 @@ class _Program:
                 choice[c] = k
         return choice, bound
 
-    def _row(self, entry: Cut, low: float = -math.inf) -> None:
-        self.entries.append(entry)
-        self.lower.append(low)
+    def _row(self, entry: tuple[list[int], list[float], float], low: float = -math.inf) -> None:
+        """A row: columns, coefficients, at most this; and at least `low`."""
+        columns, coefficients, high = entry
+        self.entries.append((columns, coefficients, low))
+        self.upper.append(high)
 
     def _column(self, cost: float = 0.0) -> int:
         scaled = cost / self.unit

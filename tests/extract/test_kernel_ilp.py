@@ -113,4 +113,7 @@ def test_both_halves_of_a_layer_are_closed() -> None:
     ):
         (selected,) = best.report.selected
         assert selected.gap <= 1e-3 and selected.how != "greedy"
-        assert best.report.after.launches <= 8 and best.report.after.bytes < best.report.before.bytes / 1.5
+        assert (
+            best.report.after.launches < best.report.before.launches / 2
+            and best.report.after.bytes < best.report.before.bytes / 1.5
+        )
