@@ -47,7 +47,7 @@ def solve_kernels(problem: Problem, overlap: Overlap, seed: Sequence[int], effor
     if choice is not None:
         found = repaired(problem, choice)
         c = choice_cost(problem, found)
-        best, cost = (found, c) if c < cost else (best, cost)
+        best, cost = (found, c) if c < cost * (1 - PROVED) else (best, cost)
     bound = min(bound, cost)
     return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "ilp")
 
