@@ -134,7 +134,7 @@ class KernelRow:
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
     """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
-    program as written, with the interval that holds the true median ratio with 95%."""
+    program as written, with its interval: those of all rows at `at` hold the true medians with 95%."""
 
     label: str
     predicted: float

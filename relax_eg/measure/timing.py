@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
-FEWEST_ROUNDS, MOST_ROUNDS = 9, 201
+FEWEST_ROUNDS, MOST_ROUNDS = 11, 201
 
 Call = Callable[[], Any]
 Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
@@ -48,6 +48,22 @@ def typical(call: Call, seconds: float) -> float:
     while time.perf_counter() < end:
         found.append(_sample(call, repeats))
     return float(np.quantile(found, 0.25))
+
+
+def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
+    """Which two of `count` sorted samples enclose the true median with at least this probability: by the binomial law,
+    whatever the distribution of the samples. ValueError where even the first and the last do not."""
+    allowed = (1.0 - confidence) / 2 * 2**count
+    low, below = (
+        -1,
+        0,
+    )  # `below`: of the 2**count ways in which samples lie about the median, those with <= low below it
+    while (below := below + math.comb(count, low + 1)) <= allowed:
+        low += 1
+    if low < 0:
+        fewest = math.ceil(1 - math.log2(1.0 - confidence))
+        raise ValueError(f"{count} samples enclose no median with {confidence:.2%}; {fewest} or more do")
+    return low, count - 1 - low
 
 
 def cores() -> int:
