@@ -267,7 +267,7 @@ def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = F
     inside, weights = search.in_mode(variant.mode), search.weights
     bindings = [binding, *(b for b in options.bindings if b != binding)]
     found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
-    kept = variant.entry is None or not (always or pays(found))
+    kept = variant.entry is None or not (always or pays(found, options))
     module = traced.module if kept else entry.module
     check_module(module)
     seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)

@@ -23,7 +23,7 @@ from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import argument, fastest
 from relax_eg.options import Options, Sizes
-from relax_eg.prices import price
+from relax_eg.prices import of_a_call, price
 from relax_eg.units import Units
 
 AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
@@ -104,11 +104,11 @@ class Search:
                 found.append(entry)
 
     def predicted(self, v: Candidate, binding: Sizes) -> float:
-        """Seconds of a variant at a binding. As written, what depends on the weights is computed at every call."""
+        """Seconds of a call of a variant at a binding. As written, what the weights decide is computed each time."""
         inside = self.in_mode(v.mode)
         if v.entry is None:
-            return price(self.traced.module, inside, binding).seconds
-        return price(v.entry.module, inside, binding, self.weights).seconds
+            return of_a_call(price(self.traced.module, inside, binding), inside)
+        return of_a_call(price(v.entry.module, inside, binding, self.weights), inside)
 
     def in_mode(self, mode: Mode) -> Options:
         """The options with the profile of a way of compiling."""

@@ -22,7 +22,10 @@ class KernelCost(WholeCost):
     def kernel(self, contracting: float, other: float, moved: int) -> float:
         """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it."""
         p = self.profile
-        return p.dispatch + p.kernel(max(contracting, p.move(moved)) + other)
+        # Each is a call, and wakes other cores for itself.
+        flops = contracting * p.rate("float32") + other * p.vector_rate
+        woken = p.fork if flops >= p.fork_flops else 0.0
+        return p.dispatch + p.launch + woken + max(contracting, p.move(moved)) + other
 
     def bytes(self, annotation: Annotation) -> int:
         return self._at(bytes_of(annotation))

@@ -40,14 +40,21 @@ def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Sam
     return {name: np.array(times) for name, times in samples.items()}
 
 
-def typical(call: Call, seconds: float) -> float:
-    """The seconds that a call takes: the lower quartile of samples over about `seconds`."""
-    repeats = _repeats(call)
-    end = time.perf_counter() + seconds
-    found = [_sample(call, repeats) for _ in range(3)]
-    while time.perf_counter() < end:
-        found.append(_sample(call, repeats))
-    return float(np.quantile(found, 0.25))
+def in_passes(calls: Mapping[str, Call], seconds: float, passes: int, tell: Callable[[str], None]) -> dict[str, float]:
+    """The seconds that each call takes: the lower quartile of samples over about `seconds`, taken in several passes
+    over all of them. `tell(name)` is called before each call of each pass."""
+    repeats: dict[str, int] = {}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(passes):
+        for name, call in calls.items():
+            tell(name)
+            if name not in repeats:
+                repeats[name] = _repeats(call)
+            end = time.perf_counter() + seconds / passes
+            samples[name] += [_sample(call, repeats[name]) for _ in range(2)]
+            while time.perf_counter() < end:
+                samples[name].append(_sample(call, repeats[name]))
+    return {name: float(np.quantile(found, 0.25)) for name, found in samples.items()}
 
 
 def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:

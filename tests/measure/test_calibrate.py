@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 
 from relax_eg.cli import app
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
-from relax_eg.measure import calibrate
+from relax_eg.measure import calibrate, fits
 
 
 def test_steps_of_a_penalty() -> None:
-    assert calibrate._steps([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (
+    assert fits.steps([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (
         (8, 1.5),
         (16, 1.2),
     )
-    assert calibrate._steps([(2, 1.0), (4, 1.02)]) == ()
+    assert fits.steps([(2, 1.0), (4, 1.02)]) == ()
 
 
 def test_the_search_finds_what_made_the_times() -> None:
@@ -27,7 +27,7 @@ def test_the_search_finds_what_made_the_times() -> None:
         return (at["x"] - 3.0) ** 2 + (at["y"] - at["x"] - 1.0) ** 2
 
     grid = [float(i) for i in range(8)]
-    assert calibrate._search(error, {"x": grid, "y": grid}) == {"x": 3.0, "y": 4.0}
+    assert fits._search(error, {"x": grid, "y": grid}) == {"x": 3.0, "y": 4.0}
 
 
 @pytest.mark.slow
