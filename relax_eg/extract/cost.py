@@ -263,19 +263,23 @@ class WholeCost:
     def _conv(self, site: Site, result: Annotation, flops: int, moved: int) -> float:
         """Seconds of a convolution: of the matmul of its windows, places by window elements by channels out.
 
-        The zeros that `input_dilation` puts between elements are skipped. Groups run in other, slower code.
+        Where transposes have a price, XLA's code wants channels last: images are turned on the way in and out. The
+        zeros that `input_dilation` puts between elements are skipped. Groups run in other, slower code.
         """
         p = self.profile
         assert isinstance(result, Tensor) and result.shape is not None
         groups = site["groups"]
         batch, _, *space = (self._at(d) for d in result.shape)
         out, *window = (self._at(d) for d in site.shape(1))
-        rate, columns, depth = p.rate(site.dtype(0)), out // groups, math.prod(window)
+        rate, columns, depth, turned = p.rate(site.dtype(0)), out // groups, math.prod(window), 0.0
         if groups == 1:
+            if p.transpose_rate:
+                elements = math.prod(self._at(d) for d in site.shape(0)) + batch * out * math.prod(space)
+                turned = elements / p.transpose_rate
             rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
         else:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
-        return max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
+        return turned + max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))

@@ -43,8 +43,9 @@ class Profile:
     executable; `dispatch`: seconds per call of an executable; `fork`: seconds that a call takes longer once a kernel of
     `fork_flops` or more wakes other cores; `step`: seconds of a loop's step, or of a choice between branches, besides
     what is done in it; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows
-    up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`,
-    `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
+    up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first;
+    `gemv_bytes`, `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by so
+    much;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
     at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves

@@ -180,14 +180,16 @@ def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
 
 
 def _convolutions(p: Profile, times: Times) -> dict[str, float]:
-    """How much longer a convolution takes than the matmul of its windows, at the geometric mean of a few."""
+    """How much longer a convolution takes than the matmul of its windows, at the geometric mean of a few, when its
+    images are turned."""
     ratios: list[float] = []
     for channels, size in CONVOLUTIONS:
         rows, depth = size * size, 9 * channels
         flops = 2.0 * rows * channels * depth
         share = share_of_peak((rows, channels, depth), p.matmul_half)
         seconds = _work(p, times[f"convolution {channels} {size}"], flops)
-        ratios.append(seconds * p.rate("float32") * share / flops)
+        turned = 2 * channels * rows / p.transpose_rate
+        ratios.append(max(seconds - turned, 0.1 * seconds) * p.rate("float32") * share / flops)
     flops = 2.0 * 9 * 128 * 28 * 28
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
