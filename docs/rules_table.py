@@ -25,6 +25,7 @@ FAMILIES = {
     "values": "laws that hold where facts about values do",
     "systems": "linear systems: inverses not taken, solved by what is known of the matrix",
     "layout": "how weights lie in memory",
+    "libraries": "library calls, and the ways in which people write what they compute (docs/libraries.md)",
 }
 # Operators that add up, or take an extreme, over an axis.
 _OVER_AXES = frozenset(

@@ -6,6 +6,7 @@ import functools
 import gc
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,14 +27,17 @@ from relax_eg.errors import OptionError
 from relax_eg.explaining import explained, no_explanation
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
-from relax_eg.extract.report import CostReport, Opaque, RuleRow, RunnerUp
+from relax_eg.extract.report import CostReport, LibraryRow, Opaque, RuleRow, RunnerUp
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import trace_function
 from relax_eg.frontends.modules import written
-from relax_eg.ir.expr import CALL_DPS_LIBRARY
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
+from relax_eg.ops.libraries import LIBRARIES, library_of
+from relax_eg.ops.library_needs import version
+from relax_eg.ops.record import TABLE
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.prices import NEVER_SLOWER, Prices, pays, price
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
@@ -328,8 +332,26 @@ def _report(
         peak=peak,
         selected=tuple(o.selected for o in outcomes),
         runner_up=_runner_up(traced.name, prices, kept, outcomes),
+        libraries=_libraries(traced.module, module, options),
         kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
     )
+
+
+def _libraries(as_written: Module, module: Module, options: Options) -> tuple[LibraryRow, ...]:
+    """The routines that `module` calls, then those that were missing, of which the program has the operators."""
+    calls: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for function in module:
+        for e in function.expressions():
+            library = library_of(e)
+            if library is not None:
+                calls[library.name] += 1
+                definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+                operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
+    rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
+    written_with = {e.op for f in as_written for e in f.expressions()}
+    missing = [x for x in options.libraries if x[2] and LIBRARIES[x[0]].operators() <= written_with]
+    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in missing if LIBRARIES[n].operators()))
 
 
 def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome]) -> RunnerUp | None:
@@ -364,7 +386,7 @@ def _opaque(module: Module) -> tuple[Opaque, ...]:
     found: dict[tuple[str, str], int] = {}
     for function in module:
         for e in function.expressions():
-            if e.op == CALL_DPS_LIBRARY:
+            if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
                 key = (str(e.attr("name")), function.sources.get(e, ""))
                 found[key] = found.get(key, 0) + 1
     return tuple(Opaque(name, source, n) for (name, source), n in found.items())

@@ -57,6 +57,10 @@ class RuleError(RelaxEgError, ValueError):
     """A rewrite rule that is not accepted: ill-formed, or refuted by a counterexample."""
 
 
+class LibraryError(RelaxEgError, RuntimeError):
+    """A library routine that is not there, costs no number, or does not give what its definition says."""
+
+
 class ExtractionError(RelaxEgError, ValueError):
     """No executable program, or a cost that is not a finite number >= 0."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from relax_eg.backend.libraries import unavailable
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
@@ -15,9 +16,12 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
 from relax_eg.measure.device import here
 from relax_eg.ops.facts import FACTS, facts_named, impossible
+from relax_eg.ops.libraries import EXECUTIONS
+from relax_eg.ops.library_needs import Place, version
 from relax_eg.rules import NUMERICS, Numerics, RuleSet
 from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
+from relax_eg.rules.rule import libraries_of
 from relax_eg.rules.schemas import KERNEL
 from relax_eg.shapes import Scope
 
@@ -49,6 +53,7 @@ class Options:
     measure: int = 0
     cost: CostModel | None = None
     execution: Execution = "whole"
+    libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
 
     @property
     def steps(self) -> frozenset[str]:
@@ -131,11 +136,14 @@ def read_options(
         assumed = assumed or bool(left)
         full = {**binding, **scope.example(left, ASSUMED_SIZE, binding)}
         bindings.append({v: full[v] for v in known})
-    chosen = rules if rules is not None else default_rules
+    device = here() if target is None else profile(target)
+    chosen, libraries = _available(
+        rules if rules is not None else default_rules, Place(device.platform, device.name, execution)
+    )
     allowed = NUMERICS[: NUMERICS.index(numerics) + 1]  # type: ignore[arg-type]
     return Options(
         _trusted(chosen.allowed(allowed)),
-        here() if target is None else profile(target),
+        device,
         tuple(bindings),
         assumed,
         scope,
@@ -148,7 +156,35 @@ def read_options(
         measure,
         cost,
         execution,
+        libraries,
     )
+
+
+def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:
+    """`rules` without those for routines that are missing at `place`; and of each routine the version, and why it is
+    missing."""
+    why: dict[str, str] = {}
+    found: list[tuple[str, str, str]] = []
+    for r in rules:
+        for library in libraries_of(r):
+            if library.name not in why:
+                why[library.name] = unavailable(library, place)
+                if not why[library.name]:
+                    found.append((library.name, version(library), ""))
+    if not any(why.values()):
+        return rules, tuple(found)
+    there = [r for r in rules if not any(why[x.name] for x in libraries_of(r))]
+    if not any(libraries_of(r) for r in there):  # then nothing is to be made ready for one either
+        there = [r for r in there if r.phase != "library"]
+    for r in rules:
+        library = r.library
+        if library is None or not why[library.name]:
+            continue
+        # What is for kernels only is nothing to tell of a whole program.
+        is_other = place.execution not in (library.requires.executions or EXECUTIONS)
+        if not is_other:
+            found.append((library.name, version(library), why[library.name]))
+    return RuleSet(rules.name, there, rules.schemas), tuple(found)
 
 
 def _check_execution(

@@ -12,12 +12,13 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import OperatorError, OptionError
 from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
 from relax_eg.explain.record import Firing, signature
-from relax_eg.explain.steps import Equation, equation, with_sizes_of
+from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops import TABLE, site_of
+from relax_eg.ops.libraries import with_sizes_of
 from relax_eg.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
 from relax_eg.prices import pays, prices
 from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema

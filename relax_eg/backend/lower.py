@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.jax_library import run_library
+from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
@@ -37,6 +38,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
+from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import is_shown
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
@@ -200,7 +202,9 @@ def tensor_program_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
 def library_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
     """The result of a library call on JAX values. TraceError for one that no XLA program can contain, inside one."""
     name = e.attr("name")
-    routine = BY_LIBRARY.get(name)
+    routine, library = BY_LIBRARY.get(name), library_of(e)
+    if library is not None:
+        return run_registered(library, e, args, sizes)
     if routine is None:
         return run_library(name, dict(e.attr("attrs")), sizes, args)
     if any(isinstance(a, Tracer) for a in args):

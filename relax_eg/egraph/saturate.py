@@ -1,7 +1,7 @@
 """Saturation: a block's e-graph, grown by rules in phases, under budgets.
 
 The phases: simplify to a fixpoint; algebra a few rounds, simplifying after each; merging once; simplify again; layout
-once, whose products nothing else looks at. Rounds
+once, and last what leads to library calls, whose products nothing else looks at. Rounds
 are driven from here, so that sizes and the clock can be looked at between them: the engine itself has no way to stop.
 """
 
@@ -31,7 +31,8 @@ from relax_eg.shapes import Dim, Proved, Scope, prove
 
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
-SIMPLIFY_ROUNDS = 200
+# Of phases that have several rounds, the most: "library" makes patterns ready, calls routines, and looks at calls.
+ROUNDS = {"simplify": 200, "library": 6}
 APPLIED_PER_SECOND = 150_000.0  # matches, until a round of so many as here below tells better
 TELLING_MATCHES = 1_000
 SIBLINGS = 3  # a value is merged with at most so many neighbours, itself included
@@ -187,7 +188,7 @@ class EGraph:
         phase = "annotate"
         self._settle()
         stop = over()
-        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout"]
+        plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
         saturated = False
         skip_to_merge = False
         simplified = -1  # matches made when simplification was last at its fixpoint
@@ -196,7 +197,7 @@ class EGraph:
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
             before, began = self._changes, time.perf_counter()
-            for _ in range(SIMPLIFY_ROUNDS if phase == "simplify" else 1):
+            for _ in range(ROUNDS.get(phase, 1)):
                 at = self._changes
                 self._round(phase)
                 rounds += 1

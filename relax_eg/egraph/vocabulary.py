@@ -3,8 +3,8 @@
 Every combination of an operator, its static attributes and the number of its sizes is a constructor of its own (an
 *opcode*), so that rules match on plain tables: `permute_dims` with axes (1, 0) is one symbol and with axes (0, 2, 1)
 another. Sizes are arguments of sort `Dim`, so that rules can bind them. What has no record in the operator table
-(library calls, calls of functions) is an opcode too, with its annotation fixed; a field of a tuple follows from the
-tuple's.
+(calls of routines that nobody registered, calls of functions) is an opcode too, with its annotation fixed; a field of a
+tuple follows from the tuple's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr, node, tuple_get
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, SHAPE, TUPLE_GET, VAR, Expr, node, tuple_get
 from relax_eg.ops import TABLE, call, deduce
+from relax_eg.ops.libraries import LIBRARIES, library_call, library_of
 from relax_eg.shapes import Dim
 
 MAX_RANK = 12
@@ -68,12 +69,18 @@ class Opcode:
         """The expression this opcode stands for."""
         if self.annotation is not None:
             return node(self.op, args, self.static, self.annotation)
+        if self.op == CALL_DPS_LIBRARY:
+            attrs = self.attributes(dims)
+            return library_call(LIBRARIES[attrs["name"]], args, dict(attrs["attrs"]))
         if self.op == TUPLE_GET:
             return tuple_get(args[0], dict(self.static)["index"])
         return call(self.op, args, self.attributes(dims))
 
     def deduce(self, operands: tuple[Annotation, ...], dims: tuple[Dim, ...]) -> Annotation:
         """The annotation of a node on operands annotated so. Raises OperatorError."""
+        if self.op == CALL_DPS_LIBRARY:
+            attrs = self.attributes(dims)
+            return LIBRARIES[attrs["name"]].annotation(operands, dict(attrs["attrs"]))
         if self.op != TUPLE_GET:
             return deduce(self.op, operands, self.attributes(dims), strict=True)
         (fields,) = operands
@@ -88,6 +95,9 @@ class Opcode:
         for name, n in self.sizes:
             attrs[name] = dims[start : start + n]
             start += n
+        if self.op == CALL_DPS_LIBRARY and self.annotation is None:
+            sized = tuple((name, attrs.pop(name)) for name, _ in self.sizes)
+            attrs["attrs"] += sized
         return attrs
 
 
@@ -96,10 +106,21 @@ class Opcode:
 OpcodeKey = tuple[str, tuple[tuple[str, Any], ...], str, tuple[tuple[str, int], ...], int, Annotation | None]
 
 
-@lru_cache(1 << 15)
 def opcode_key(e: Expr) -> tuple[OpcodeKey, tuple[Dim, ...]]:
     """What tells the opcode of a node that is no leaf, and its sizes."""
+    return _opcode_key(e, library_of(e) is not None)
+
+
+@lru_cache(1 << 15)
+def _opcode_key(e: Expr, is_registered: bool) -> tuple[OpcodeKey, tuple[Dim, ...]]:
+    """`is_registered`: it calls a routine whose definition says what it fills."""
     record = TABLE.get(e.op)
+    if is_registered:
+        sized = tuple((k, v) for k, v in e.attr("attrs") if _is_sizes(v))
+        plain = tuple((k, v) for k, v in e.attr("attrs") if not _is_sizes(v))
+        static = (("name", e.attr("name")), ("attrs", plain), ("pure", e.attr("pure")))
+        dims = tuple(d for _, v in sized for d in v)
+        return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
     if e.op == TUPLE_GET and isinstance(e.args[0].annotation, Tuple):
         return (e.op, e.attrs, repr(e.attrs), (), 1, None), ()
     if record is None:
@@ -109,6 +130,10 @@ def opcode_key(e: Expr) -> tuple[OpcodeKey, tuple[Dim, ...]]:
     sized = tuple((k, v) for k, v in e.attrs if kinds[k] == "dims")
     dims = tuple(d for _, v in sized for d in v)
     return (e.op, static, repr(static), tuple((k, len(v)) for k, v in sized), len(e.args), None), dims
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(d, Dim) for d in value)  # type: ignore[reportUnknownVariableType]
 
 
 class Vocabulary:

@@ -26,6 +26,7 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops import TABLE
 from relax_eg.ops.interpret import Values, evaluate
+from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import deduce
 from relax_eg.rules import Claim, Condition, Rule, RuleSet, ValueTest
 from relax_eg.rules.certificates import status
@@ -372,7 +373,7 @@ class _Check:
         sides = [x for pair in e.pairs for x in pair]
         functions = mentioned(sides, self.derivation.functions).values()
         inside = [x for f in functions for x in f.expressions()]
-        return any(x.op == CALL_DPS_LIBRARY for x in (*postorder(sides), *inside))
+        return any(x.op == CALL_DPS_LIBRARY and library_of(x) is None for x in (*postorder(sides), *inside))
 
 
 def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:

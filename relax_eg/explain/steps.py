@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from relax_eg.ir.annotations import substitute
-from relax_eg.ir.expr import TUPLE_GET, VAR, Expr, node, postorder, tuple_get
-from relax_eg.ops import TABLE, call
+from relax_eg.ir.expr import Expr
+from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Instance, Rule, Schema
 from relax_eg.shapes import Dim
 
@@ -97,32 +96,3 @@ def equation(instance: Instance, operands: Sequence[Expr], sizes: Mapping[str, D
     count = len(instance.left)
     pairs = tuple(zip(made[:count], made[count:], strict=True))
     return Equation(instance.rule, pairs, instance, tuple(operands), tuple(sizes.items()))
-
-
-def instantiated(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping[str, Dim]) -> list[Expr]:
-    """Patterns with expressions for their variables and sizes for their size variables."""
-    known = dict(sizes)
-    done: dict[Expr, Expr] = {}
-    for e in postorder(roots):
-        args = tuple(done[a] for a in e.args)
-        if e.op == VAR:
-            done[e] = env[e]
-        elif not e.args and e.op not in TABLE:
-            done[e] = e
-        elif e.op == TUPLE_GET:
-            done[e] = tuple_get(args[0], e.attr("index"))
-        elif e.op in TABLE:
-            done[e] = call(e.op, args, {k: with_sizes_of(v, known) for k, v in e.attrs})
-        else:
-            attrs = [(k, with_sizes_of(v, known)) for k, v in e.attrs]
-            done[e] = node(e.op, args, attrs, substitute(e.annotation, known))
-    return [done[r] for r in roots]
-
-
-def with_sizes_of(value: object, sizes: dict[str, Dim]) -> object:
-    """An attribute's value with sizes for its size variables."""
-    if isinstance(value, Dim):
-        return value.substitute(sizes)
-    if isinstance(value, tuple):
-        return tuple(with_sizes_of(v, sizes) for v in value)  # type: ignore[reportUnknownVariableType]
-    return value

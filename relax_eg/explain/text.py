@@ -9,12 +9,13 @@ from functools import cached_property
 from relax_eg.explain.certificate import Certificate, certificate
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Libraries, Part
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, instantiated
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten
 from relax_eg.explain.whole import Checked
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
 from relax_eg.ir.module import Function
 from relax_eg.ops import TABLE
+from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text

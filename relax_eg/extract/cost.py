@@ -31,10 +31,12 @@ from relax_eg.ir.expr import (
     TUPLE_GET,
     WHILE,
     Expr,
+    postorder,
 )
 from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
 from relax_eg.ops.fused import Placed, called_program
+from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, Counts, PatternKind, TensorProgram, Work, classify, count, work
 
@@ -160,6 +162,8 @@ class WholeCost:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
             return checked(site.op, self.cost.price(site, result, self.binding))
+        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+            return self._library(LIBRARIES[site["name"]], site, result)
         if site.op == CALL_TIR:
             return self._tensor_program(site, result)
         if site.op in CORE:
@@ -280,6 +284,34 @@ class WholeCost:
         else:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
         return turned + max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
+
+    def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
+        """A registered routine: its pattern as one kernel, whose values in between are never in memory, times what is
+        known of its speed; or what its own cost function says."""
+        definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
+        inside, p = WholeCost(self.profile, {v: self._at(d) for v, d in sizes.items()}), self.profile
+        flops, seconds = 0, 0.0
+        for e in postorder(definition.results):
+            if e.op in CORE or e.op in _FREE:
+                continue
+            within = site_of(e)
+            count = inside._at(counts(within).flops)
+            flops += count
+            if e.op == "matmul":
+                seconds += inside._matmul(within, count, 0)
+            elif e.op == "conv":
+                seconds += inside._conv(within, e.annotation, count, 0)
+            elif e.op in _DENSE:
+                seconds += 2 * count / p.rate(within.dtype(0))
+            else:
+                seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
+        moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
+        if callable(library.cost):
+            found = library.cost(flops, moved, p)
+            at = ", ".join(f"{v}={n}" for v, n in inside.binding.items())
+            return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {at}"))
+        speed = p.library_speed.get(library.name, library.cost or 1.0)
+        return NodeCost(flops, moved, 1, p.kernel(max(seconds, p.move(moved)) / speed))
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))

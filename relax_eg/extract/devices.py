@@ -68,6 +68,7 @@ def _gpu(
         matmul_half=(96.0, 96.0, 64.0),
         group_share=0.1,
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
+        platform="gpu",
         notes=notes,
     )
 

@@ -48,9 +48,11 @@ class Profile:
     much;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
-    at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves
-    the last axis, read inside another kernel (0: as any elementwise operator); `modes`: other ways to
-    compile, which `measure=k` tries; `calibrated`: whether a machine was measured; `measured`: which, and when.
+    at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
+    another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
+    `library_speed`: how many times faster a library routine was measured to be than its pattern as one kernel is
+    predicted to be, by name; `platform`: "cpu", "gpu" or "tpu"; `calibrated`: whether a machine was measured;
+    `measured`: which, and when.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Profile:
     transpose_rate: float = 0.0
     scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
     modes: tuple[Mode, ...] = ()
+    library_speed: Mapping[str, float] = field(default_factory=dict[str, float])
+    platform: str = "cpu"
     calibrated: bool = False
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
@@ -169,7 +173,7 @@ def _from_data(where: str, data: dict[str, Any]) -> Profile:
         if name not in data and f.default is MISSING and f.default_factory is MISSING:
             raise OptionError(f"{where} lacks the field `{name}`")
     for name, value in data.items():
-        if name in ("name", "notes", "measured"):
+        if name in ("name", "notes", "measured", "platform"):
             right = isinstance(value, str)
         elif name == "calibrated":
             right = isinstance(value, bool)

@@ -82,6 +82,24 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryRow:
+    """A library routine that the program calls, or one that it might call but for `why`: its version, how many calls,
+    and how many operators these stand for."""
+
+    name: str
+    version: str
+    calls: int
+    operators: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.why:
+            return f"library {self.name} is not used: {self.why}"
+        version = f" ({self.version})" if self.version else ""
+        return f"library {self.name}{version}: {self.calls} calls, in place of {self.operators} operators"
+
+
+@dataclass(frozen=True, slots=True)
 class RuleRow:
     """What a rule did in the search: matches, nodes it was the first to make, milliseconds (to about one). `left_out`:
     why it was not let loose any more; "" for a rule that always ran."""
@@ -191,7 +209,8 @@ class CostReport:
     candidates it is; `runner_up`: the program that came closest to it (None: there is no other);
     `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
     beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
-    program as written first; `kernels`: with `execution="kernels"`, those that hold several operators.
+    program as written first; `kernels`: with `execution="kernels"`, those that hold several operators; `libraries`: the
+    routines that it calls, and those that were missing.
     """
 
     name: str
@@ -220,6 +239,7 @@ class CostReport:
     searched_for: str = ""
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
     kernels: tuple[KernelRow, ...] = ()
+    libraries: tuple[LibraryRow, ...] = ()
 
     @property
     def predicted_gain(self) -> float:
@@ -258,6 +278,7 @@ class CostReport:
         more["opaque"] = tuple(Opaque(**row) for row in data["opaque"])
         more["numerics"] = tuple(data["numerics"])
         more["searched"] = tuple(RuleRow(**row) for row in data.get("searched", ()))
+        more["libraries"] = tuple(LibraryRow(**row) for row in data.get("libraries", ()))
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
         more["kernels"] = tuple(KernelRow.from_data(row) for row in data.get("kernels", ()))
@@ -338,6 +359,7 @@ class CostReport:
         if busiest:
             lines.append("busiest rules: " + ", ".join(map(_figures, busiest)))
         lines += [r.left_out for r in self.searched if r.left_out]
+        lines += map(str, self.libraries)
         for o in self.opaque:
             where = f" at {o.source}" if o.source else ""
             lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")

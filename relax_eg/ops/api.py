@@ -13,7 +13,7 @@ import numpy as np
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, const, install
-from relax_eg.ops import api_library as library
+from relax_eg.ops import api_library as further
 from relax_eg.ops.indexing import subscript
 from relax_eg.ops.operands import Axes, Operand, Size, as_dims, is_array, normal_axes, normal_axis, number, operands
 from relax_eg.ops.record import call
@@ -246,7 +246,7 @@ def getitem(x: Operand, key: Any) -> Expr:
     selects, as `masked_select`."""
     (value,) = operands("getitem", x)
     if is_array(key) and str(getattr(key, "dtype", "")) == "bool":
-        return library.masked_select(value, key)
+        return further.masked_select(value, key)
     return subscript(value, key)
 
 
@@ -402,61 +402,62 @@ def dim_value(dim: Size, dtype: str = "int32") -> Expr:
 # --- windows, order, positions, linear algebra: see `api_library` ---
 
 lgamma, digamma, real, imag, conj, complex = (
-    library.lgamma,
-    library.digamma,
-    library.real,
-    library.imag,
-    library.conj,
-    library.complex,
+    further.lgamma,
+    further.digamma,
+    further.real,
+    further.imag,
+    further.conj,
+    further.complex,
 )
 population_count, count_leading_zeros, nextafter, right_shift_logical, bitcast = (
-    library.population_count,
-    library.count_leading_zeros,
-    library.nextafter,
-    library.right_shift_logical,
-    library.bitcast,
+    further.population_count,
+    further.count_leading_zeros,
+    further.nextafter,
+    further.right_shift_logical,
+    further.bitcast,
 )
 cumsum, cumprod, cummax, cummin, cumlogsumexp = (
-    library.cumsum,
-    library.cumprod,
-    library.cummax,
-    library.cummin,
-    library.cumlogsumexp,
+    further.cumsum,
+    further.cumprod,
+    further.cummax,
+    further.cummin,
+    further.cumlogsumexp,
 )
 conv, reduce_window, max_pool, avg_pool = (
-    library.conv,
-    library.reduce_window,
-    library.max_pool,
-    library.avg_pool,
+    further.conv,
+    further.reduce_window,
+    further.max_pool,
+    further.avg_pool,
 )
 sort, argsort, top_k, take_along_axis, scatter = (
-    library.sort,
-    library.argsort,
-    library.top_k,
-    library.take_along_axis,
-    library.scatter,
+    further.sort,
+    further.argsort,
+    further.top_k,
+    further.take_along_axis,
+    further.scatter,
 )
 dynamic_slice, dynamic_update_slice = (
-    library.dynamic_slice,
-    library.dynamic_update_slice,
+    further.dynamic_slice,
+    further.dynamic_update_slice,
 )
 cholesky, triangular_solve, lu, qr, eigh, svd, fft = (
-    library.cholesky,
-    library.triangular_solve,
-    library.lu,
-    library.qr,
-    library.eigh,
-    library.svd,
-    library.fft,
+    further.cholesky,
+    further.triangular_solve,
+    further.lu,
+    further.qr,
+    further.eigh,
+    further.svd,
+    further.fft,
 )
 
 unique, nonzero, argwhere, flatnonzero, masked_select = (
-    library.unique,
-    library.nonzero,
-    library.argwhere,
-    library.flatnonzero,
-    library.masked_select,
+    further.unique,
+    further.nonzero,
+    further.argwhere,
+    further.flatnonzero,
+    further.masked_select,
 )
+library = further.library
 
 for _builder in (
     add, subtract, multiply, divide, power, matmul, negative, less, less_equal, greater, greater_equal, getitem,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.expr import Expr, tuple_get
 from relax_eg.ops.data_dependent import call_routine
+from relax_eg.ops.libraries import called
 from relax_eg.ops.operands import Operand, Size, as_dims, normal_axis, operands
 from relax_eg.ops.record import call
 from relax_eg.ops.sizes import ZERO, dilated
@@ -276,6 +277,14 @@ def svd(a: Operand, full_matrices: bool = True) -> tuple[Expr, ...]:
 def fft(x: Operand, kind: str, lengths: Sequence[Size]) -> Expr:
     """The Fourier transform of the last axes; `kind`: "fft", "ifft", "rfft" or "irfft"."""
     return call("fft", operands("fft", x), {"kind": kind, "lengths": as_dims(lengths)})
+
+
+# --- routines of other libraries ---
+
+
+def library(name: str, *xs: Operand, **attrs: Any) -> Expr:
+    """A call of the library routine registered as `name` (`RuleSet.library`), with its attributes."""
+    return called(name, *operands(name, *xs), **attrs)
 
 
 # --- results as large as values say: steps of their own, outside dataflow blocks ---

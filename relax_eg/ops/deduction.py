@@ -36,8 +36,10 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.tensor_calls import tir_annotation
+from relax_eg.ops.coarse import is_coarse
 from relax_eg.ops.data_dependent import BY_LIBRARY, deduce_routine
 from relax_eg.ops.keys import dtype_name
+from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import TABLE, deduce
 
 
@@ -132,6 +134,11 @@ class _Deduction:
         routine = BY_LIBRARY.get(e.attr("name")) if e.op == CALL_DPS_LIBRARY else None
         if routine is not None:
             return deduce_routine(routine.name, operands, dict(e.attr("attrs")))[1]
+        library = library_of(e)
+        if library is not None and not any(map(is_coarse, operands)):
+            found = library.annotation(operands, dict(e.attr("attrs")))
+            if why := clash(found, e.annotation):
+                raise OperatorError(f"library `{library.name}` fills {found}, and is annotated {e.annotation}: {why}")
         if e.op == MATCH_CAST and (why := clash(operands[0], e.annotation)):
             raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
         return e.annotation

@@ -37,6 +37,7 @@ from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
+from relax_eg.ops.libraries import Library, library_of
 from relax_eg.ops.record import Site, deduce, get, is_shown, program_of
 from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import TensorProgram
@@ -60,7 +61,8 @@ def evaluate(
     """What `program` (a module's entry, or a function that calls no other) returns: an array, or a tuple of such.
 
     Size variables are read off the arguments' shapes; `sizes` gives those that no argument tells. `domain` and
-    `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library`.
+    `ordered` are those of `tir.evaluate`. `libraries(call, operands, sizes)` computes a `call_dps_library` of a
+    routine that is not registered; others are what their definitions say.
     PRNG keys come, go and are given to `libraries` as JAX's own.
     """
     module = program if isinstance(program, Module) else Module((program,))
@@ -194,6 +196,9 @@ class _Interpreter:
             routine = BY_LIBRARY.get(e.attr("name"))
             if routine is not None:
                 return _arrays(routine.compute(np, *args, **dict(e.attr("attrs"))))
+            library = library_of(e)
+            if library is not None:
+                return self.defined(library, e, args, sizes)
             if self.libraries is None:
                 raise OperatorError(f"library call `{e.attr('name')}`: pass `libraries` to evaluate it")
             return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
@@ -248,6 +253,17 @@ class _Interpreter:
         dims = {a.name for a in get(e.op).attributes if a.kind == "dims"}
         attrs = {k: tuple(d.evaluate(sizes) for d in v) if k in dims else v for k, v in e.attrs}
         return _arrays(reference(*args, **attrs))
+
+    def defined(self, library: Library, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        """What a registered routine computes, by its definition."""
+        shapes = [Tensor(a.shape, x.tensor.dtype) for a, x in zip(args, e.args, strict=True)]
+        attrs = {k: tuple(Dim.of(d.evaluate(sizes)) for d in v) if k in library.size_names else v
+                 for k, v in e.attr("attrs")}  # fmt: skip
+        definition, told = library.sizes_at(shapes, attrs)
+        env = dict(zip(definition.params, args, strict=True))
+        known = {v: d.value for v, d in told.items()}
+        values = tuple(self.value(r, env, known) for r in definition.results)
+        return values if definition.many else values[0]
 
     def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         called: TensorProgram = e.attr("program").value

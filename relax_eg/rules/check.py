@@ -24,6 +24,8 @@ import numpy as np
 
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import is_float
+from relax_eg.ir.expr import postorder
+from relax_eg.ops.libraries import library_of
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check_schemas import first_difference
 from relax_eg.rules.domain import instances, need_instance
@@ -42,7 +44,8 @@ _OTHER_FLOATS = ("float16", "bfloat16", "float64")
 # Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
 _EXACT_ELEMENTS = 150
 
-Status = Literal["proved", "tested", "refuted"]
+# "missing": it lowers to a routine that is not there, so that nothing was tested, and nothing runs.
+Status = Literal["proved", "tested", "refuted", "missing"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class Verdict:
         if self.status == "proved":
             ranks = f", block ranks {self.ranks}" if self.ranks else ""
             return f"{self.rule}      proved ({self.theory}{ranks}), {1000 * self.seconds:.0f} ms"
+        if self.status == "missing":
+            return f"{self.rule}      missing: {self.problem}"
         return f"{self.rule}      tested at {self.samples} points, {1000 * self.seconds:.0f} ms"
 
 
@@ -201,6 +206,10 @@ def remembered(rule: Rule | Schema) -> Verdict:
 
 
 def _tested(rule: Rule | Schema) -> Verdict:
+    if isinstance(rule, Rule) and rule.library is not None:
+        from relax_eg.rules.check_libraries import check_library
+
+        return check_library(rule, rule.library)
     if isinstance(rule, Rule):
         return check(rule)
     started = time.perf_counter()
@@ -213,7 +222,7 @@ def _tested(rule: Rule | Schema) -> Verdict:
 
 def raised(verdict: Verdict) -> Verdict:
     """`verdict`; where it is "tested" and the formal checker proves the rule, "proved"."""
-    if verdict.status != "tested" or isinstance(verdict.rule, Schema):
+    if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
     from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
 
@@ -222,6 +231,13 @@ def raised(verdict: Verdict) -> Verdict:
         return replace(verdict, seconds=verdict.seconds + proof.seconds)
     seconds = verdict.seconds + proof.seconds
     return replace(verdict, status="proved", theory=proof.theory or "", ranks=proof.ranks, seconds=seconds)
+
+
+def _runs_library(rule: Rule) -> bool:
+    """Whether a rule goes by what a library routine is said to compute, which no proof vouches for."""
+    if rule.library is not None:
+        return True
+    return any(library_of(e) for i in instances(rule, limit=1) for e in postorder((*i.left, *i.right)))
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,16 @@ _NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__
 def rule_token(rule: Rule | Schema) -> Any:
     """The token of a rule. NoContentError where it uses something whose content does not show."""
     content = _Content()
-    fields = [f.name for f in dataclasses.fields(rule) if f.name not in _NO_CONTENT]
-    return (type(rule).__name__, *[(name, content.of(getattr(rule, name))) for name in fields])
+    fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule) if f.name not in _NO_CONTENT}
+    library = fields.pop("library", None)
+    if library is not None:  # its rule's function is made of the pattern and of this record
+        fields |= {"function": library.pattern, "library": library.content}
+    return (type(rule).__name__, *[(name, content.of(value)) for name, value in fields.items()])
+
+
+def value_token(value: Any) -> Any:
+    """The token of anything that a rule uses. NoContentError as above."""
+    return _Content().of(value)
 
 
 class _Content:

@@ -159,11 +159,11 @@ def instances(
 ) -> Iterator[Instance]:
     """Instances of `rule`, at most `limit`, the most telling first, in the same order every time.
 
-    They are taken in turn from every combination of block ranks (`ranks`), dtypes (float32 unless given; of no
+    They are taken in turn from every combination of block ranks (`ranks`), dtypes (`rule.dtypes` unless given; of no
     effect on a rule without open dtypes) and operand ranks, so that a few of them already are of many kinds.
     Raises RuleError where the sides of one disagree in shape or dtype.
     """
-    floats = tuple(dtypes or ("float32",)) if rule.has_open_dtype else ("float32",)
+    floats = tuple(dtypes or rule.dtypes) if rule.has_open_dtype else ("float32",)
     live = list(_groups(rule, ranks, floats))
     seen: set[int] = set()
     while live and (limit is None or len(seen) < limit):
@@ -191,9 +191,9 @@ def _why(rule: Rule) -> str:
     """What stands in the way of the first instance."""
     blocks = tuple(1 for _ in rule.stars)
     attributes = {n: next(iter(attribute_values(rule, s, 2)), None) for n, s in rule.attributes.items()}
-    problem = rule.problem(blocks, "float32", attributes)
+    problem = rule.problem(blocks, rule.dtypes[0], attributes)
     if problem:
         return f": {problem}"
-    if rule.instance(blocks, "float32", attributes) is not None:
+    if rule.instance(blocks, rule.dtypes[0], attributes) is not None:
         return ": both sides are the same expression"
     return ": its function declines every value of its attribute variables"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relax_eg.ir.expr import CONSTANT, TUPLE_GET, VAR, Expr, constant_value
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, TUPLE_GET, VAR, Expr, constant_value
 
 if TYPE_CHECKING:
     from relax_eg.rules.rule import Rule
@@ -49,6 +49,9 @@ def _text(e: Expr) -> tuple[str, int]:
     if idiom is not None:
         return idiom
     parts = [_text(a)[0] for a in e.args]
+    if e.op == CALL_DPS_LIBRARY:
+        parts += [f"{k}={_value(v)}" for k, v in e.attr("attrs")]
+        return f"{e.attr('name')}({', '.join(parts)})", _ATOM
     parts += [f"{k}={_value(v)}" for k, v in e.attrs if v is not None and v is not False]
     return f"{e.op}({', '.join(parts)})", _ATOM
 

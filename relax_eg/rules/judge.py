@@ -6,7 +6,7 @@ exist, so that there is nothing to rewrite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import call, program_of, site_of
 from relax_eg.rules.hypotheses import are_met
 from relax_eg.rules.rule import Instance
@@ -107,7 +108,12 @@ class Prepared:
 
 @lru_cache(1 << 10)
 def prepared(instance: Instance) -> Prepared:
-    return Prepared(instance.left, instance.right)
+    return Prepared(*_meaning(instance))
+
+
+def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """Both sides, what library calls compute in their place."""
+    return tuple(inlined(instance.left)), tuple(inlined(instance.right))
 
 
 @lru_cache(1 << 10)
@@ -127,7 +133,8 @@ def widened(instance: Instance) -> Prepared:
         attrs = {k: _wide(v) if k in ("dtype", "out_dtype") and isinstance(v, str) else v for k, v in e.attrs}
         return call(e.op, args, attrs)
 
-    roots = rebuild((*instance.left, *instance.right), replace)
+    left, right = _meaning(instance)
+    roots = rebuild((*left, *right), replace)
     n = len(instance.left)
     return Prepared(tuple(roots[:n]), tuple(roots[n:]))
 
@@ -139,7 +146,8 @@ def _wide(dtype: str) -> str:
 @lru_cache(1 << 10)
 def is_rational(instance: Instance) -> bool:
     """Whether both sides are made of what exact arithmetic knows entirely: + - * /, comparisons, max, roundings."""
-    for e in postorder((*instance.left, *instance.right)):
+    left, right = _meaning(instance)
+    for e in postorder((*left, *right)):
         if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET):
             continue
         program = program_of(site_of(e))
@@ -300,10 +308,16 @@ def accurate(case: Case) -> Failure | None:
     if isinstance(found, Failure):
         return found
     n = len(p.left)
+    return disagreement(case, found[:n], found[n:])
+
+
+def disagreement(case: Case, lefts: Sequence[Any], rights: Sequence[Any]) -> Failure | None:
+    """Where results computed for the right side break the accuracy law against those of the left."""
     wide = widened(case.instance)
+    n = len(wide.left)
     truths: list[Array] | None = None
     for i in range(n):
-        left, right = np.asarray(found[i]), np.asarray(found[n + i])
+        left, right = np.asarray(lefts[i]), np.asarray(rights[i])
         if left.dtype.kind == "c" or right.size == 0 or np.array_equal(left, right, equal_nan=left.dtype.kind == "f"):
             continue
         if truths is None:

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.errors import OperatorError, RuleError, SpecError
-from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ops.facts import impossible
+from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
 from relax_eg.ops.record import need_shown
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
+from relax_eg.rules.signature import check_parameters, pattern_of, plain_name, sizes_named, transpose_hint
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 Numerics = Literal["exact", "reassociate", "approximate"]
 NUMERICS: tuple[Numerics, ...] = ("exact", "reassociate", "approximate")
-Phase = Literal["simplify", "algebra", "merge", "layout"]
-PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout")
+Phase = Literal["simplify", "algebra", "merge", "layout", "library"]
+PHASES: tuple[Phase, ...] = ("simplify", "algebra", "merge", "layout", "library")
 Sides = tuple[tuple[Expr, ...], tuple[Expr, ...]]
 RuleFunction = Callable[..., Any]
 
@@ -72,7 +72,8 @@ class Rule:
     `operator.attribute` whose values in the program it ranges over. `sizes`: size variables that attributes of the left
     side bind (slice bounds, say), `*t` for any number of them, `*t:b` for as many as block `*b` has axes; the function
     gets each as a keyword, a `Dim` or a tuple of `Dim`s. `numerics`: see `docs/rules.md`. `phase`: when it runs:
-    "simplify" to a fixpoint, "algebra" for a few rounds, "merge" once.
+    "simplify" to a fixpoint, "algebra" and "library" for a few rounds, the others once. `library`: the routine that the
+    rule lowers to.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Rule:
     where: str
     reverse: bool = False
     sizes: tuple[str, ...] = ()
+    library: Library | None = None
     _instances: dict[Any, Instance | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -116,6 +118,11 @@ class Rule:
         return frozenset(g.fact for g in guards if isinstance(g, Claim))
 
     @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The float types that an open dtype is tested at, the most telling first."""
+        return self.library.requires.dtypes or ("float32",) if self.library else ("float32",)
+
+    @property
     def has_open_dtype(self) -> bool:
         return any(s.dtype is None for s in self.signature.values())
 
@@ -136,7 +143,7 @@ class Rule:
             made = self._call(params, ranks, attributes)
         except (OperatorError, IndexError) as e:
             if not ranks and not attributes and dtype == "float32":
-                raise self.error(f"a side cannot be formed: {e}{_transpose_hint(str(e))}") from None
+                raise self.error(f"a side cannot be formed: {e}{transpose_hint(str(e))}") from None
             return None
         if made is None:
             return None
@@ -154,7 +161,7 @@ class Rule:
         return instance
 
     def _guards(self, params: Iterable[Expr]) -> tuple[Guard, ...]:
-        sizes = {v for p in params for d in p.shape for v in d.variables}.union(map(_plain_name, self.sizes))
+        sizes = {v for p in params for d in p.shape for v in d.variables}.union(map(plain_name, self.sizes))
         return tuple(parse_guards(self.when, [n for n in self.signature if n not in sizes], self.error))
 
     def problem(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> str:
@@ -167,13 +174,26 @@ class Rule:
         return ""
 
     def _params(self, ranks: Mapping[str, int], dtype: str) -> tuple[Expr, ...]:
-        return tuple(var(n, _pattern(n, s, ranks, dtype)) for n, s in self.signature.items())
+        return tuple(var(n, pattern_of(n, s, ranks, dtype)) for n, s in self.signature.items())
 
-    def _call(self, params: Sequence[Expr], ranks: Mapping[str, int], attributes: Mapping[str, Any]) -> Any:
+    def program(
+        self, function: RuleFunction, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]
+    ) -> tuple[tuple[Expr, ...], Any]:
+        """The pattern variables, and what `function` makes of them. OperatorError, IndexError."""
+        params = self._params(ranks, dtype)
+        return params, self._call(params, ranks, attributes, function)
+
+    def _call(
+        self,
+        params: Sequence[Expr],
+        ranks: Mapping[str, int],
+        attributes: Mapping[str, Any],
+        function: RuleFunction | None = None,
+    ) -> Any:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
-        sizes = {_plain_name(n): _sizes(n, ranks) for n in self.sizes}
+        sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            made = self.function(*params, **sizes, **attributes)
+            made = (function or self.function)(*params, **sizes, **attributes)
             for e in postorder(_expressions(made)):
                 need_shown(e)
             return made
@@ -266,72 +286,6 @@ def _attribute_sizes(e: Expr) -> Iterator[Dim]:
             yield from (d for d in value if isinstance(d, Dim))  # type: ignore[reportUnknownVariableType]
 
 
-_TWO_MATRICES = re.compile(r"(\w+)\(\((\w+), (\w+)\) \w+, \((\w+), (\w+)\) \w+")
-
-
-def _transpose_hint(problem: str) -> str:
-    """A line to append where an operator refused two matrices that fit once one is transposed."""
-    found = _TWO_MATRICES.match(problem)
-    if found is None:
-        return ""
-    op, *sizes = found.groups()
-    m, k, p, q = sizes
-    if op == "matmul":
-        return f"\n  hint: the inner sizes {k} and {p} must agree; is a .T missing?" if k == q or m == p else ""
-    return f"\n  hint: {op} needs equal shapes; is a .T missing?" if (m, k) == (q, p) else ""
-
-
-def _block(name: str, rank: int) -> tuple[Dim, ...]:
-    """The sizes that the block `*name` stands for."""
-    return tuple(Dim.var(f"{name}__{i}") for i in range(rank))
-
-
-def _plain_name(declared: str) -> str:
-    """`i` of a size variable `i`, `*i` or `*i:b`."""
-    return declared.lstrip("*").partition(":")[0]
-
-
-def _sizes(declared: str, ranks: Mapping[str, int]) -> Dim | tuple[Dim, ...]:
-    """What stands for a size variable: `*i` is a block of its own, `*i:b` has as many sizes as block `b` has axes."""
-    if not declared.startswith("*"):
-        return Dim.var(declared)
-    name = _plain_name(declared)
-    return _block(name, ranks[declared.partition(":")[2] or name])
-
-
-def _pattern(name: str, spec: Spec, ranks: Mapping[str, int], dtype: str) -> Tensor:
-    dims: list[Dim] = []
-    for i, d in enumerate(spec.dims):
-        if isinstance(d, Star):
-            dims.extend(_block(d.name, ranks[d.name]))
-        else:
-            dims.append(Dim.var(f"{name}__{i}") if d is None else d)
-    return Tensor(dims, spec.dtype or dtype)
-
-
-def _check_parameters(rule: Rule) -> None:
-    """The function takes the pattern variables by position under their own names, and the attribute variables."""
-    parameters = inspect.signature(rule.function).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return
-    blocks = set(rule.stars)
-    for n in rule.sizes:
-        _, tied, block = n.partition(":")
-        if tied and (not n.startswith("*") or block not in blocks):
-            accepted = ", ".join(f"*{_plain_name(n)}:{b}" for b in rule.stars) or "no block is declared"
-            raise rule.error(f"sizes: {n!r} names a block that the rule lacks; accepted: {accepted}")
-    further = [*map(_plain_name, rule.sizes), *rule.attributes]
-    wanted = [*rule.signature, *further]
-    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    given = [n for n, p in zip(named, parameters, strict=False) if n in wanted or p.default is p.empty]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        given += [n for n in further if n not in given]
-    if given[: len(rule.signature)] != list(rule.signature) or sorted(given) != sorted(wanted):
-        raise rule.error(
-            f"its function takes ({', '.join(named)}); shapes=, attrs= and sizes= declare ({', '.join(wanted)})"
-        )
-
-
 class RuleSet:
     """A named, ordered set of rules. Sets combine with `+`, and lose rules with `-`: by name, tag, numerics class, or
     another set. `set["name"]` is one rule. `schemas`: the rules among them that are about functions of the module;
@@ -386,7 +340,7 @@ class RuleSet:
             for option, value, accepted in (("numerics", numerics, NUMERICS), ("phase", phase, PHASES)):
                 if value not in accepted:
                     raise made[0].error(f"{option}={value!r}: one of {', '.join(accepted)} is accepted")
-            _check_parameters(made[0])
+            check_parameters(made[0])
             if both:
                 reversed_name = rule_name + "_reversed"
                 made.append(Rule(reversed_name, *common, frozenset(tags), text, where, reverse=True, sizes=more))
@@ -399,6 +353,50 @@ class RuleSet:
                     require_tested(r)
             for r in made:
                 self._rules[r.name] = r
+            return function
+
+        return register
+
+    def library(
+        self,
+        name: str,
+        *,
+        shapes: str,
+        target: RuleFunction | str,
+        requires: str | Sequence[str] = (),
+        cost: float | Callable[..., float] | None = None,
+        attrs: Mapping[str, str] | None = None,
+        sizes: str = "",
+        when: str | Sequence[str] = (),
+        numerics: Numerics = "reassociate",
+        first_run: FirstRun = "check",
+        tags: Iterable[str] = (),
+        doc: str | None = None,
+        check: bool = True,
+    ) -> Callable[[RuleFunction], RuleFunction]:
+        """Decorator: a pattern program may be lowered to a call of library routine `name` (Relax 4.6). The function
+        returns the program, which is what the routine's calls mean from then on; a tuple for several results.
+
+        `target`: what runs, a callable on JAX arrays, `"module:name"` that is imported when it is first needed, or
+        `"ffi:name"` of a `jax.ffi` target; attributes and sizes reach it as keywords. `requires`: `"scipy >= 1.10"`,
+        `"platform: cpu gpu"`, `"device: H100"`, `"dtype: float16 bfloat16"`, `"execution: kernels"`; where that is not
+        met the rule does not run, and the report says so. `cost`: how many times faster it is than its pattern as one
+        kernel is predicted to be (1 without it), or a function (flops, bytes, profile) to seconds. `first_run`: what
+        becomes of a routine that does not give what its pattern does: "check" raises LibraryError, "fall back" warns
+        and runs the pattern, "trust" does not look. The other options are those of `rule`.
+        """
+        from relax_eg.rules.libraries import library_rule
+
+        def register(function: RuleFunction) -> RuleFunction:
+            options = (shapes, target, requires, cost, attrs or {}, sizes, when, numerics, first_run, tags, doc)
+            made = library_rule(name, function, *options)
+            if made.name in self._rules:
+                raise made.error(f"a rule of this name is already in the set (at {self._rules[made.name].where})")
+            if check:
+                from relax_eg.rules.check import require_tested
+
+                require_tested(made)
+            self._rules[made.name] = made
             return function
 
         return register
@@ -447,6 +445,13 @@ class RuleSet:
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self, *self.schemas)))
+
+
+def libraries_of(rule: Rule) -> tuple[Library, ...]:
+    """The routines that a rule is there for: what it lowers to, or those its tags name."""
+    if rule.library is not None:
+        return (rule.library,)
+    return tuple(LIBRARIES[t] for t in sorted(rule.tags) if t in LIBRARIES) if rule.phase == "library" else ()
 
 
 def _is_called(rule: Rule | Schema, what: str) -> bool:

@@ -101,11 +101,16 @@ def needs(results: tuple[Expr, ...]) -> Needs:
 
 def admits(instance: Instance, sizes: Sizes) -> bool:
     """Whether the left side exists at these sizes, is small enough to test, and every condition holds."""
+    return fits(instance, sizes, _MOST_ELEMENTS)
+
+
+def fits(instance: Instance, sizes: Sizes, most: int) -> bool:
+    """As `admits`, for tensors of at most so many elements."""
     for p in instance.params:
         total = 1
         for d in p.shape:
             total *= d.evaluate(sizes)
-        if total > _MOST_ELEMENTS:
+        if total > most:
             return False
     return not needs(instance.left).unmet(sizes) and all(holds(g, sizes) for g in instance.guards)
 

@@ -80,7 +80,7 @@ def _replaced(roots: tuple[Expr, ...], old: Expr, new: Callable[[tuple[Expr, ...
     return tuple(rebuild(roots, replace))
 
 
-@pytest.mark.parametrize("rule", list(default), ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", list(default - "library"), ids=lambda r: r.name)
 def test_a_rule_fires_on_what_it_is_about(rule: Rule) -> None:
     instance = smallest(rule)
     assert fires(rule, _closed(instance), instance)
@@ -195,7 +195,7 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", list(default), ids=lambda r: r.name)
+@pytest.mark.parametrize("rule", list(default - "library"), ids=lambda r: r.name)
 def test_a_rule_does_not_fire_on_a_near_miss(rule: Rule) -> None:
     instance = smallest(rule)
     if rule.name in _MISSES:

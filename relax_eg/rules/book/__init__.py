@@ -9,6 +9,8 @@ from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.fusion import fusion
 from relax_eg.rules.book.layout import layout
 from relax_eg.rules.book.legalization import legalization
+from relax_eg.rules.book.libraries import calls
+from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
@@ -18,9 +20,10 @@ from relax_eg.rules.book.workspace import workspace
 from relax_eg.rules.rule import RuleSet
 
 algebra = RuleSet("algebra", [*contraction, *blocks, *convolution, *attention, *reduction, *elementwise])
+libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
-    [*algebra, *movement, *values, *systems, *layout],
+    [*algebra, *movement, *values, *systems, *layout, *libraries],
     (*sums.schemas, *functions.schemas, *fusion.schemas),
 )
 
@@ -36,6 +39,7 @@ __all__ = [
     "fusion",
     "layout",
     "legalization",
+    "libraries",
     "movement",
     "reduction",
     "sums",

@@ -1,0 +1,210 @@
+"""Routines of other libraries: whether they are there, and running them.
+
+Nothing is imported to know whether a routine is there. Where one is missing when a program runs, its pattern runs in
+its place. What a routine gives is looked at when it is first called with certain operands: its shape and dtype against
+the annotation, and its value, on random operands of these or smaller sizes, against that of the pattern.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jaxlib.xla_client
+import numpy as np
+
+from relax_eg.debug import log
+from relax_eg.errors import LibraryError, RelaxEgError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
+from relax_eg.ir.expr import Expr, var
+from relax_eg.ops.libraries import FFI, Library, library_call
+from relax_eg.ops.library_needs import Place, missing, version
+from relax_eg.shapes import Dim
+
+# The largest difference from the pattern's value, as a share of its largest element. A GPU multiplies float32 matrices
+# with 10 bits unless told otherwise.
+_TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "complex64": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+_ON_ACCELERATOR = 1e-2
+_SHOWN = 6  # elements of a value that an error shows
+
+_lock = threading.Lock()
+_looked_at: dict[tuple[Any, ...], str] = {}
+_told: set[str] = set()
+
+
+def here() -> Place:
+    """Where JAX runs what it is given."""
+    device = jax.devices()[0]
+    return Place(device.platform, device.device_kind)
+
+
+def unavailable(library: Library, place: Place) -> str:
+    """Why a routine cannot be used there; empty where it can."""
+    why = missing(library, place)
+    if not why and isinstance(library.target, str) and library.target.startswith(FFI):
+        return _unregistered(library.target.removeprefix(FFI), place.platform)
+    return why
+
+
+def _unregistered(target: str, platform: str) -> str:
+    """Why XLA has no custom call of this name on a platform; empty where it has."""
+    names: set[str] = set()
+    for p in {"cpu": ("cpu",), "gpu": ("CUDA", "ROCM")}.get(platform, (platform,)):
+        names.update(jaxlib.xla_client.custom_call_targets(p))
+    return "" if target in names else f"no ffi target `{target}` is registered for {platform}"
+
+
+# --- running ---
+
+
+def run_registered(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+    """What a registered routine gives for JAX arrays or tracers, or what its pattern gives where it is missing here.
+    LibraryError where it does not give what it should."""
+    why = unavailable(library, here())
+    if why:
+        _tell(f"library `{library.name}` is missing: {why}; its pattern runs instead")
+        return library.run_definition(call, args, sizes)
+    problem = ""
+    if library.first_run != "trust":
+        problem = _first_run(library, call, args, sizes)
+    if not problem:
+        made, problem = _run(library, call, args, sizes)
+        if not problem:
+            return made
+    if library.first_run == "fall back":
+        _tell(f"{problem}\n  its pattern runs instead")
+        return library.run_definition(call, args, sizes)
+    raise LibraryError(problem)
+
+
+def _tell(text: str) -> None:
+    with _lock:
+        if text in _told:
+            return
+        _told.add(text)
+    log.warning("%s", text)
+
+
+def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> tuple[Any, str]:
+    """What the target gives, and what is wrong with its form."""
+    name = f"library `{library.name}` ({_named(library)})"
+    try:
+        made = library.run(call, args, sizes)
+    except RelaxEgError:
+        raise
+    except Exception as e:
+        shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in args)
+        return None, f"{name} raised {type(e).__name__} for operands {shown}: {str(e)[:500]}"
+    wanted = _shapes(call, args, sizes)
+    many = isinstance(call.annotation, Tuple)
+    if many != isinstance(made, (tuple, list)):
+        return None, f"{name} gives {'one result' if many else 'several results'}, annotated {call.annotation}"
+    results = list(made) if many else [made]
+    got = [(tuple(getattr(r, "shape", ())), str(getattr(r, "dtype", type(r).__name__))) for r in results]
+    if got != wanted:
+        shown, expected = (", ".join(f"{d}{list(s)}" for s, d in x) for x in (got, wanted))
+        return None, (
+            f"{name} gives {shown}, annotated {expected}\n"
+            "  accepted: a target whose results have the shapes and dtypes of its pattern's"
+        )
+    return (tuple(results) if many else made), ""
+
+
+def _named(library: Library) -> str:
+    return ", ".join(x for x in (version(library), library.where) if x)
+
+
+def _shapes(call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], str]]:
+    """Shapes and dtypes that a call's annotation says of its results."""
+    told = dict(sizes)
+    for e, a in zip(call.args, args, strict=True):
+        told.update({str(d): n for d, n in zip(e.shape, a.shape, strict=True) if str(d) in d.variables})
+    a = call.annotation
+    fields: tuple[Annotation, ...] = a.fields if isinstance(a, Tuple) else (a,)
+    tensors = [f for f in fields if isinstance(f, Tensor)]
+    return [(tuple(d.evaluate(told) for d in t.shape or ()), str(t.dtype)) for t in tensors]
+
+
+# --- the first run ---
+
+
+def _first_run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> str:
+    """What is wrong with a routine's value on random operands of these or smaller sizes; empty where nothing is, or
+    where it cannot be tried (sizes are symbolic, or no small ones meet its conditions). Looked at once."""
+    shapes = [tuple(a.shape) for a in args]
+    static = {k: v for k, v in call.attr("attrs") if k not in library.size_names}
+    values = {k: tuple(d.evaluate(sizes) for d in v) for k, v in call.attr("attrs") if k in library.size_names}
+    if not all(isinstance(n, int) for n in (*(n for s in shapes for n in s), *(n for v in values.values() for n in v))):
+        return ""
+    dtypes = tuple(a.tensor.dtype for a in call.args)
+    key = (id(library), version(library), tuple(shapes), dtypes, repr(static), repr(values))
+    with _lock:
+        known = _looked_at.get(key)
+    if known is None:
+        attrs = {**static, **{k: tuple(map(Dim.of, v)) for k, v in values.items()}}
+        operands = [Tensor(tuple(map(Dim.of, s)), d) for s, d in zip(shapes, dtypes, strict=True)]
+        with jax.ensure_compile_time_eval():
+            known = _tried(library, operands, attrs)
+        with _lock:
+            _looked_at[key] = known
+    return known
+
+
+def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any]) -> str:
+    definition, told = library.sizes_at(operands, attrs)
+    found = library.sample(definition, {v: d.value for v, d in told.items()})
+    if found is None:
+        return ""
+    sizes, values = found
+    known = {v: Dim.of(n) for v, n in sizes.items()}
+    smaller = {k: attrs[k] for k in library.attributes}
+    for name, single in library.sizes:
+        smaller[name] = (known[name],) if single else tuple(known[f"{name}__{i}"] for i in range(len(attrs[name])))
+    names = [str(p.attr("name")) for p in definition.params]
+    params = [var(n, substitute(p.annotation, known)) for n, p in zip(names, definition.params, strict=True)]
+    call = library_call(library, params, smaller)
+    arrays = [jax.numpy.asarray(values[n]) for n in names]
+    made, problem = _run(library, call, arrays, {})
+    if problem:
+        return problem
+    wanted = library.run_definition(call, arrays, {})
+    many = isinstance(made, tuple)
+    for i, (got, right) in enumerate(zip(made if many else (made,), wanted if many else (wanted,), strict=True)):
+        got, right = np.asarray(got), np.asarray(right)
+        off = _difference(got, right)
+        if not off <= _tolerance(right.dtype.name):
+            at = ", ".join(f"{v}={n}" for v, n in sizes.items())
+            which = f"result {i}: " if many else ""
+            return (
+                f"library `{library.name}` ({_named(library)}) does not compute its pattern, at {at}: off by {off:.2g} "
+                f"of the largest element\n  {which}library {_text(got)}\n  {which}pattern {_text(right)}\n"
+                '  accepted: a target that computes its pattern; first_run="fall back" runs the pattern instead'
+            )
+    return ""
+
+
+def _tolerance(dtype: str) -> float:
+    least = _TOLERANCE.get(dtype, 0.0)
+    return max(least, _ON_ACCELERATOR) if dtype == "float32" and jax.default_backend() != "cpu" else least
+
+
+def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+    """The largest difference, as a share of the largest element of `b`; infinite where one of two is finite."""
+    if b.size == 0:
+        return 0.0
+    wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    finite = np.isfinite(y)
+    if not np.array_equal(np.isfinite(x), finite):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    return float(np.abs(x - y)[finite].max() / max(float(np.abs(y)[finite].max()), 1e-30))
+
+
+def _text(a: np.ndarray[Any, Any]) -> str:
+    shown = ", ".join(f"{x:.6g}" if a.dtype.kind in "fV" else str(x) for x in a.reshape(-1)[:_SHOWN].tolist())
+    return f"{a.dtype.name}{list(a.shape)}: {shown}{', ...' if a.size > _SHOWN else ''}"

@@ -1,0 +1,85 @@
+"""What routines of other libraries need, and whether it is there. Nothing is imported to find out."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from importlib.util import find_spec
+
+from relax_eg.ops.libraries import FFI, Library
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a routine is to run: platform ("cpu", "gpu", "tpu"), device name, and how programs are executed; "" says
+    nothing of that."""
+
+    platform: str
+    device: str
+    execution: str = ""
+
+
+def missing(library: Library, place: Place) -> str:
+    """Why a routine cannot be used there; empty where it can."""
+    needs = library.requires
+    for package in needs.packages:
+        if why := _lacks(package):
+            return why
+    for what, found, accepted in (
+        ("platform", place.platform, needs.platforms),
+        ("execution", place.execution, needs.executions),
+    ):
+        if found and accepted and found not in accepted:
+            return f"{what} {' or '.join(accepted)} is needed, not {found}"
+    if needs.devices and not any(d.lower() in place.device.lower() for d in needs.devices):
+        return f"device {' or '.join(needs.devices)} is needed, not {place.device}"
+    if not isinstance(library.target, str):
+        return ""
+    if library.target.startswith(FFI):
+        return ""  # whether XLA knows a custom call, only what runs programs can tell
+    top = library.target.partition(":")[0].partition(".")[0]
+    return "" if top in sys.modules or _is_findable(top) else f"there is no module `{top}`"
+
+
+def version(library: Library) -> str:
+    """The version of what a routine calls: of the package it names first, else of the one that its target is from."""
+    target = library.target
+    module = target if isinstance(target, str) else str(getattr(target, "__module__", None) or "")
+    top = "jaxlib" if module.startswith(FFI) else module.partition(":")[0].partition(".")[0]
+    from packaging.requirements import Requirement
+
+    for package in (*(Requirement(p).name for p in library.requires.packages), top):
+        found = _version_of(package)
+        if found:
+            return f"{package} {found}"
+    return ""
+
+
+@lru_cache(1 << 8)
+def _version_of(package: str) -> str:
+    """The version of an installed package; empty where it is not installed."""
+    try:
+        return metadata.version(package) if package else ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _lacks(package: str) -> str:
+    """What is missing of a requirement such as `scipy >= 1.10`."""
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(package)
+    found = _version_of(wanted.name)
+    if not found:
+        return f"{package} is needed, and {wanted.name} is not installed"
+    return "" if wanted.specifier.contains(found, prereleases=True) else f"{package} is needed, found {found}"
+
+
+@lru_cache(1 << 8)
+def _is_findable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

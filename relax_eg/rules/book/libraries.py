@@ -1,0 +1,200 @@
+"""Library calls: attention, matmuls with what follows them, convolutions, norms.
+
+A routine that XLA compiles is the same code inside a larger program, so `execution: kernels` is asked for; cuDNN's
+attention is other code, and competes wherever there is a GPU. Attention is one routine with heads before positions; the
+many ways in which people write it lead there by rules that are checked like any other (`library_forms`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from relax_eg.ir.expr import const
+from relax_eg.ops import api as op
+from relax_eg.ops import routines
+from relax_eg.rules.book.attention import repeated
+from relax_eg.rules.rule import RuleSet
+
+calls = RuleSet("calls")
+
+FILL = -0.7 * 3.4028234663852886e38  # what jax.nn puts where a mask does not hold
+_HALF = ("float16", "bfloat16")
+KINDS = ("", "mask", "bias", "causal")
+KERNELS = "execution: kernels"
+CUDNN = ("platform: gpu", "dtype: float16 bfloat16")
+
+
+def attended(q: Any, k: Any, v: Any, logits: Callable[[Any], Any]) -> Any:
+    """softmax(logits(q k')) v for heads-first operands; half precision has its logits in float32, as in jax.nn."""
+    half = q.dtype in _HALF
+    made = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)), out_dtype="float32" if half else None)
+    return op.astype(op.softmax(logits(made)), q.dtype) @ v
+
+
+def masked(mask: Any) -> Callable[[Any], Any]:
+    return lambda x: op.where(mask, x, const(FILL, x.dtype))
+
+
+def causal(s: Any, t: Any) -> Any:
+    """Whether a position is not before another: the lower triangle of (s, t)."""
+    return op.greater_equal(op.iota((s, t), 0), op.iota((s, t), 1))
+
+
+def conditions(name: str, sizes: str) -> tuple[str, ...]:
+    """What attention routine `name` needs of its sizes, of which the last is the width of a head."""
+    width = sizes.split()[-1]
+    some = tuple(f"{n} >= 1" for n in sizes.split())
+    # https://docs.nvidia.com/deeplearning/cudnn: heads of up to 128 elements, eight to a load.
+    return (*some, f"{width} % 8 == 0", f"{width} <= 128") if name.startswith("cudnn") else some
+
+
+def _attention(kind: str, name: str, implementation: str, requires: Sequence[str]) -> None:
+    shapes = "q: b g*r s d, k: b g t d, v: b g t d"
+    if kind == "mask":
+        shapes += ", extra: b g*r s t @ bool"
+    elif kind == "bias":
+        shapes += ", extra: b g*r s t @ float32"
+
+    def plain(q: Any, k: Any, v: Any, r: Any) -> Any:
+        b, h, s, _ = q.shape
+        shape = (b, h, s, k.shape[2])
+        edit: Callable[[Any], Any] = lambda x: x  # noqa: E731
+        if kind == "causal":
+            edit = masked(op.broadcast_to(causal(s, k.shape[2]), shape))
+        return attended(q, repeated(k, r), repeated(v, r), edit)
+
+    def more(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
+        edit = masked(extra) if kind == "mask" else lambda x: x + extra  # type: ignore[reportUnknownLambdaType]
+        return attended(q, repeated(k, r), repeated(v, r), edit)
+
+    function = more if kind in ("mask", "bias") else plain
+    function.__name__ = name.replace(".", "_")
+    calls.library(
+        name, shapes=shapes, sizes="r", when=conditions(name, "b g r s t d"), requires=requires,
+        target=functools.partial(routines.attention, kind=kind, implementation=implementation),
+        # cuDNN takes a bias of the operands' dtype.
+        numerics="approximate" if (kind, implementation) == ("bias", "cudnn") else "reassociate",
+        tags=("attention",), doc=f"attention{f' with a {kind}' if kind else ''}, of grouped heads", check=False,
+    )(function)  # fmt: skip
+
+
+def attention_names(kind: str) -> tuple[str, ...]:
+    """The routines that compute attention of a kind."""
+    suffix = f"_{kind}" if kind else ""
+    return (f"xla.attention{suffix}", f"cudnn.attention{suffix}")
+
+
+for _kind in KINDS:
+    _xla, _cudnn = attention_names(_kind)
+    _attention(_kind, _xla, "xla", (KERNELS, "dtype: float32 bfloat16"))
+    _attention(_kind, _cudnn, "cudnn", CUDNN)
+
+
+# --- matmuls and what follows them ---
+
+_ACTIVATIONS = ("relu", "silu", "gelu")
+
+
+def _activated(name: str, x: Any) -> Any:
+    if name == "relu":
+        return op.maximum(x, const(0.0, x.dtype))
+    if name == "silu":
+        return x * op.sigmoid(x)
+    # As jax.nn.gelu is traced.
+    root, cubic, half = (const(c, x.dtype) for c in (0.7978845608028654, 0.044715, 0.5))
+    return x * (half * (const(1.0, x.dtype) + op.tanh(root * (x + cubic * op.integer_pow(x, 3)))))
+
+
+def _matmul(transposed: bool, parts: tuple[str, ...], batched: bool = False) -> None:
+    stem = ("xla.batched_matmul" if batched else "xla.matmul") + ("_transposed" if transposed else "")
+    name = "_".join((stem, *parts))
+    weight = ("b: *b n k" if transposed else "b: *b k n") if batched else ("b: n k" if transposed else "b: k n")
+    operands = {"bias": "n", "residual": "*b m n"}
+    taken = [p for p in parts if p in operands]
+    shapes = ", ".join(["a: *b m k", weight, *(f"{p}: {operands[p]}" for p in taken)])
+
+    def pattern(a: Any, b: Any, *rest: Any) -> Any:
+        if batched and a.ndim == 2:
+            return None
+        left = list(rest)
+        axes = (*range(b.ndim - 2), b.ndim - 1, b.ndim - 2)
+        made = a @ (op.permute_dims(b, axes) if transposed else b)
+        for part in parts:
+            made = made + left.pop(0) if part in taken else _activated(part, made)
+        return made
+
+    def alone(a: Any, b: Any) -> Any:
+        return pattern(a, b)
+
+    def biased(a: Any, b: Any, bias: Any) -> Any:
+        return pattern(a, b, bias)
+
+    def added(a: Any, b: Any, residual: Any) -> Any:
+        return pattern(a, b, residual)
+
+    def both(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        return pattern(a, b, bias, residual)
+
+    functions: dict[tuple[str, ...], Callable[..., Any]] = {
+        (): alone, ("bias",): biased, ("residual",): added, ("bias", "residual"): both,
+    }  # fmt: skip
+    function = functions[tuple(taken)]
+    function.__name__ = name.replace(".", "_")
+    calls.library(
+        name, shapes=shapes, requires=KERNELS, tags=("matmul",),
+        target=functools.partial(routines.matmul, transposed=transposed, parts=parts),
+        doc=f"a matmul{' with ' + ', '.join(parts) if parts else ''}", check=False,
+    )(function)  # fmt: skip
+
+
+for _transposed, _bias, _activation, _residual in itertools.product(
+    (False, True), ((), ("bias",)), ((), *((a,) for a in _ACTIVATIONS)), ((), ("residual",))
+):
+    _matmul(_transposed, (*_bias, *_activation, *_residual))
+for _transposed in (False, True):
+    _matmul(_transposed, (), batched=True)
+
+
+# --- convolutions, norms ---
+
+
+def _conv(parts: tuple[str, ...]) -> None:
+    def pattern(x: Any, f: Any, bias: Any, strides: Any, dilation: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        made = op.conv(x, f, strides, [(a, b), (c, d)], dilation) + op.expand_dims(bias, (1, 2))
+        for part in parts:
+            made = _activated(part, made)
+        return made
+
+    name = "_".join(("xla.conv_bias", *parts))
+    pattern.__name__ = name.replace(".", "_")
+    calls.library(
+        name, shapes="x: n k h w, f: o k p q, bias: o", attrs={"strides": "conv.strides", "dilation": "conv.dilation"},
+        sizes="a b c d", when=tuple(f"{n} >= 1" for n in "nkhwopq"), requires=KERNELS,
+        target=functools.partial(routines.conv, parts=parts), tags=("conv",),
+        doc="a convolution with a bias for each channel" + "".join(f" and {p}" for p in parts), check=False,
+    )(pattern)  # fmt: skip
+
+
+for _parts in ((), ("relu",), ("silu",), ("gelu",)):
+    _conv(_parts)
+
+
+@calls.library(
+    "xla.layer_norm", shapes="x: *b n, g: n, c: n", attrs={"epsilon": "layer_norm.epsilon"}, when="n >= 1",
+    requires=KERNELS, target=routines.layer_norm, tags=("norm",), check=False,
+)  # fmt: skip
+def xla_layer_norm(x: Any, g: Any, c: Any, epsilon: float) -> Any:
+    """layer norm over the last axis"""
+    return op.layer_norm(x, g, c, -1, epsilon)
+
+
+@calls.library(
+    "xla.rms_norm", shapes="x: *b n, g: n", attrs={"epsilon": "rms_norm.epsilon"}, when="n >= 1",
+    requires=KERNELS, target=routines.rms_norm, tags=("norm",), check=False,
+)  # fmt: skip
+def xla_rms_norm(x: Any, g: Any, epsilon: float) -> Any:
+    """root-mean-square norm over the last axis"""
+    return op.rms_norm(x, g, -1, epsilon)

@@ -1,0 +1,312 @@
+"""The ways in which people write what library routines compute, as rules that lead to their calls.
+
+They run in the phase "library" and only where a routine is there: some make patterns ready (softmax by hand, scales,
+transposed products), some are whole spellings of attention (`jax.nn.dot_product_attention` taken to parts, heads first
+or last, masks chosen or added), some make a call a more special one (causal masks, repeated keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from relax_eg.ir.expr import const
+from relax_eg.ops import api as op
+from relax_eg.ops.libraries import LIBRARIES, called
+from relax_eg.rules.book.attention import repeated
+from relax_eg.rules.book.libraries import attention_names, causal, conditions
+from relax_eg.rules.rule import RuleSet
+
+forms = RuleSet("forms")
+_HEADS = (0, 2, 1, 3)
+_TURNED = (0, 1, 3, 2)
+_HALF = ("float16", "bfloat16")
+# What is put where a mask does not hold: lower than any logit, and finite, since a row without any position is then
+# a mean and not NaN. What a logit may go below is another matter: -1e9 says something else of such a row.
+_NEVER = ("f <= -1e30", "f >= -3.5e38")
+_HARDLY = ("f <= -1e9", "f > -1e30")
+
+
+def _rule(shapes: str, *tags: str, numerics: Any = "reassociate", **options: Any) -> Any:
+    return forms.rule(shapes, phase="library", numerics=numerics, tags=(*tags, "library"), check=False, **options)
+
+
+# --- made ready ---
+
+
+@_rule("x: *b n, m: *b", "softmax", when="n >= 1")
+def softmax_by_hand(x: Any, m: Any) -> Any:
+    """exp(x - m) / sum(exp(x - m)) = softmax(x), for a maximum m or anything else"""
+    last = x.ndim - 1
+    e = op.exp(x - op.expand_dims(m, last))
+    return e / op.expand_dims(op.sum(e, last), last), op.softmax(x)
+
+
+@_rule("x: *b n, m: *b 1", "softmax", when="n >= 1")
+def softmax_by_hand_keeping_axes(x: Any, m: Any) -> Any:
+    """exp(x - m) / sum(exp(x - m)) = softmax(x), the sum's axis kept"""
+    e = op.exp(x - m)
+    return e / op.sum(e, x.ndim - 1, keepdims=True), op.softmax(x)
+
+
+@_rule("x: b h d t, p: b h s t", "attention")
+def product_transposed(x: Any, p: Any) -> Any:
+    """X P' = (P X')': the weights of an attention first"""
+    return x @ op.permute_dims(p, _TURNED), op.permute_dims(p @ op.permute_dims(x, _TURNED), _TURNED)
+
+
+@_rule("q: b h s d, k: b h d t, c:", "attention")
+def scale_into_query(q: Any, k: Any, c: Any) -> Any:
+    """(Q K) c = (Q c) K: an attention's scale"""
+    return (q @ k) * c, (q * c) @ k
+
+
+@_rule("q: b h s d, k: b h d t, c:", "attention", when="d >= 1")
+def divisor_into_query(q: Any, k: Any, c: Any) -> Any:
+    """(Q K) / c = (Q / c) K: an attention's scale"""
+    return (q @ k) / c, (q / c) @ k
+
+
+def _scales_of_wide_logits(dtype: str) -> None:
+    def times(q: Any, k: Any, c: Any) -> Any:
+        return op.astype(q @ k, "float32") * c, op.astype(_scaled(q, c) @ k, "float32")
+
+    def over(q: Any, k: Any, c: Any) -> Any:
+        return op.astype(q @ k, "float32") / c, op.astype(_scaled(q, op.divide(1.0, c)) @ k, "float32")
+
+    shapes, doc = f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32", "an attention's scale, of wide logits"
+    _rule(shapes, "attention", name=f"scale_into_query_{dtype}", doc=doc)(times)
+    _rule(shapes, "attention", name=f"divisor_into_query_{dtype}", doc=doc, when="d >= 1")(over)
+
+
+for _dtype in _HALF:
+    _scales_of_wide_logits(_dtype)
+
+
+@_rule("c: *b @ bool", "attention", numerics="exact")
+def choice_of_truth(c: Any) -> Any:
+    """where(c, true, false) = c"""
+    if c.ndim == 0:
+        return None
+    return op.where(c, op.broadcast_to(const(True), c.shape), op.broadcast_to(const(False), c.shape)), c
+
+
+@_rule("x: *b @ int32", "attention", numerics="exact")
+def nothing_added(x: Any) -> Any:
+    """x + 0 = x"""
+    return x + const(0), x
+
+
+@_rule("c: 1 *b @ bool, x: 1 *b, y:", "broadcast", numerics="exact")
+def choice_needs_no_broadcast(c: Any, x: Any, y: Any) -> Any:
+    """where(c, x, broadcast(y)[None]) = where(c, x, y)"""
+    if x.ndim == 1:
+        return None
+    return op.where(c, x, op.expand_dims(op.broadcast_to(y, x.shape[1:]), 0)), op.where(c, x, y)
+
+
+def _rows(name: str, f: Callable[[Any, Any], Any]) -> None:
+    def row(x: Any, y: Any) -> Any:
+        lead = x.ndim - y.ndim
+        return (f(x, op.expand_dims(y, tuple(range(lead)))), f(x, y)) if lead > 0 else None
+
+    doc = f"{name} broadcasts a row itself"
+    _rule("x: *a *c, y: *c", "broadcast", numerics="exact", name=f"{name}_of_row", doc=doc)(row)
+
+
+for _name in ("add", "multiply"):
+    _rows(_name, getattr(op, _name))
+
+
+# --- attention, heads before positions ---
+
+_BIASES = ("b h s t", "b 1 s t", "b 1 1 t", "1 1 s t", "s t")
+
+
+def _heads_first(kind: str, name: str, dtype: str, wide: bool, extra: str, rare: bool = False) -> None:
+    """softmax(edited(q k)) v, k with its last axes exchanged already; with `wide` the logits are made float32 first.
+    `dtype`: that of the operands, "" for any; `extra`: the sizes of a bias; `rare`: a mask's fill may be reached."""
+    at, of_logits = (f" @ {dtype}", " @ float32" if wide else f" @ {dtype}") if dtype else ("", "")
+    shapes = f"q: b h s d{at}, k: b h d t{at}, v: b h t d{at}"
+    suffix = "_".join(x for x in (dtype, "wide" if wide else "", extra.replace(" ", "_"), "rare" if rare else "") if x)
+
+    def made(q: Any, k: Any, v: Any, more: Any = None, f: Any = None) -> Any:
+        logits = op.astype(q @ k, "float32") if wide else q @ k
+        right = [q, op.permute_dims(k, _TURNED), v]
+        if kind == "mask":
+            logits = op.where(more, logits, f)
+            right.append(more)
+        elif kind == "bias":
+            right.append(op.broadcast_to(op.astype(more, "float32"), logits.shape))
+            logits = logits + more
+        return op.astype(op.softmax(logits), q.dtype) @ v, called(name, *right, r=1)
+
+    # Functions with a name each: a verdict on file is found by their text.
+    def plain(q: Any, k: Any, v: Any) -> Any:
+        return made(q, k, v)
+
+    def biased(q: Any, k: Any, v: Any, extra: Any) -> Any:
+        return made(q, k, v, extra)
+
+    def masking(q: Any, k: Any, v: Any, extra: Any, f: Any) -> Any:
+        return made(q, k, v, extra, f)
+
+    functions: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
+        "": (shapes, plain, ()),
+        "bias": (f"{shapes}, extra: {extra}{of_logits}", biased, ()),
+        "mask": (f"{shapes}, extra: b h s t @ bool, f:{of_logits}", masking, _HARDLY if rare else _NEVER),
+    }
+    declared, function, fill = functions[kind]
+    _rule(
+        declared, "attention", name, name="_".join(x for x in (_plain(name), "by_hand", suffix) if x),
+        doc="attention by hand, heads before positions", when=(*conditions(name, "b h s t d"), *fill),
+        numerics="approximate" if rare else "reassociate",
+    )(function)  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _dtypes(name: str) -> tuple[str, ...]:
+    return LIBRARIES[name].requires.dtypes
+
+
+def _all_heads_first(kind: str, name: str) -> None:
+    for dtype, wide in ((d, w) for d in _dtypes(name) for w in ((False, True) if d in _HALF else (False,))):
+        if kind == "mask" and dtype != "float32" and not wide:
+            continue  # no number of half precision is beyond all logits
+        for extra in _BIASES if kind == "bias" else ("",):
+            _heads_first(kind, name, dtype, wide, extra)
+        if kind == "mask":
+            _heads_first(kind, name, dtype, wide, "", rare=True)
+
+
+# --- attention as jax.nn.dot_product_attention is traced: positions before heads, groups of heads apart ---
+
+
+def _from_jax_nn(kind: str, name: str, dtype: str, single: bool = False) -> None:
+    """`single`: where each head has a key of its own, and a causal mask is not copied for groups."""
+
+    def sides(q: Any, k: Any, v: Any, c: Any, r: Any, extra: Any = None, f: Any = None) -> Any:
+        b, s, h, d = q.shape
+        t, g = k.shape[1], k.shape[2]
+        x = op.permute_dims(op.reshape(q, (b, s, g, r, d)), (0, 2, 1, 3, 4))
+        wide = {"precision": "BF16_BF16_F32" if dtype == "bfloat16" else "F16_F16_F32", "out_dtype": "float32"}
+        how = wide if dtype in _HALF else {}
+        x = op.matmul(op.reshape(x, (b, g, r * s, d)), op.permute_dims(k, (0, 2, 3, 1)), **how)
+        x = op.permute_dims(op.reshape(x, (b, g, s, r, t)) * c, (3, 0, 1, 2, 4))
+        heads = [op.permute_dims(_scaled(q, c), _HEADS), op.permute_dims(k, _HEADS), op.permute_dims(v, _HEADS)]
+        if kind == "causal":
+            both = op.logical_and(op.broadcast_to(const(True), (b, g, s, t)), op.expand_dims(causal(s, t), (0, 1)))
+            extra = op.expand_dims(both, 0) if single else op.broadcast_to(both, (r, b, g, s, t))
+        if kind == "bias":
+            x = x + extra
+        elif kind:
+            x = op.where(extra, x, f)
+        p = op.permute_dims(op.astype(op.softmax(x), q.dtype), (1, 2, 4, 0, 3))
+        o = op.permute_dims(v, (0, 2, 3, 1)) @ op.reshape(p, (b, g, t, r * s))
+        o = op.permute_dims(op.reshape(o, (b, g, d, r, s)), (3, 0, 4, 1, 2))
+        left = op.reshape(op.permute_dims(o, (1, 2, 3, 0, 4)), q.shape)
+        if kind in ("mask", "bias"):
+            whole = op.broadcast_to(extra, (r, b, g, s, t))
+            over = op.reshape(op.permute_dims(whole, (1, 2, 0, 3, 4)), (b, h, s, t))
+            heads.append(over)
+        return left, op.permute_dims(called(name, *heads, r=r), _HEADS)
+
+    at, wide = f" @ {dtype}", " @ float32"
+    shapes = f"q: b s g*r d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}"
+    rule, base = _rule, f"{_plain(name)}_from_jax_nn_{dtype}"
+    when = conditions(name, "b g r s t d")
+    options: dict[str, Any] = {"sizes": "r", "doc": "jax.nn.dot_product_attention, taken to its parts"}
+
+    def plain(q: Any, k: Any, v: Any, c: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r)
+
+    def masking(q: Any, k: Any, v: Any, c: Any, extra: Any, f: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r, extra, f)
+
+    def biased(q: Any, k: Any, v: Any, c: Any, extra: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r, extra)
+
+    def ordered(q: Any, k: Any, v: Any, c: Any, f: Any, r: Any) -> Any:
+        return sides(q, k, v, c, r, None, f)
+
+    def ordered_single(q: Any, k: Any, v: Any, c: Any, f: Any) -> Any:
+        return sides(q, k, v, c, 1, None, f)
+
+    if kind == "mask":
+        more = f"{shapes}, extra: r b g s t @ bool, f:{wide}"
+        rule(more, "attention", name, name=base, when=(*when, *_NEVER), **options)(masking)
+    elif single:
+        apart = f"q: b s g d{at}, k: b t g d{at}, v: b t g d{at}, c:{wide}, f:{wide}"
+        needed = (*conditions(name, "b g s t d"), "f <= -1e30")
+        rule(apart, "attention", name, name=f"{base}_single", when=needed, doc=options["doc"])(ordered_single)
+    elif kind == "causal":
+        # Minus infinity too: no row of a lower triangle is without a position.
+        rule(f"{shapes}, f:{wide}", "attention", name, name=base, when=(*when, "f <= -1e30"), **options)(ordered)
+    elif kind == "bias":
+        for which, bias in (("row", "1 1 1 s t"), ("whole", "r b g s t")):
+            more, called_so = f"{shapes}, extra: {bias}{wide}", f"{base}_{which}"
+            rule(more, "attention", name, name=called_so, when=when, **options)(biased)
+    else:
+        rule(shapes, "attention", name, name=base, when=when, **options)(plain)
+
+
+def _scaled(q: Any, c: Any) -> Any:
+    """q c, rounded once."""
+    return op.astype(op.astype(q, "float32") * c, q.dtype) if q.dtype in _HALF else q * c
+
+
+# --- calls of calls ---
+
+
+def _causal_call(name: str, special: str, dtype: str) -> None:
+    def sides(q: Any, k: Any, v: Any) -> Any:
+        b, h, s, _ = q.shape
+        t = k.shape[2]
+        mask = op.broadcast_to(causal(s, t), (b, h, s, t))
+        return called(name, q, k, v, mask, r=1), called(special, q, k, v, r=1)
+
+    _rule(
+        f"q: b h s d @ {dtype}, k: b h t d @ {dtype}, v: b h t d @ {dtype}", "attention", special,
+        name=f"{_plain(special)}_of_mask_{dtype}",
+        doc="a mask that is a lower triangle", when=conditions(name, "b h s t d"),
+    )(sides)  # fmt: skip
+
+
+def _grouped_call(kind: str, name: str, dtype: str) -> None:
+    def sides(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
+        rest = () if extra is None else (extra,)
+        return called(name, q, repeated(k, r), repeated(v, r), *rest, r=1), called(name, q, k, v, *rest, r=r)
+
+    at = f" @ {dtype}"
+    shapes = f"q: b g*r s d{at}, k: b g t d{at}, v: b g t d{at}"
+    rule_name = f"{_plain(name)}_of_groups_{dtype}"
+    options: dict[str, Any] = {"sizes": "r", "name": rule_name, "doc": "keys and values that groups of heads share"}
+    when = conditions(name, "b g r s t d")
+
+    def plain(q: Any, k: Any, v: Any, r: Any) -> Any:
+        return sides(q, k, v, None, r)
+
+    def more(q: Any, k: Any, v: Any, extra: Any, r: Any) -> Any:
+        return sides(q, k, v, extra, r)
+
+    if kind in ("mask", "bias"):
+        extra = "extra: b g*r s t @ bool" if kind == "mask" else "extra: b g*r s t @ float32"
+        _rule(f"{shapes}, {extra}", "attention", name, when=when, **options)(more)
+    else:
+        _rule(shapes, "attention", name, when=when, **options)(plain)
+
+
+for _kind in ("", "mask", "bias", "causal"):
+    for _routine in attention_names(_kind):
+        if _kind != "causal":
+            _all_heads_first(_kind, _routine)
+        for _dtype in _dtypes(_routine):
+            _from_jax_nn(_kind, _routine, _dtype)
+            _grouped_call(_kind, _routine, _dtype)
+            if _kind == "causal":
+                _from_jax_nn(_kind, _routine, _dtype, single=True)
+                _masked = _routine.replace("causal", "mask")
+                _causal_call(_masked, _routine, _dtype)

@@ -1,0 +1,178 @@
+"""Testing a library rule: its target is run, and what it gives is compared with what its pattern says.
+
+No proof can vouch for somebody else's code, so such a rule is `tested` on real runs at boundary sizes, or refuted with
+a counterexample. Its numerics class is what was measured: the same bits, the accuracy law, or 1e-2.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import LibraryError
+from relax_eg.ir.annotations import Tensor, Tuple
+from relax_eg.ir.expr import postorder
+from relax_eg.ops.interpret import evaluate_expr
+from relax_eg.ops.libraries import Library, library_of, on_jax
+from relax_eg.ops.library_needs import Place, missing
+from relax_eg.rules import samples as draws
+from relax_eg.rules.check import Verdict
+from relax_eg.rules.domain import instances
+from relax_eg.rules.hypotheses import are_met, under_hypotheses
+from relax_eg.rules.judge import Absent, Array, Case, Failure, disagreement, widened
+from relax_eg.rules.rule import NUMERICS, Instance, Numerics, Rule
+from relax_eg.rules.witness import witness
+
+_INSTANCES = 4
+_SIZES = 5  # for each instance: different sizes, then 0 and 1
+_APPROXIMATE = 1e-2  # of the largest element
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Runs the target at a case and compares."""
+
+    library: Library
+
+    def __call__(self, case: Case) -> Failure | None:
+        return self.judged(case)[0]
+
+    def judged(self, case: Case) -> tuple[Failure | None, Numerics | None]:
+        """What is wrong, and the numerics class that was measured."""
+        lefts, rights = self.results(case)
+        if isinstance(rights, Failure):
+            return rights, None
+        for i, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            if (left.shape, left.dtype) != (right.shape, right.dtype):
+                what = f"{self.library.name} gives {_short(right)}, its pattern {_short(left)}"
+                hint = "what the target returns must be annotated as its pattern is"
+                return Failure(what, left, right, i, hint), None
+        return self.compared(case, lefts, rights)
+
+    def results(self, case: Case) -> tuple[list[Array], list[Array] | Failure]:
+        """What the pattern gives, by its index equations, and the target. Absent where the pattern gives nothing."""
+        import jax
+
+        instance = case.instance
+        if not are_met(instance, case.values):
+            raise Absent
+        env = {p: np.asarray(case.values[str(p.attr("name"))]) for p in instance.params}
+        with np.errstate(all="ignore"):
+            lefts = [np.asarray(evaluate_expr(e, env, case.sizes)) for e in instance.left]
+        call = next(e for e in postorder(instance.right) if library_of(e) is self.library)
+        try:
+            # As one program: so it runs, and operator by operator each would be compiled for itself.
+            run = jax.jit(lambda *xs: self.library.run(call, xs, case.sizes))
+            made = run(*(env[p] for p in instance.params))
+        except LibraryError as e:
+            return lefts, Failure(str(e))
+        except Exception as e:
+            hint = "where the target does not take such operands, a condition, when=, keeps the rule away"
+            return lefts, Failure(f"{self.library.name} raised {type(e).__name__}: {str(e)[:300]}", hint=hint)
+        results: Sequence[Any] = made if isinstance(made, (tuple, list)) else (made,)
+        if len(results) != len(lefts) or isinstance(made, (tuple, list)) != isinstance(call.annotation, Tuple):
+            shown = "a tuple of " + str(len(results)) if isinstance(made, (tuple, list)) else "one result"
+            return lefts, Failure(f"{self.library.name} gives {shown}, its pattern {call.annotation}")
+        return lefts, [np.asarray(r) for r in results]
+
+    def compared(self, case: Case, lefts: list[Array], rights: list[Array]) -> tuple[Failure | None, Numerics | None]:
+        found = _classed(case, lefts, rights)
+        wanted = case.instance.rule.numerics
+        if found is None:
+            i = next(i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if _distance(a, b) > _APPROXIMATE)
+            return Failure(f"{self.library.name} does not compute its pattern", lefts[i], rights[i], i), None
+        if NUMERICS.index(found) > NUMERICS.index(wanted):
+            i = max(range(len(lefts)), key=lambda i: _distance(lefts[i], rights[i]))
+            what = f"measured to be {found}, claimed to be {wanted}"
+            return Failure(what, lefts[i], rights[i], i, f'claim numerics="{found}"'), found
+        return None, found
+
+
+def check_library(rule: Rule, library: Library) -> Verdict:
+    """Run the target of `rule` at boundary sizes, and judge it; "missing" where it is not there. RuleError where no
+    instance can be formed."""
+    started = time.perf_counter()
+    import jax
+
+    device = jax.devices()[0]
+    why = missing(library, Place(device.platform, device.device_kind))
+    if why:
+        return Verdict(rule, "missing", 0, None, time.perf_counter() - started, why)
+    judge, draw = _Judge(library), under_hypotheses(draws.moderate)
+    rng = np.random.default_rng(zlib.crc32(library.name.encode()))
+    tested, worst = 0, 0
+    chosen = list(instances(rule, limit=_INSTANCES)) or _none(rule)
+    for instance in chosen:
+        for k, sizes in enumerate(draws.draw_sizes(instance, rng, _SIZES)):
+            case = Case(instance, sizes, draw(instance, sizes, rng, 2 * k))
+            try:
+                failure, measured = judge.judged(case)
+            except Absent:
+                continue
+            tested += 1
+            if failure is not None:
+                found = witness(case, failure, judge, draw, 0)
+                return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
+            worst = max(worst, NUMERICS.index(measured or "exact"))
+    if not tested:
+        raise rule.error(f"no sizes up to {draws.LARGEST_SIZE} meet its conditions: {' and '.join(rule.when)}")
+    spent = time.perf_counter() - started
+    return Verdict(rule, "tested", tested, None, spent, theory=f"measured: {NUMERICS[worst]}")
+
+
+def _none(rule: Rule) -> list[Instance]:
+    from relax_eg.rules.domain import need_instance
+
+    return [need_instance(rule)]
+
+
+def _classed(case: Case, lefts: list[Array], rights: list[Array]) -> Numerics | None:
+    """The numerics class that results are of; None where they are of no class."""
+    if all(a.tobytes() == b.tobytes() for a, b in zip(lefts, rights, strict=True)):
+        return "exact"
+    if disagreement(case, lefts, rights) is None:
+        return "reassociate"
+    # How exactly the pattern itself can be computed is for the device to say: matmuls of float32 may be of 10 bits.
+    instance = case.instance
+    import jax
+
+    names = [str(p.attr("name")) for p in instance.params]
+    run = jax.jit(lambda *xs: on_jax(instance.left, dict(zip(instance.params, xs, strict=True)), case.sizes))
+    here = run(*(case.values[n] for n in names))
+    if disagreement(case, [np.asarray(x) for x in here], rights) is None:
+        return "reassociate"
+    truths = _truths(case)
+    near = all(_distance(t, b) <= _APPROXIMATE for t, b in zip(truths, rights, strict=True))
+    return "approximate" if near else None
+
+
+def _truths(case: Case) -> list[Array]:
+    wide = widened(case.instance)
+    values = {n: v.astype(np.float64) if v.dtype.kind in "fV" else v for n, v in case.values.items()}
+    env = {e: np.asarray(values[name]) for name, e in wide.params.items()}
+    with np.errstate(all="ignore"):
+        return [np.asarray(evaluate_expr(e, env, case.sizes)) for e in wide.left]
+
+
+def _distance(a: Array, b: Array) -> float:
+    """The largest difference as a share of the largest element; infinite where one is not a number."""
+    if a.size == 0:
+        return 0.0
+    kinds = a.dtype.kind + b.dtype.kind
+    wide = np.complex128 if "c" in kinds else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    if not np.array_equal(np.isfinite(x), np.isfinite(y)):
+        return np.inf
+    kept = np.isfinite(x)
+    if not kept.any():
+        return 0.0
+    return float(np.abs(x - y)[kept].max() / max(float(np.abs(x)[kept].max()), 1e-30))
+
+
+def _short(a: Array) -> str:
+    return Tensor(a.shape, a.dtype.name).short
