@@ -311,7 +311,7 @@ class WholeCost:
             at = ", ".join(f"{v}={n}" for v, n in inside.binding.items())
             return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {at}"))
         speed = p.library_speed.get(library.name, library.cost or 1.0)
-        return NodeCost(flops, moved, 1, p.kernel(max(seconds, p.move(moved)) / speed))
+        return NodeCost(flops, moved, 1, p.launch + max(seconds, p.move(moved)) / speed)
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
