@@ -200,18 +200,22 @@ def draw(path: Path, rows: list[Row]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 7))
-    for label, marker, color in (("candidate", "o", "tab:blue"), ("chosen", "^", "tab:orange")):
-        found = [t for r in rows for t in r.timed if (t is r.chosen) == (label == "chosen")]
-        axes.plot([t.predicted for t in found], [t.seconds for t in found], marker, color=color, label=label, alpha=0.5)
-    ends = [min(t.seconds for r in rows for t in r.timed), max(t.seconds for r in rows for t in r.timed)]
-    axes.plot(ends, ends, "k-", linewidth=0.8)
+    figure, axes = plt.subplots(figsize=(6, 6))
+    every = [x for r in rows for t in r.timed for x in (t.predicted, t.seconds)]
+    ends = [min(every) / 1.5, max(every) * 1.5]
+    axes.plot(ends, ends, "k-", linewidth=0.8, label="as predicted")
     for factor in (0.5, 2.0):
-        axes.plot(ends, [factor * e for e in ends], "k:", linewidth=0.8)
-    axes.set(xscale="log", yscale="log", xlabel="predicted seconds", ylabel="measured seconds", aspect="equal")
-    axes.legend()
+        axes.plot(ends, [factor * e for e in ends], "k:", linewidth=0.8, label="twice, half" if factor > 1 else None)
+    for label, marker, color in (("chosen", "^", "tab:orange"), ("another candidate", "o", "tab:blue")):
+        found = [t for r in rows for t in r.timed if (t is r.chosen) == (label == "chosen")]
+        axes.plot([t.predicted for t in found], [t.seconds for t in found], marker, color=color, label=label,
+                  markersize=4, markeredgewidth=0, alpha=0.6)  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    axes.set(xlabel="predicted seconds of a call", ylabel="measured seconds of a call")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
 
 
 def main(
