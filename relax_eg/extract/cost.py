@@ -149,7 +149,8 @@ class WholeCost:
         if found is None:
             found = self._price(site, result)
             if found.flops >= self.profile.fork_flops and not self._alone(site.op):
-                found = replace(found, wakes=True)
+                join = self.profile.join if found.launches else 0.0
+                found = replace(found, seconds=found.seconds + join, wakes=True)
             self._memo[key] = found
         return found
 

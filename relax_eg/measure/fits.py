@@ -20,9 +20,11 @@ from relax_eg.measure.figures import (
     CONVOLUTIONS,
     DEPTH,
     FLOATS,
+    JOINED,
     LOOPS,
     MATMULS,
     ONE_ROW,
+    PRODUCTS,
     ROWS,
     SLOW,
     SLOW_LOOPS,
@@ -34,7 +36,7 @@ from relax_eg.measure.figures import (
 
 Times = Mapping[str, float]  # seconds of a call, by the name of a figure
 _LEAST = 1e-8  # seconds: what is less was lost in the noise
-_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
+_MOST_FORK, _LEAST_FORK, _MOST_JOIN = 1e-4, 5e-7, 2e-5
 _MOST_PENALTY = 16.0
 # Times the rate of float32. Halves reach two to four times that on devices with units for them.
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
@@ -47,7 +49,7 @@ def fitted(start: Profile, times: Times) -> Profile:
     few, many = (times[f"loop {n}"] for n in LOOPS)
     step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # of the kernel in it
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
-    p = replace(p, **_waking(p, times))
+    p = replace(p, **_waking(times), join=_joining(p, times))
     n = vector_size(p)
     p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
     p = replace(p, **_memory(p, times))
@@ -67,7 +69,15 @@ def _work(p: Profile, seconds: float, flops: float) -> float:
     return max(seconds - p.call(p.launch, flops >= p.fork_flops), 0.1 * seconds)
 
 
-def _waking(p: Profile, times: Times, mode: str = "") -> dict[str, float]:
+def _joining(p: Profile, times: Times) -> float:
+    """What each kernel on several cores takes besides its launch and its work."""
+    peak = max(2.0 * m * n * k / times[f"matmul {m} {n} {k}"] for m, n, k in MATMULS)
+    few, many = (times[f"products {n}"] for n in PRODUCTS)
+    each = (many - few) / (PRODUCTS[1] - PRODUCTS[0])
+    return min(max(each - p.launch - 2.0 * JOINED**3 / peak, 0.0), _MOST_JOIN)
+
+
+def _waking(times: Times, mode: str = "") -> dict[str, float]:
     """What waking other cores takes, and from how many flops on: a step in the times of small matmuls."""
     found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"]) for n in SMALL]
     found.insert(0, (1.0, times["dispatch"]))
@@ -221,7 +231,7 @@ def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
 def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
     """What waking cores, matmuls and layouts are like when XLA compiles in another way."""
     name = f"{mode.name}: "
-    changes: dict[str, Any] = _waking(p, times, name)
+    changes: dict[str, Any] = _waking(times, name)
     changes |= _matmuls(replace(p, **changes), times, name) | _layouts(times, name)
     scale = changes["matmul_rate"]["float32"] / p.rate("float32")
     changes["matmul_rate"] = {dtype: scale * rate for dtype, rate in p.matmul_rate.items()}
