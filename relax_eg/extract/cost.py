@@ -149,8 +149,7 @@ class WholeCost:
         if found is None:
             found = self._price(site, result)
             if found.flops >= self.profile.fork_flops and not self._alone(site.op):
-                join = self.profile.join if found.launches else 0.0
-                found = replace(found, seconds=found.seconds + join, wakes=True)
+                found = replace(found, wakes=True)
             self._memo[key] = found
         return found
 

@@ -41,7 +41,7 @@ class Profile:
     elementwise code; `scalar_rate`: flop/s of operators whose loops do not vectorise, by name; `bandwidth`: bytes/s
     of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`: seconds per kernel inside one
     executable; `dispatch`: seconds per call of an executable; `fork`: seconds that a call takes longer once a kernel of
-    `fork_flops` or more wakes other cores; `join`: seconds to hand out and collect the work of each such kernel;
+    `fork_flops` or more wakes other cores;
     `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes
     (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows
     up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first;
@@ -66,7 +66,6 @@ class Profile:
     dispatch: float
     fork: float = 0.0
     fork_flops: float = float("inf")
-    join: float = 0.0
     step: float = 0.0
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     linear_penalty: tuple[tuple[float, float], ...] = ()
@@ -131,8 +130,8 @@ class Profile:
                 ", ".join(f"{1e6 * s:.3g}" for s in (self.launch, self.dispatch, self.step)),
             ),
             (
-                "waking other cores, sharing with them, us",
-                f"{1e6 * self.fork:.3g}, {1e6 * self.join:.3g}, from {self.fork_flops:.4g} flops on",
+                "waking other cores, us",
+                f"{1e6 * self.fork:.3g}, from {self.fork_flops:.4g} flops on",
             ),
             ("weight stored out x in, times", layouts),
             ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),

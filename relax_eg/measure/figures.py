@@ -24,7 +24,6 @@ MATMULS = [
 ]  # fmt: skip
 ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 128)  # of matmuls whose weights are stored either way
 CHAINS, LOOPS = (32, 128), (100, 1100)
-PRODUCTS, JOINED = (2, 18), 48  # how many in a row, and their side: little work, but shared among cores
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # channels, side
 DEPTH, TURNED, LAYOUT, ONE_ROW, SLOW = 64, 768, 768, 2048, 512
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
@@ -86,8 +85,6 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"chain {n}", _chain_of_reductions(n), (line,))
     for n in LOOPS:
         yield Figure(f"loop {n}", _loop(n), (line,))
-    for n in PRODUCTS:
-        yield Figure(f"products {n}", _products(n), (jnp.eye(JOINED),))
     for n in memory_sizes(p):
         x, y = jnp.zeros(n // 4), jnp.ones(n // 4)
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
@@ -125,16 +122,6 @@ def _chain_of_reductions(count: int) -> Callable[[Any], Any]:
         for _ in range(count):
             x = x - jnp.max(x)  # each waits for the one before, and is a kernel
         return x
-
-    return run
-
-
-def _products(count: int) -> Callable[[Any], Any]:
-    def run(x: Any) -> Any:
-        y = x
-        for _ in range(count):
-            y = y @ x
-        return y
 
     return run
 

@@ -20,11 +20,9 @@ from relax_eg.measure.figures import (
     CONVOLUTIONS,
     DEPTH,
     FLOATS,
-    JOINED,
     LOOPS,
     MATMULS,
     ONE_ROW,
-    PRODUCTS,
     ROWS,
     SLOW,
     SLOW_LOOPS,
@@ -36,7 +34,7 @@ from relax_eg.measure.figures import (
 
 Times = Mapping[str, float]  # seconds of a call, by the name of a figure
 _LEAST = 1e-8  # seconds: what is less was lost in the noise
-_MOST_FORK, _LEAST_FORK, _MOST_JOIN = 1e-4, 5e-7, 2e-5
+_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
 _MOST_PENALTY = 16.0
 # Times the rate of float32. Halves reach two to four times that on devices with units for them.
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
@@ -49,7 +47,7 @@ def fitted(start: Profile, times: Times) -> Profile:
     few, many = (times[f"loop {n}"] for n in LOOPS)
     step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # of the kernel in it
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
-    p = replace(p, **_waking(times), join=_joining(p, times))
+    p = replace(p, **_waking(times))
     n = vector_size(p)
     p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
     p = replace(p, **_memory(p, times))
@@ -67,14 +65,6 @@ def fitted(start: Profile, times: Times) -> Profile:
 def _work(p: Profile, seconds: float, flops: float) -> float:
     """What of a call's seconds its one kernel works; a tenth at least."""
     return max(seconds - p.call(p.launch, flops >= p.fork_flops), 0.1 * seconds)
-
-
-def _joining(p: Profile, times: Times) -> float:
-    """What each kernel on several cores takes besides its launch and its work."""
-    peak = max(2.0 * m * n * k / times[f"matmul {m} {n} {k}"] for m, n, k in MATMULS)
-    few, many = (times[f"products {n}"] for n in PRODUCTS)
-    each = (many - few) / (PRODUCTS[1] - PRODUCTS[0])
-    return min(max(each - p.launch - 2.0 * JOINED**3 / peak, 0.0), _MOST_JOIN)
 
 
 def _waking(times: Times, mode: str = "") -> dict[str, float]:

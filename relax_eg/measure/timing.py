@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
-FEWEST_ROUNDS, MOST_ROUNDS = 11, 201
+FEWEST_ROUNDS, MOST_ROUNDS = 12, 201
 
 Call = Callable[[], Any]
 Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]

@@ -57,9 +57,6 @@ def times_of(p: Profile) -> dict[str, float]:
     times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + 768 * 768 / p.transpose_rate}
     times |= {f"chain {n}": p.dispatch + n * p.launch for n in figures.CHAINS}
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
-    for n in figures.PRODUCTS:
-        work = 2.0 * figures.JOINED**3 / peak
-        times[f"products {n}"] = p.dispatch + p.fork + n * (p.launch + p.join + work)
     for n in figures.memory_sizes(p):
         times |= {f"read {n}": call(p.move(2.0 * n), n / 2), f"copy {n}": call(p.move(2.0 * n), n / 4)}
     flops = 2.0 * figures.DEPTH * figures.vector_size(p)
@@ -95,11 +92,10 @@ def test_a_profile_comes_back_from_its_times(noise: float) -> None:
     rng = np.random.default_rng(1)
     made = {
         name: t * math.exp(noise * rng.standard_normal()) * (3.0 if noise and rng.random() < 0.1 else 1.0)
-        for name, t in times_of(replace(CPU, fork=3e-5, join=4e-6)).items()
+        for name, t in times_of(replace(CPU, fork=3e-5)).items()
     }
     p = fits.fitted(CPU, made)
     assert 1e-5 <= p.fork <= 6e-5 and 300 <= p.fork_flops <= 20000
-    assert p.join == (about(4e-6) if not noise else pytest.approx(4e-6, abs=4e-6))
     assert p.rate("float32") == about(CPU.rate("float32"))
     assert p.rate("float64") <= p.rate("float32")
     # Of what is in cache, waking cores takes most of the time.
