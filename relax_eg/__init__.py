@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
 from relax_eg.backend.optimized import Optimized, Ready
@@ -16,7 +17,19 @@ from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
-from relax_eg.ir import Callable, Module, Object, Shape, Tensor, Tuple, call_tir
+from relax_eg.frontends.onnx_graph import from_onnx
+from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
+from relax_eg.ir import (
+    Callable,
+    Module,
+    Object,
+    Shape,
+    Tensor,
+    Tuple,
+    call_dps_library,
+    call_tir,
+    match_cast,
+)
 from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
 from relax_eg.ops import api as op
@@ -61,17 +74,26 @@ __all__ = [
     "Variant",
     "WhyNot",
     "cache",
+    "call_dps_library",
     "call_tir",
+    "dataflow",
     "errors",
+    "from_onnx",
+    "function",
     "jit",
     "legalize",
+    "load",
     "local",
+    "match_cast",
     "op",
     "ops",
     "optimize",
+    "output",
     "parse",
     "prove",
     "rules",
+    "shape",
+    "sym_var",
     "tensor_program",
     "trace",
     "verify",

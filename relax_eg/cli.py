@@ -141,7 +141,7 @@ def run(action: Callable[[], None]) -> None:
 
 @app.command()
 def optimize(
-    function: Annotated[str, typer.Argument(help="file.py:function")],
+    function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
     spec: Annotated[
         list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
     ] = None,
@@ -166,10 +166,11 @@ def optimize(
     show: Annotated[
         str | None, typer.Option("--show", help="kernels: which operators went where, and what that saves.")
     ] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write what was found here: m.rxe.")] = None,
 ) -> None:
-    """Optimize a JAX function and print the cost report."""
+    """Optimize a JAX function and print the cost report; or print that of a saved one."""
 
-    def action() -> None:
+    def searched() -> rx.Optimized:
         if show is not None and (show != "kernels" or execution != "kernels"):
             raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels")
         fn = load_object(function)
@@ -182,7 +183,7 @@ def optimize(
                 )
             chosen = fewer
         with LiveLine(function) as line:
-            best = rx.optimize(
+            return rx.optimize(
                 fn,
                 *(spec or []),
                 rules=chosen,
@@ -199,6 +200,16 @@ def optimize(
                 execution=execution,  # type: ignore[arg-type]
                 cache=cache,
             )
+
+    def saved() -> rx.Optimized:
+        given = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
+        given |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
+        if wrong := [option for option, value in given.items() if value]:
+            raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
+        return rx.load(function)
+
+    def action() -> None:
+        best = saved() if function.endswith(".rxe") else searched()
         out.print(best.report)
         if show is not None:
             out.print(best.report.kernel_table())
@@ -207,6 +218,9 @@ def optimize(
         if json is not None:
             best.report.to_json(json)
             err.print(f"report written to {json}")
+        if save is not None:
+            best.save(save)
+            err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")
 
     run(action)
 

@@ -29,7 +29,7 @@ from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import CostReport, LibraryRow, Opaque, RuleRow, RunnerUp
 from relax_eg.frontends import Source
-from relax_eg.frontends.jax_trace import trace_function
+from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import written
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
@@ -168,12 +168,14 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
         tuple(leaf.argument for leaf in traced.leaves),
         traced.in_tree,
         traced.out_tree,
-        traced.arguments.bind,
+        traced.arguments.signature,
         tuple(leaf.weak_type for leaf in traced.leaves),
         tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
         options.scope,
         found.effectful,
         tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
+        lambda: traced.module,
+        isinstance(traced, Traced),
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]

@@ -33,6 +33,10 @@ class ModuleTextError(RelaxEgError, ValueError):
     """Module text that cannot be read back."""
 
 
+class ScriptError(ModuleTextError):
+    """A scripted function that cannot be read."""
+
+
 class TensorProgramError(RelaxEgError, ValueError):
     """A tensor program that cannot be read, or that does not define every element of its outputs once and in range."""
 
@@ -75,6 +79,14 @@ class NotExecutableError(ExtractionError):
 
 class OptionError(RelaxEgError, ValueError):
     """An option of the public API with a value outside what it accepts."""
+
+
+class ArtifactError(RelaxEgError, ValueError):
+    """A program that cannot be saved, or a file from which none can be loaded."""
+
+
+class OnnxError(RelaxEgError, ValueError):
+    """An ONNX model that cannot be read, or has what is not supported."""
 
 
 class ExplanationError(RelaxEgError):

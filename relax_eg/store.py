@@ -52,7 +52,7 @@ class Store:
         if not data.startswith(_HEAD):
             self.ignore(name, "it is no entry of this version")
             return None
-        if _checksum(data[start:]) != data[len(_HEAD) : start]:
+        if checksum(data[start:]) != data[len(_HEAD) : start]:
             self.ignore(name, "its checksum does not fit")
             return None
         with suppress(OSError):
@@ -61,7 +61,7 @@ class Store:
 
     def write(self, name: str, payload: bytes) -> None:
         """Keep an entry, in place of an earlier one of this name."""
-        data = _HEAD + _checksum(payload) + payload
+        data = _HEAD + checksum(payload) + payload
         if len(data) > self.limit:
             tell(1, f"an entry of {len(data)} bytes is not kept: the limit of {self.folder} is {self.limit} bytes")
             return
@@ -124,5 +124,6 @@ class Store:
             warnings.warn(f"cannot {what} the cache in {self.folder}: {error}", StoreWarning, stacklevel=3)
 
 
-def _checksum(payload: bytes) -> bytes:
+def checksum(payload: bytes) -> bytes:
+    """Tells damaged bytes from whole ones; it does not tell who wrote them."""
     return blake2b(payload, digest_size=_CHECKSUM).digest()

@@ -214,9 +214,9 @@ def unframed(data: bytes) -> bytes:
 
 
 def framed(payload: bytes) -> bytes:
-    from relax_eg.store import _checksum, _HEAD  # pyright: ignore[reportPrivateUsage]  # isort: skip
+    from relax_eg.store import _HEAD, checksum  # pyright: ignore[reportPrivateUsage]  # isort: skip
 
-    return _HEAD + _checksum(payload) + payload
+    return _HEAD + checksum(payload) + payload
 
 
 def test_a_module_of_another_signature_is_not_used(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import relax_eg as rx
@@ -38,6 +39,19 @@ def test_figure_5_allocates_fills_and_gives_back() -> None:
     assert "[[0. 1.]\n [2. 3.]\n [4. 5.]]" in semantics.shown()
 
 
+def test_figure_7_deduces_across_calls() -> None:
+    from examples.figures import deduction
+
+    module = deduction.module()
+    assert _lines(module)
+    given = {b.name: b.var.annotation for block in module.main.blocks for b in block.bindings}
+    wanted = {"lv0": Tensor("4*n"), "lv1": Tensor("12"), "lv2": Tensor("4*n+4"), "lv3": Tensor(ndim=1, dtype="float32")}
+    assert {name: given[name] for name in wanted} == wanted
+    best = rx.optimize(module, cache=False)
+    results = best(np.zeros(3, np.float32), (2, 5))
+    assert [r.shape for r in results] == [(3,), (12,), (12,), (16,), (10,)]
+
+
 def test_figure_8_passes_the_size_that_no_axis_is() -> None:
     from examples.figures import symbolic_parameter
 
@@ -68,6 +82,6 @@ def test_they_print() -> None:
     from examples.figures.__main__ import FIGURES, main
 
     main([])
-    with pytest.raises(SystemExit, match="no figure 7; there are: 4, 5, 8, 9, 11"):
-        main(["7"])
+    with pytest.raises(SystemExit, match="no figure 6; there are: 4, 5, 7, 8, 9, 11"):
+        main(["6"])
     assert all(module.shown() for module in FIGURES.values())

@@ -29,6 +29,16 @@ def causal_attention(q, k, v):
     return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1), v)
 
 
+@program([{**PROJECTIONS, "up": "64 256", "down": "256 64"}] * 6, "s 64", weights=("blocks",))
+def six_blocks_without_norms(blocks, x):
+    """An encoder of six blocks on a residual stream that nothing normalizes."""
+    for p in blocks:
+        q, k, v = (x @ p[name] for name in "qkv")
+        x = x + jax.nn.softmax(q @ k.T / 8, axis=-1) @ v @ p["o"]
+        x = x + jax.nn.gelu(x @ p["up"]) @ p["down"]
+    return x
+
+
 @program(PROJECTIONS, "b s 64", weights=("params",))
 def multi_head_attention(params, x):
     """A multi-head self-attention block with separate projections."""

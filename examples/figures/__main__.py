@@ -1,12 +1,12 @@
-"""`python -m examples.figures [4 5 8 9 11]`: figures of the Relax paper (Lai et al., ASPLOS 2025), before and after."""
+"""`python -m examples.figures [4 5 7 8 9 11]`: figures of the Relax paper (Lai et al., ASPLOS 2025)."""
 
 from __future__ import annotations
 
 import sys
 
-from examples.figures import cross_level, decode, semantics, symbolic_parameter, workspace
+from examples.figures import cross_level, decode, deduction, semantics, symbolic_parameter, workspace
 
-FIGURES = {"4": cross_level, "5": semantics, "8": symbolic_parameter, "9": decode, "11": workspace}
+FIGURES = {"4": cross_level, "5": semantics, "7": deduction, "8": symbolic_parameter, "9": decode, "11": workspace}
 
 
 def main(wanted: list[str]) -> None:

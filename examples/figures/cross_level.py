@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import relax_eg as rx
 
-TEXT = """
-@I.ir_module
-class Module:
-    @R.tensor_program
-    def mm(X: R.Buffer(("n", 128), "f32"), W: R.Buffer((128, 256), "f32"), Y: R.Buffer(("n", 256), "f32")):
-        for i, j, k in grid(n, 256, 128):
-            with block():
-                with init():
-                    Y[i, j] = 0
-                Y[i, j] += X[i, k] * W[k, j]
 
-    @R.function
-    def main(x: R.Tensor(("n", 128), "float32"), w: R.Tensor((128, 256), "float32")):
-        with R.dataflow():
-            lv0: R.Tensor(("n", 256), "float32") = R.call_tir(mm, [x, w], R.Tensor(("n", 256), "float32"))
-            lv1: R.Tensor(("n", 256), "float32") = R.relu(lv0)
-            lv2 = R.call_dps_library("cutlass.rms_norm", [lv1], R.Tensor(("n", 256), "float32"))
-            R.output(lv2)
-        return lv2
-"""
+@rx.tensor_program
+def mm(X: rx.Buffer(("n", 128), "f32"), W: rx.Buffer((128, 256), "f32"), Y: rx.Buffer(("n", 256), "f32")):
+    for i, j, k in rx.grid(n, 256, 128):  # noqa: F821
+        with rx.block():
+            with rx.init():
+                Y[i, j] = 0
+            Y[i, j] += X[i, k] * W[k, j]
+
+
+@rx.function
+def main(x: rx.Tensor(("n", 128), "f32"), w: rx.Tensor((128, 256), "f32")):
+    n = rx.sym_var()
+    with rx.dataflow():
+        lv0: rx.Tensor((n, 256), "f32") = rx.call_tir(mm, [x, w], rx.Tensor((n, 256), "f32"))
+        lv1: rx.Tensor((n, 256), "f32") = rx.op.relu(lv0)
+        lv2: rx.Tensor((n, 256), "f32") = rx.call_dps_library("cutlass.rms_norm", [lv1], rx.Tensor((n, 256), "f32"))
+    return lv2
 
 
 def module() -> rx.Module:
     """The module of the figure; the loops of `mm` become an equation."""
-    return rx.parse(TEXT)
+    return main
 
 
 def shown() -> str:
-    return str(module())
+    return str(main)

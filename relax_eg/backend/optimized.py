@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -173,6 +174,13 @@ class Optimized:
         """The derivation as plain data: `.save(path)` writes it, `relax-eg verify --certificate` checks it without the
         search. Raises what `explain` raises."""
         return self.explain().certificate()
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, which `rx.load` reads in any process: it runs there without a search. ArtifactError where
+        the program holds what only this process has, such as a callback, or where the file cannot be written."""
+        from relax_eg.backend.artifact import save
+
+        save(self, self._program, self._weights, self._tolerance, path)
 
     def __repr__(self) -> str:
         r = self.report

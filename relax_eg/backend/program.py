@@ -29,9 +29,10 @@ class Program:
 
     `fn`: the function as written; `name`: its name; `params`: its parameters; `module`: the chosen program, None where
     nothing was gained and `fn` itself runs; `names`: how the user writes each parameter; `arguments`: each parameter's
-    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `bind`: splits a
-    call's arguments as the specs were; `weak_out`: which results JAX holds weakly typed; `effectful`: it does more than
-    compute; `facts`: what was declared of each parameter's values.
+    argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
+    of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed;
+    `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
+    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote.
     """
 
     fn: Callable[..., Any]
@@ -42,12 +43,21 @@ class Program:
     arguments: tuple[str, ...]
     in_tree: Any
     out_tree: Any
-    bind: Callable[[tuple[Any, ...], Mapping[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+    signature: inspect.Signature | None
     weak_in: tuple[bool, ...]
     weak_out: tuple[bool, ...]
     scope: Scope
     effectful: bool
-    facts: tuple[tuple[str, ...], ...] = ()
+    facts: tuple[tuple[str, ...], ...]
+    written: Callable[[], Module]
+    from_function: bool
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
+        if self.signature is None:
+            return args, dict(kwargs)
+        bound = self.signature.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
 
     @property
     def kept(self) -> bool:

@@ -51,7 +51,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `bind` normalises them; `scope`
+    """The specs of a call, flattened. `tree` is the structure of `(args, kwargs)` as `signature` binds them; `scope`
     knows what the sizes' own scopes say of them."""
 
     signature: inspect.Signature | None
@@ -63,10 +63,6 @@ class Arguments:
     def names(self) -> tuple[str, ...]:
         """Names of the function's parameters that have a spec, in order."""
         return tuple(dict.fromkeys(leaf.argument for leaf in self.leaves))
-
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
-        return _normalise(self.signature, args, kwargs)
 
 
 class OfArguments:
@@ -117,7 +113,7 @@ def read_arguments(
     sizes.constrain(constraints)
     sizes.suppose(Scope(assume=assume).to_constraints())
     used: set[str] = set()
-    leaves = [_leaf(path, argument, _identifier(path, used), spec, sizes) for argument, path, spec in named]
+    leaves = [_leaf(path, argument, identifier(path, used), spec, sizes) for argument, path, spec in named]
     need_sizes(name, assume, sorted({v for leaf in leaves for d in leaf.annotation.shape or () for v in d.variables}))
     return Arguments(signature, tuple(leaves), tree, Scope.from_constraints(constraints))
 
@@ -186,7 +182,7 @@ def _path(signature: inspect.Signature | None, positional: int, keys: tuple[Any,
     return rest_name, f"{rest_name}[{first.idx - len(fixed)}]{inner}"
 
 
-def _identifier(path: str, used: set[str]) -> str:
+def identifier(path: str, used: set[str]) -> str:
     """`path` as an identifier that is not in `used`, and is then."""
     name = re.sub(r"\W+", "_", path).strip("_") or "x"
     if name[0].isdigit() or keyword.iskeyword(name):

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from relax_eg.errors import SpecError
 from relax_eg.shapes import Dim, Star, parse_spec
+from relax_eg.shapes.spec import SHORT_DTYPES
 
 DimLike = int | str | Dim
 
@@ -93,6 +94,7 @@ class Tensor(Annotation):
             if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
                 raise SpecError(f"Tensor({shape!r}, {dtype!r}): the spec says {spec.dtype}, beside it stands {dtype}")
             dtype = dtype or spec.dtype or "float32"
+        dtype = SHORT_DTYPES.get(dtype, dtype) if dtype is not None else None
         sizes, rank = _sizes(shape, ndim, "Tensor")
         object.__setattr__(self, "shape", sizes)
         object.__setattr__(self, "dtype", dtype)

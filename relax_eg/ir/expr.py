@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -298,10 +298,15 @@ def shape_value(dims: Sequence[int | str | Dim]) -> Expr:
 
 
 def call_dps_library(
-    name: str, args: Iterable[Expr], out: Annotation, attrs: Iterable[tuple[str, Any]] = (), pure: bool = True
+    name: str,
+    args: Iterable[Expr],
+    out: Annotation,
+    attrs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+    pure: bool = True,
 ) -> Expr:
     """A call of library routine `name` in destination-passing style (Relax 3.3); `out` annotates what it fills."""
-    return node(CALL_DPS_LIBRARY, args, (("name", name), ("attrs", tuple(attrs)), ("pure", pure)), out)
+    pairs = tuple(attrs.items() if isinstance(attrs, Mapping) else attrs)
+    return node(CALL_DPS_LIBRARY, args, (("name", name), ("attrs", pairs), ("pure", pure)), out)
 
 
 def match_cast(value: Expr, annotation: Annotation) -> Expr:

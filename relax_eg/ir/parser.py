@@ -10,19 +10,21 @@ import ast
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from relax_eg.errors import ModuleTextError, OperatorError
-from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, conditional, joined
 from relax_eg.ir.calls import signature
-from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE, VAR, Expr, postorder, var
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.reader import Reader, Source, near, spelled
+from relax_eg.ir.spelled import Functions
 from relax_eg.ir.values import Values
 from relax_eg.tir import TensorProgram, read_program
 from relax_eg.tir.values import last_name
@@ -40,6 +42,7 @@ def parse_module(
     deduce: Deduce | None = None,
     complete: Complete | None = None,
     routines: Mapping[str, str] = MappingProxyType({}),
+    functions: Functions = MappingProxyType({}),
 ) -> Module:
     """The module that `text` tells. Raises ModuleTextError with the line.
 
@@ -47,16 +50,39 @@ def parse_module(
     where text leaves out the annotation, which is an error without it. `complete(operator, attributes)` gives all
     attributes of an annotated operator in order, sizes as `Dim`s; without it they are taken as they stand: text
     leaves out those that are None and does not tell sizes from whole numbers. `R.name(...)` of a name in `routines` is
-    a call of the library routine that it names there.
+    a call of the library routine that it names there. `functions`: the operator functions, `R.op.name(...)`; with them
+    expressions may be spelled as in Python (`spelled`).
     """
     source = Source(text)
     _check_version(source)
-    scope = ModuleScope(Reader(source), deduce, complete, routines)
+    scope = ModuleScope(Reader(source), deduce, complete, routines, functions)
+    return _shallow(scope, lambda: scope.module(source.tree()))
+
+
+def parse_function(
+    source: Source,
+    definition: ast.FunctionDef,
+    surroundings: Surroundings,
+    deduce: Deduce,
+    complete: Complete,
+    routines: Mapping[str, str],
+    functions: Functions,
+) -> tuple[Function, ...]:
+    """The function that `definition` tells, and those that its `if`s stand for. Names may be bound again."""
+    scope = ModuleScope(Reader(source), deduce, complete, routines, functions, surroundings)
+    scope.names.add(definition.name)
+    return _shallow(scope, lambda: (scope.function(definition), *scope.made))
+
+
+Read = TypeVar("Read")
+
+
+def _shallow(scope: ModuleScope, read: Callable[[], Read]) -> Read:
     try:
-        return scope.module(source.tree())
+        return read()
     except RecursionError:
-        line = scope.line
-        raise source.error_at(line, 0, "an expression is nested too deeply", "its parts bound to names") from None
+        problem = "an expression is nested too deeply"
+        raise scope.reader.source.error_at(scope.line, 0, problem, "its parts bound to names") from None
 
 
 def _check_version(source: Source) -> None:
@@ -65,11 +91,29 @@ def _check_version(source: Source) -> None:
         raise source.error_at(1, len(HEADER), f"this text is version {found[1]}", f"version {VERSION}")
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a function finds around it, by the names it uses: signatures of other functions, tensor programs, constants,
+    and which names are sizes. `line`: tells the user's line of a statement."""
+
+    signatures: Mapping[str, Signature]
+    programs: Mapping[str, TensorProgram]
+    values: Mapping[str, Expr]
+    sizes: frozenset[str]
+    line: Callable[[ast.stmt], str]
+
+
 class ModuleScope:
     """What the functions of a text share: the callbacks and each other's signatures."""
 
     def __init__(
-        self, reader: Reader, deduce: Deduce | None, complete: Complete | None, routines: Mapping[str, str]
+        self,
+        reader: Reader,
+        deduce: Deduce | None,
+        complete: Complete | None,
+        routines: Mapping[str, str],
+        functions: Functions,
+        around: Surroundings | None = None,
     ) -> None:
         self.reader = reader
         self.deduce = deduce
@@ -81,6 +125,14 @@ class ModuleScope:
         self.signatures: dict[str, Signature] = {}
         self.made: list[Function] = []
         self.programs: dict[str, TensorProgram] = {}
+        self.functions = functions
+        self.around = around
+        self.given: Mapping[str, Expr] = {}
+        if around is not None:
+            self.names.update(around.signatures)
+            self.signatures.update(around.signatures)
+            self.programs.update(around.programs)
+            self.given = around.values
 
     def module(self, tree: ast.Module) -> Module:
         definitions: list[ast.FunctionDef] = []
@@ -101,11 +153,19 @@ class ModuleScope:
             self.line = d.lineno
             self.programs[d.name] = read_program(source, d, ranges=False)
         for d in definitions:
-            if d.returns is not None:
-                params = tuple(p.annotation for p in self.params(d))
-                self.signatures[d.name] = Signature(params, self.reader.annotation(d.returns))
+            self._declare(d)
         read = [_FunctionReader(self, d).read() for d in definitions]
         return Module((*read, *self.made))
+
+    def function(self, definition: ast.FunctionDef) -> Function:
+        """One function by itself."""
+        self._declare(definition)
+        return _FunctionReader(self, definition).read()
+
+    def _declare(self, d: ast.FunctionDef) -> None:
+        if d.returns is not None:
+            params = tuple(p.annotation for p in self.params(d))
+            self.signatures[d.name] = Signature(params, self.reader.annotation(d.returns))
 
     def fresh(self, stem: str) -> str:
         """A function name that is not taken, and is then."""
@@ -163,7 +223,9 @@ def is_size_declaration(statement: ast.stmt) -> bool:
         return False
     value = statement.value
     made = value.elts if isinstance(value, ast.Tuple) else [value]
-    return bool(made) and all(isinstance(v, ast.Call) and spelled(v.func, "T") is not None for v in made)
+    return bool(made) and all(
+        isinstance(v, ast.Call) and (spelled(v.func, "T") is not None or spelled(v.func) == "sym_var") for v in made
+    )
 
 
 def _attributes(statement: ast.stmt) -> ast.Call | None:
@@ -182,6 +244,7 @@ class _FunctionReader:
         self.source = scope.reader.source
         self.sources: dict[Expr, str] = {}
         self.values = Values(scope)
+        self.values.sizes.update(scope.around.sizes if scope.around is not None else ())
         self.lines: dict[str, int] = {}  # where each name is bound
         self.blocks: list[Block] = []
         self.assume: tuple[str, ...] = ()
@@ -192,6 +255,7 @@ class _FunctionReader:
         for p, arg in zip(params, d.args.args, strict=True):
             self._name(arg.arg, arg)
             self.values.names[arg.arg] = p
+            self.values.sizes.update(v for d in dims_of(p.annotation) for v in d.variables)
         lines = [s for s in d.body if _attributes(s) is None]
         attributes = [a for s in d.body if (a := _attributes(s)) is not None]
         self.assume = tuple(text for a in attributes for text in self.reader.assumptions(a))
@@ -235,6 +299,7 @@ class _FunctionReader:
         if end.value is None:
             raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
         result = self.values.expression(end.value)
+        self._tell_line(end, end.value, result)
         declared = self.scope.signatures.get(d.name)
         if declared is not None and not covers(declared.result, result.annotation):
             problem = f"function `{d.name}` returns {result.annotation} and is declared to return {declared.result}"
@@ -273,12 +338,13 @@ class _FunctionReader:
 
     def _if(self, statement: ast.If, steps: list[Binding]) -> None:
         condition = self.values.expression(statement.test)
+        self._tell_line(statement, statement.test, condition)
         a = condition.annotation
         if not isinstance(a, Tensor) or a.ndim not in (0, None) or a.dtype not in ("bool", None):
             raise self.source.error(statement.test, f"the condition is {a}", "a bool scalar")
-        if not statement.orelse:
+        if not statement.orelse and self.scope.around is None:
             raise self.source.error(statement, "this `if` has no `else`", "an `else` that binds the same names")
-        then, other = self._branch(statement.body), self._branch(statement.orelse)
+        then, other = self._again(self._branch(statement.body), self._branch(statement.orelse))
         names = self.scope.fresh(f"{self.definition.name}_then"), self.scope.fresh(f"{self.definition.name}_else")
         try:
             functions, value, results = conditional(condition, then, other, names)
@@ -288,23 +354,33 @@ class _FunctionReader:
             self.scope.add(f)
         for name in (then.names.keys() | other.names.keys()) - set(results):
             self.values.hidden[name] = ("bound in one branch only", f"a value for `{name}` in the other branch too")
-        for name in results:
-            self._name(name, statement)
+        own = [self._name(name, statement) for name in results]
         whole = next(n for n in (f"cond{i or ''}" for i in itertools.count()) if n not in self.lines)
         self.lines[whole] = statement.lineno
-        lines = joined(whole, value, results)
-        self.values.names |= {b.name: b.var for b in lines[1:]}
+        lines = joined(whole, value, own)
+        if self.scope.around is not None:
+            self.sources[value] = self.scope.around.line(statement)
+        self.values.names |= {name: b.var for name, b in zip(results, lines[1:], strict=True)}
         steps += lines
+
+    def _again(self, then: Branch, other: Branch) -> tuple[Branch, Branch]:
+        """The branches, each with the value from before for what only the other one binds again."""
+        before = self.values.names
+        both = {n for n in then.names.keys() | other.names.keys() if n in before}
+        then, other = (replace(b, names={**{n: before[n] for n in both}, **b.names}) for b in (then, other))
+        return then, other
 
     def _branch(self, statements: list[ast.stmt]) -> Branch:
         inner = _FunctionReader(self.scope, self.definition)
         inner.values.names = dict(self.values.names)
         inner.values.hidden = dict(self.values.hidden)
+        inner.values.sizes = set(self.values.sizes)
         inner.lines = dict(self.lines)
         end = inner._body(statements)
         if end is not None:
             raise self.source.error(end, "a branch returns", "`return` as the last line of the function")
-        names = {n: e for n, e in inner.values.names.items() if n not in self.values.names}
+        names = {n: e for n, e in inner.values.names.items() if self.values.names.get(n) is not e}
+        self.lines.update(inner.lines if self.scope.around is not None else {})
         return Branch(tuple(inner.blocks), names, MappingProxyType(inner.sources))
 
     def _dataflow(self, region: ast.stmt) -> None:
@@ -361,16 +437,36 @@ class _FunctionReader:
         written: ast.expr = statement.value  # type: ignore[union-attr]
         declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
         value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
-        self._name(target.id, target)
-        if not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
-            self.sources[value] = origin
-        return target.id, value, var(target.id, declared or value.annotation)
+        annotation = declared or value.annotation
+        bound = var(self._name(target.id, target), annotation)
+        self._tell_source(statement, written, value)
+        self.values.sizes.update(v for d in dims_of(annotation) for v in d.variables)
+        return target.id, value, bound
 
-    def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> None:
-        if name in self.lines:
+    def _tell_source(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
+        """Keep where a value comes from: in text a comment says it, in a script the statement is it."""
+        if self.scope.around is not None:
+            self._tell_line(statement, written, value)
+        elif not isinstance(written, ast.Name) and (origin := self.source.origin(statement)) is not None:
+            self.sources[value] = origin
+
+    def _tell_line(self, statement: ast.stmt, written: ast.expr, value: Expr) -> None:
+        """In a script, keep the line of all that a statement computes."""
+        if self.scope.around is None or isinstance(written, ast.Name):
+            return
+        line = self.scope.around.line(statement)
+        for e in postorder([value], stop=lambda e: e.op == VAR or e in self.sources):
+            if e.op not in (VAR, CONSTANT, SHAPE, FUNCTION, TUPLE):
+                self.sources.setdefault(e, line)
+
+    def _name(self, name: str, at: ast.expr | ast.arg | ast.stmt) -> str:
+        """The variable's name for a value that is bound to `name`: in a script, a name may be bound again."""
+        if name in self.lines and self.scope.around is None:
             problem = f"`{name}` is bound twice, first in line {self.lines[name]}"
             raise self.source.error(at, problem, "a name of its own for each value")
-        self.lines[name] = at.lineno
+        own = next(n for n in (f"{name}{i or ''}" for i in itertools.count()) if n not in self.lines)
+        self.lines[own] = at.lineno
+        return own
 
 
 __all__ = ["Complete", "Deduce", "ModuleTextError", "parse_module"]

@@ -29,6 +29,7 @@ from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.reader import near, spelled
+from relax_eg.ir.spelled import Spelled
 from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
@@ -54,20 +55,24 @@ def _dtype(annotation: Annotation) -> str | None:
 class Values:
     """Reads the expressions of one function over the `names` that are bound so far.
 
-    `hidden` are names of blocks that have ended, with why they are not known and what would be accepted. The annotation
-    that text declares for an expression, where there is one, is its annotation.
+    `hidden` are names of blocks that have ended, with why they are not known and what would be accepted; `sizes` the
+    size variables. The annotation that text declares for an expression, where there is one, is its annotation.
     """
 
     def __init__(self, scope: ModuleScope) -> None:
         self.scope = scope
         self.reader = scope.reader
         self.source = scope.reader.source
-        self.names: dict[str, Expr] = {}
+        self.names: dict[str, Expr] = dict(scope.given)
         self.hidden: dict[str, tuple[str, str]] = {}
+        self.sizes: set[str] = set()
+        self.spelled = Spelled(self, scope.functions) if scope.functions else None
 
     def expression(self, at: ast.expr, declared: Annotation | None = None) -> Expr:
         if isinstance(at, ast.Name):
             return self._named(at)
+        if self.spelled is not None and self.reader.number(at) is None and self.spelled.reads(at):
+            return self.spelled.value(at, declared)
         if isinstance(at, ast.Call) and (called := self._called(at, declared)) is not None:
             return called
         number = self.reader.number(at)
@@ -175,7 +180,7 @@ class Values:
         try:
             if scope.deduce is not None:
                 attrs, annotation = scope.deduce(name, tuple(o.annotation for o in operands), attrs)
-                self._implied(at, annotation, declared)
+                self.implied(at, annotation, declared)
                 annotation = declared or annotation
             elif scope.complete is not None:
                 attrs = scope.complete(name, attrs)
@@ -196,8 +201,9 @@ class Values:
         if name in ("const", "const_data"):
             data = ConstantData(self.reader.constant(at, name))
             return node(CONSTANT, (), (("data", data),), declared or Tensor(data.array.shape, data.array.dtype.name))
-        if name == "shape" and len(args) == 1 and not keywords:
-            dims = self.reader.sizes(args[0])
+        if name == "shape" and not keywords:
+            written = len(args) == 1 and isinstance(args[0], (ast.Tuple, ast.List))
+            dims = self.reader.sizes(args[0]) if written else tuple(map(self.reader.size, args))
             return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
         if name == "tuple" and not keywords:
             fields = list(map(self.expression, args))
@@ -285,10 +291,10 @@ class Values:
             found = call_annotation(callee.annotation, [a.annotation for a in args], called)
         except OperatorError as error:
             raise self.source.refused(at, error, f"what {called} takes") from None
-        self._implied(at, found, declared)
+        self.implied(at, found, declared)
         return declared or found
 
-    def _implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
+    def implied(self, at: ast.expr, found: Annotation, declared: Annotation | None) -> None:
         """Refuse a declared annotation that does not follow from what was found, where operators are known."""
         if declared is None or self.scope.deduce is None or covers(declared, found):
             return

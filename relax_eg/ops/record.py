@@ -263,10 +263,20 @@ def site_of(e: Expr) -> Site:
 
 def program_of(site: Site) -> TensorProgram | None:
     """The index equations of one use of an operator, or None where it has none."""
-    operator = get(site.op)
+    attrs = tuple(site.attrs.items())
+    return _program(site.op, site.operands, attrs, repr(attrs))
+
+
+@lru_cache(1 << 14)
+def _program(
+    op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...], _text: str
+) -> TensorProgram | None:
+    """`_text` is that of the attributes, as 1 and True, and zeros of both signs, are equal."""
+    operator = get(op)
     if operator.equations is None:
         return None
-    names = operator.operand_names(len(site.operands))
+    site = Site(op, operands, dict(attrs))
+    names = operator.operand_names(len(operands))
     buffers = tuple(Buffer(n, site.shape(i), site.dtype(i)) for i, n in enumerate(names))
     return operator.equations(site, buffers)
 

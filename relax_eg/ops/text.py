@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from relax_eg.ir import CONTROL, Annotation, Module, attributes_of_control, check, deduce_control, parse_module
+from relax_eg.ir import (
+    CONTROL,
+    Annotation,
+    Function,
+    Module,
+    attributes_of_control,
+    check,
+    deduce_control,
+    parse_module,
+)
+from relax_eg.ir.parser import Surroundings, parse_function
+from relax_eg.ir.reader import Source
+from relax_eg.ops import api
 from relax_eg.ops.data_dependent import ROUTINES, deduce_routine
 from relax_eg.ops.record import attributes_of, deduce, get
 from relax_eg.ops.shorthand import written_out
+
+_ROUTINES = {r.name: r.library_name for r in ROUTINES.values()}
+
+# `rx.op`: what text and scripts call as `R.op.name(...)`.
+FUNCTIONS = {
+    name: f
+    for name, f in vars(api).items()
+    if inspect.isfunction(f) and not name.startswith("_") and f.__module__.startswith("relax_eg.ops.api")
+}
 
 
 def parse(text: str) -> Module:
@@ -18,9 +41,15 @@ def parse(text: str) -> Module:
     be read, for operators applied to what they do not accept, and for a declared annotation that does not follow;
     WellFormedError for a module that breaks a rule of the IR.
     """
-    module = parse_module(text, _deduce, _complete, {r.name: r.library_name for r in ROUTINES.values()})
+    module = parse_module(text, _deduce, _complete, _ROUTINES, FUNCTIONS)
     check(module)
     return module
+
+
+def read_function(source: Source, definition: ast.FunctionDef, surroundings: Surroundings) -> tuple[Function, ...]:
+    """The function that a definition tells among its surroundings, and those that its `if`s stand for. What `parse`
+    raises, and WellFormedError is left to who puts it into a module."""
+    return parse_function(source, definition, surroundings, _deduce, _complete, _ROUTINES, FUNCTIONS)
 
 
 def _complete(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,8 +37,10 @@ from relax_eg.rules.schemas import Schema
 from relax_eg.rules.witness import Counterexample, witness
 
 # Raise when a change makes the checker stricter: verdicts on disk and in memory are then given anew.
-CHECKER_VERSION = 1
+CHECKER_VERSION = 2
 SAMPLES = 48
+# About as many points are tried by each judge of what is not proved; 48 let a sign of zero pass once.
+UNPROVED_SAMPLES = 400
 _INSTANCES = 12
 _OTHER_FLOATS = ("float16", "bfloat16", "float64")
 # Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
@@ -221,16 +223,20 @@ def _tested(rule: Rule | Schema) -> Verdict:
 
 
 def raised(verdict: Verdict) -> Verdict:
-    """`verdict`; where it is "tested" and the formal checker proves the rule, "proved"."""
+    """`verdict`; where it is "tested", "proved" if the formal checker proves the rule, and else that of a test at
+    about `UNPROVED_SAMPLES` points for each judge, unless a library's own code is its judge."""
     if verdict.status != "tested" or isinstance(verdict.rule, Schema) or _runs_library(verdict.rule):
         return verdict
     from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
 
     proof = prove_rule(verdict.rule)
-    if proof.status != "proved":
-        return replace(verdict, seconds=verdict.seconds + proof.seconds)
     seconds = verdict.seconds + proof.seconds
-    return replace(verdict, status="proved", theory=proof.theory or "", ranks=proof.ranks, seconds=seconds)
+    if proof.status == "proved":
+        return replace(verdict, status="proved", theory=proof.theory or "", ranks=proof.ranks, seconds=seconds)
+    if verdict.samples >= UNPROVED_SAMPLES:
+        return replace(verdict, seconds=seconds)
+    closer = check(verdict.rule, UNPROVED_SAMPLES)
+    return replace(closer, seconds=seconds + closer.seconds)
 
 
 def _runs_library(rule: Rule) -> bool:

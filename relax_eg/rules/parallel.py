@@ -7,10 +7,11 @@ file, again, and is told numbers.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ SECONDS = 60.0  # for one rule; the slowest that ships takes about 3
 MEMORY = 4 << 30  # bytes, beyond what the process has when its rules are read
 _FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
+# Matrices are small here, and threads of several processes would wait for one another longer than they compute.
+_ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 
 def verify_in(
@@ -71,6 +74,18 @@ def verify_in(
     return Report(tuple(Verdict(rule, **found[i]) for i, rule in enumerate(rules)))
 
 
+@contextmanager
+def _environment(more: Mapping[str, str]) -> Generator[None]:
+    """`more` in the environment of processes that are started inside."""
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def _stopped(why: str) -> dict[str, Any]:
     return {"status": "refuted", "samples": 0, "problem": f"  {why}; a rule runs only where it can be tested"}
 
@@ -83,7 +98,8 @@ class _Worker:
         self.deadline = 0.0
         self.pipe, theirs = _context.Pipe()
         self._process = _context.Process(target=_work, args=(theirs, path, memory), daemon=True)
-        self._process.start()
+        with _environment(_ONE_THREAD):
+            self._process.start()
         theirs.close()
         self._ready = False
 

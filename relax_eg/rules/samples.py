@@ -31,6 +31,8 @@ _MOST_ELEMENTS = 4096
 LARGEST_SIZE = 5000
 # Bindings tried as they are drawn, before they are made to fit.
 _PLAIN_ATTEMPTS = 20
+# Sizes drawn, the likelier ones twice.
+_SMALL = (0, 1, 2, 2, 3, 3, 4, 5)
 
 
 def size_variables(instance: Instance) -> list[str]:
@@ -165,7 +167,8 @@ def _near(instance: Instance, names: Sequence[str], wish: Sizes, rng: Random, le
     """A binding with the wished sizes, or without where conditions forbid them."""
     special = sorted(c for c in _constants(instance) if least <= c <= LARGEST_SIZE)
     for attempt in range(400):
-        binding = {n: int(rng.choice((0, 1, 2, 2, 3, 3, 4, 5))) for n in names}
+        places = rng.integers(len(_SMALL), size=len(names)).tolist()
+        binding = {n: _SMALL[i] for n, i in zip(names, places, strict=True)}
         if special and attempt % 2:
             # Conditions such as `k % 8 == 0` and `n > 64` are met near the constants they mention.
             wide = [c for c in special if c <= 64 or attempt > 100]

@@ -140,6 +140,7 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "matmul_left_factor": ("a: n n, b: n n, c: n n", lambda a, b, c: a @ b + c @ a),
     "matmul_right_factor": ("a: n n, b: n n, c: n n", lambda a, b, c: a @ b + b @ c),
     "low_rank_update_times_vector": ("w: n n, u: n n, v: n n, x: n", lambda w, u, v, x: (w * (u @ v)) @ x),
+    "low_rank_update_times_matrix": ("w: n n, u: n n, v: n n, x: n n", lambda w, u, v, x: ((w + u @ v) @ x, w)),
     "diagonal_times_matrix": ("d: n, a: n n",
                               lambda d, a: op.where(eye_mask(d.shape[0]), op.expand_dims(d, 1), 1.0) @ a),
     "identity_times_matrix": ("x: n n", lambda x: op.astype(op.not_equal(*indices(x)), x.dtype) @ x),

@@ -1,4 +1,8 @@
-"""Every law fires on a program as people write it, and what is chosen of such programs equals what was written."""
+"""Every law fires on a program as people write it; and, in the slow part, what is chosen of every program of the corpus
+equals what was written, as the reference interpreter and as XLA runs it.
+
+    python -m pytest -m slow tests/rules/test_corpus.py
+"""
 
 from __future__ import annotations
 
@@ -50,16 +54,20 @@ def test_laws_fire_on_their_program(name: str) -> None:
     found = {LAW_OF[r] for r in fired(best.report) if r in LAW_OF}
     assert [law for law, w in WITNESSES.items() if w.program == name and law not in found] == []
     assert_no_worse(best.report)
-    assert_equal(CORPUS[name], best, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in CORPUS if n not in COVER])
-def test_the_other_programs_of_the_corpus(name: str) -> None:
+@pytest.mark.parametrize("name", CORPUS)
+def test_what_is_chosen_equals_the_program_as_written(name: str) -> None:
     best = CORPUS[name].optimized()
     assert_no_worse(best.report)
     for seed in (0, 1):
         assert_equal(CORPUS[name], best, seed)
+
+
+def test_a_residual_stream_is_not_multiplied_out() -> None:
+    """Each block's products through all blocks before it would be 106,000 nodes."""
+    assert CORPUS["six_blocks_without_norms"].optimized().report.peak <= 8_000
 
 
 def test_every_law_has_a_program() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from mutants import mutants, turned
 from rule_fixtures import bad, good
@@ -18,7 +15,6 @@ from relax_eg.rules.check import check
 from relax_eg.rules.verify_formal import Proof, prove_rule
 from relax_eg.rules.verify_formal.guards import Deadline, Facts, at_least, simplified
 from relax_eg.shapes import Dim
-from relax_eg.tir.functions import FUNCTIONS
 
 more = RuleSet("more")
 wrong = RuleSet("wrong")
@@ -44,7 +40,7 @@ def test_the_books_are_proved(proofs: dict[str, Proof]) -> None:
     unknown = [str(p) for p in proofs.values() if p.status == "unknown"]
     assert len(unknown) <= 0.1 * len(proofs), "\n".join(unknown)
     # What is proved today stays so.
-    assert len(proofs) - len(unknown) >= 375, "\n".join(unknown)
+    assert len(proofs) - len(unknown) >= 415, "\n".join(unknown)
 
 
 def test_exact_rules_are_proved_bit_for_bit(proofs: dict[str, Proof]) -> None:
@@ -190,6 +186,50 @@ def minimum_over_merged_axes(x: Any) -> Any:
 @more.rule("x: *b n, s:", when=("nonnegative(s)", "n >= 1"), check=False)
 def minimum_of_scaled(x: Any, s: Any) -> Any:
     return op.min(s * x * 2.0, x.ndim - 1), s * op.min(x, x.ndim - 1) * 2.0
+
+
+@more.rule("a: *b m, c: *b n", when=("m >= 1", "n >= 1"), check=False)
+def least_of_joined(a: Any, c: Any) -> Any:
+    last = a.ndim - 1
+    return op.min(op.concat([a, c], last), last), op.minimum(op.min(c, last), op.min(a, last))
+
+
+@more.rule("c: m n @ bool, d: m n @ bool", numerics="exact", check=False)
+def all_of_both(c: Any, d: Any) -> Any:
+    return op.all(op.logical_and(c, d), 1), op.logical_and(op.all(d, 1), op.all(c, 1))
+
+
+@trap("a: *b n, c: *b n", numerics="exact")
+def maxima_by_bits(a: Any, c: Any) -> Any:
+    """Of zeros of either sign, another may be the last."""
+    last = a.ndim - 1
+    return op.max(op.maximum(a, c), last), op.maximum(op.max(a, last), op.max(c, last))
+
+
+@trap("a: m n, c: m n", numerics="exact")
+def any_of_and(a: Any, c: Any) -> Any:
+    x, y = op.greater(a, 0.0), op.greater(c, 0.0)
+    return op.logical_and(op.any(x, 1), op.any(y, 1)), op.any(op.logical_and(x, y), 1)
+
+
+@trap("a: m, c: n")
+def max_of_concat_of_nothing(a: Any, c: Any) -> Any:
+    return op.max(op.concat([a, c], 0)) * 0.0, op.maximum(op.max(a), op.max(c)) * 0.0 + 0.0 * op.max(a)
+
+
+@trap("x: m n @ int32", when="n >= 1")
+def least_integer_negated(x: Any) -> Any:
+    return op.max(-x, 1), -op.min(x, 1)
+
+
+@trap("x: *b, s:, t:, u:", numerics="exact")
+def clipped_by_others(x: Any, s: Any, t: Any, u: Any) -> Any:
+    return op.clip(op.clip(x, s, t), s, u), op.clip(x, s, t)
+
+
+@trap("x: *b")
+def fourth_root(x: Any) -> Any:
+    return op.power(x, 0.25), op.sqrt(x)
 
 
 @trap("x: *b")
@@ -373,45 +413,6 @@ def test_mutants_are_proved_only_where_right() -> None:
 
 # --- parts ---
 
-_SPECIAL = (0.0, -0.0, 1.0, -1.0, 3.3, -7e-42, np.inf, -np.inf, np.nan, 1e38, -1e38)
-
-
-def _f(name: str) -> Callable[..., Any]:
-    return lambda *xs: FUNCTIONS[name]([np.asarray(x, "float32") for x in xs], "float32")
-
-
-IDENTITIES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "-(-x)": (lambda x: _f("negative")(_f("negative")(x)), lambda x: x),
-    "|-x|": (lambda x: _f("abs")(_f("negative")(x)), _f("abs")),
-    "||x||": (lambda x: _f("abs")(_f("abs")(x)), _f("abs")),
-    "square": (_f("square"), lambda x: _f("multiply")(x, x)),
-    "x*1": (lambda x: _f("multiply")(x, 1.0), lambda x: x),
-    "1*x": (lambda x: _f("multiply")(1.0, x), lambda x: x),
-    "x/1": (lambda x: _f("divide")(x, 1.0), lambda x: x),
-    "x-0": (lambda x: _f("subtract")(x, 0.0), lambda x: x),
-    "x+-0": (lambda x: _f("add")(x, -0.0), lambda x: x),
-    "-x*-y": (lambda x, y: _f("multiply")(_f("negative")(x), _f("negative")(y)), _f("multiply")),
-    "(x-y)(x-y)": (
-        lambda x, y: _f("multiply")(_f("subtract")(x, y), _f("subtract")(x, y)),
-        lambda x, y: _f("multiply")(_f("subtract")(y, x), _f("subtract")(y, x)),
-    ),
-    "x+-y": (lambda x, y: _f("add")(x, _f("negative")(y)), _f("subtract")),
-    "x--y": (lambda x, y: _f("subtract")(x, _f("negative")(y)), _f("add")),
-    "x+y": (_f("add"), lambda x, y: _f("add")(y, x)),
-    "x*y": (_f("multiply"), lambda x, y: _f("multiply")(y, x)),
-    "max(x,x)": (lambda x: _f("maximum")(x, x), lambda x: x),
-    "min(x,x)": (lambda x: _f("minimum")(x, x), lambda x: x),
-}
-
-
-@pytest.mark.parametrize("name", IDENTITIES)
-def test_identities_of_bits(name: str) -> None:
-    left, right = IDENTITIES[name]
-    for xs in itertools.product(_SPECIAL, repeat=2 if "y" in name else 1):
-        a, b = (np.asarray(f(*xs), "float32") for f in (left, right))
-        assert a.tobytes() == b.tobytes() or (np.isnan(a) and np.isnan(b)), (name, xs)
-
-
 def test_blocks_of_any_rank() -> None:
     assert prove_rule(good["distributes"]).ranks == "all"
     assert prove_rule(good["exp_of_transpose"]).ranks == "0 to 3"
@@ -428,7 +429,7 @@ def test_blocks_of_any_rank() -> None:
 
 
 def test_sizes_by_cases_are_known_of() -> None:
-    facts = Facts([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.perf_counter() + 60))
+    facts = Facts([at_least(Dim.of("n - 1")), at_least(Dim.of("m - n"))], Deadline(time.process_time() + 60))
     assert facts.entails(at_least(Dim.of("select(n <= m + 3, 5, k) - 5")))
     assert not facts.entails(at_least(Dim.of("select(n <= m - 3, 5, k) - 5")))
     assert simplified(Dim.of("select(n <= m, n, m)"), facts, frozenset()) is Dim.var("n")

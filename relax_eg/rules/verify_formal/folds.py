@@ -6,13 +6,14 @@ The comparison walks both terms at once under facts. Where a condition on indice
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 
 from relax_eg.rules.verify_formal.compose import Composer, dims_in, index_dim
 from relax_eg.rules.verify_formal.guards import Facts, Guard, at_least, in_range, is_plain, not_zero, simplified, zero
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, walk
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, ReduceKind, Scalar, Select, walk
 from relax_eg.tir.functions import kind
 
 _COMMUTE = frozenset({"add", "multiply", "equal", "not_equal", "bitwise_and", "bitwise_or", "bitwise_xor"})
@@ -21,6 +22,9 @@ _IDEMPOTENT = frozenset({"maximum", "minimum", "bitwise_and", "bitwise_or"})
 # A fold of folds in the same order: those whose function is associative on bits, whatever is done with signed zeros,
 # as long as it is the first or the last of equals, or the greater bit pattern.
 _ASSOCIATIVE = frozenset({"max", "min", "any", "all"})
+# What joins two of these folds into one: with maximum and minimum, another order of the elements.
+_JOINS = {"bitwise_or": "any", "bitwise_and": "all", "maximum": "max", "minimum": "min"}
+_DUAL: dict[str, ReduceKind] = {"any": "all", "all": "any", "max": "min", "min": "max"}
 _MOST_STEPS = 20_000
 _MOST_ORDERS = 4  # axes of a reduction whose order does not matter
 _ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round", "round_away"})
@@ -231,7 +235,7 @@ class Folds:
         return s
 
     def _identity(self, s: Apply, extra: frozenset[Guard]) -> Scalar:
-        """Identities of bits. Each is tested on all special values by `tests/rules/test_verify.py`."""
+        """Identities of bits. Each is tested on all special values by `tests/rules/test_identities.py`."""
         args = tuple(self.reduced(a, extra) for a in s.args)
         x = args[0]
         y = args[1] if len(args) == 2 else None
@@ -240,6 +244,18 @@ class Folds:
         match s.fn:
             case "negative" if isinstance(x, Apply) and x.fn == "negative":
                 return x.args[0]
+            # Of equals, zeros of either sign, both take the last.
+            case "negative" if isinstance(x, Reduce) and x.kind in ("max", "min") and kind(x.dtype) == "f":
+                return Reduce(_DUAL[x.kind], x.over, Apply("negative", (x.body,)))
+            case "bitwise_not" if isinstance(x, Reduce) and x.kind in ("any", "all") and x.dtype == "bool":
+                return Reduce(_DUAL[x.kind], x.over, Apply("bitwise_not", (x.body,)))
+            case "clamp" if isinstance(clamped := args[1], Apply) and clamped.fn == "clamp":
+                same = (args[0], args[-1]) == (clamped.args[0], clamped.args[-1])
+                return clamped if same else s if args == s.args else Apply(s.fn, args)
+            case "maximum" | "minimum" if y is not None and _is_least(x, s.fn):
+                return y
+            case "maximum" | "minimum" if y is not None and _is_least(y, s.fn):
+                return x
             case "abs" if isinstance(x, Apply) and x.fn in ("abs", "negative") and kind(x.dtype) in "if":
                 return Apply("abs", x.args)
             case "abs" if _is_square(x):
@@ -281,9 +297,22 @@ class Folds:
                 return x.args[0]
             case _ if s.fn in _IDEMPOTENT and y is not None and self.same(x, y, extra):
                 return x
+            case _ if y is not None and (joined := self._joined(s.fn, x, y, extra)) is not None:
+                return joined
             case _:
                 found = self._known(s.fn, x, y)
                 return found if found is not None else s if args == s.args else Apply(s.fn, args)
+
+    def _joined(self, fn: str, x: Scalar, y: Scalar, extra: frozenset[Guard]) -> Scalar | None:
+        """The fold of both of two folds over the same ranges, where the order does not matter; None for others."""
+        if not isinstance(x, Reduce) or not isinstance(y, Reduce) or x.kind not in self._orderless:
+            return None
+        if _JOINS.get(fn) != x.kind or y.kind != x.kind or x.dtype != y.dtype or len(x.over) != len(y.over):
+            return None
+        if not self._equal([n for _, n in x.over], [n for _, n in y.over], extra):
+            return None
+        env = {next(iter(w.variables)): v for (v, _), (w, _) in zip(x.over, y.over, strict=True)}
+        return Reduce(x.kind, x.over, Apply(fn, (x.body, self.composer.renamed(y.body, env))))
 
     def _known(self, fn: str, x: Scalar, y: Scalar | None) -> Scalar | None:
         """What a function of an element is that has the facts claimed of its buffer; None where they do not say."""
@@ -309,6 +338,11 @@ def _is(s: Scalar, value: int) -> bool:
 
 def _is_minus_zero(s: Scalar) -> bool:
     return isinstance(s, Const) and repr(s.value) == "-0.0"
+
+
+def _is_least(s: Scalar, fn: str) -> bool:
+    """Whether the maximum, or minimum, of anything and `s` is the other, NaN included."""
+    return isinstance(s, Const) and s.value == (-math.inf if fn == "maximum" else math.inf)
 
 
 def _negated(s: Scalar) -> Scalar | None:

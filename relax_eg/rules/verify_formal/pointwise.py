@@ -49,8 +49,8 @@ def same_elements(left: Scalar, right: Scalar, claims: Mapping[str, frozenset[st
 
 
 # What makes no number of an infinity or NaN among its operands, except the divisor; and what of NaN makes NaN.
-_KEEPS = frozenset({"add", "subtract", "multiply", "negative", "divide"})
-_KEEPS_NAN = frozenset({"sqrt", "log", "exp", "abs", "floor", "ceil", "sign"})
+_KEEPS = frozenset({"add", "subtract", "multiply", "negative", "divide", "log", "sqrt", "abs", "floor", "ceil"})
+_KEEPS_NAN = frozenset({"exp", "sign"})
 
 
 def _swallowed(s: Scalar) -> set[Scalar]:
@@ -246,7 +246,9 @@ def _integer_pow(w: _World, s: Apply) -> Term:
 
 
 def _real_power(w: _World, s: Apply) -> Term:
-    """exp(y log(x)), of which nothing is said unless x is positive."""
+    """exp(y log(x)), of which nothing is said unless x is positive; the root where y is 1/2."""
+    if isinstance(s.args[1], Const) and s.args[1].value == 0.5:
+        return w.root(s)
     x, y = (w.term(a) for a in s.args)
     if not w.follows([], x > 0):
         raise Unsupported("a real power of what may not be positive")

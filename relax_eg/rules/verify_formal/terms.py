@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from relax_eg.rules.verify_formal.compose import Composer, Unsupported
@@ -285,7 +285,7 @@ class Normalizer:
     def _shift(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """A bound variable that indexes the first tensor it occurs in as `v + e` or `e - v` only is replaced by that
         index."""
-        reads = sorted((f for f in t.factors if f.kind == "read"), key=lambda f: f.name)
+        reads = sorted(_reads(t.factors), key=lambda f: f.name)
         for name in sorted(t.bound):
             v = Dim.var(name)
             first = next((f.name for f in reads if any(name in d.variables for d in f.dims)), None)
@@ -371,6 +371,13 @@ def _reduced(c: Fraction, modulus: int) -> Fraction:
         raise Unsupported("a fraction among integers")
     c = c % modulus
     return c - modulus if 2 * c > modulus else c
+
+
+def _reads(factors: Sequence[Factor]) -> list[Factor]:
+    """The elements read by `factors`; where there are none, those read by their arguments."""
+    found = [f for f in factors if f.kind == "read"]
+    inner = ((f, t) for g in factors for a in g.args for t, _ in a.terms for f in _reads(t.factors))
+    return found or [f for f, t in inner if not f.variables & t.bound]
 
 
 def _power(d: Dim) -> int:

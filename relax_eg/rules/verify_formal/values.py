@@ -250,6 +250,14 @@ class Values:
                     guards.add(positive)
         return Term(tuple(f for f in t.factors if f.kind != "dim"), frozenset(guards), t.bound)
 
+    def _needed(self, t: Term) -> Term:
+        """`t` without guards that follow from the others."""
+        guards = t.guards
+        for g in sorted(guards, key=lambda g: g.key):
+            if g.of is None and len(guards) > 1 and self.facts.entails(g, guards - {g}):
+                guards -= {g}
+        return Term(t.factors, guards, t.bound)
+
     def _is_positive_size(self, form: Form, path: Guards) -> bool:
         """Whether `form` is an integer made of sizes that is shown positive where `path` holds."""
         total = Dim.of(0)
@@ -350,6 +358,8 @@ class Values:
 
     def _values(self, s: Scalar, which: str, path: Guards) -> Sum:
         """The formal sum of the values of which `s` is the extreme; of itself, where it is no extreme."""
+        if isinstance(s, Select):
+            return self._values_of_cases(s, which, path)
         form = self.form_of(s, path, False, True)
         if len(form.terms) == 1:
             (t, c) = form.terms[0]
@@ -362,13 +372,22 @@ class Values:
                     return total
         return self._one(Factor("apply", "value", (), (form,)))
 
+    def _values_of_cases(self, s: Select, which: str, path: Guards) -> Sum:
+        """The values of both cases, each where it is chosen."""
+        total = Sum()
+        for paths, x in zip(self.condition(s.cond, path), (s.then, s.other), strict=True):
+            for p in paths:
+                for t, c, m in self._values(x, which, path | p).items():
+                    total.add(Term(t.factors, t.guards | p, t.bound), c, m)
+        return self.normal.settled(total)
+
     def _extreme(self, which: str, dtype: str, values: Sum) -> Sum:
         """The extreme of a formal sum of values, in which how often one occurs does not matter."""
         found: dict[Term, Fraction] = {}
         for t, c, _ in self.normal.settled(values).items():
             if c <= 0:
                 raise Unsupported("a negative count")
-            found[self.normal.named(self._existing(t))] = Fraction(1)
+            found[self.normal.named(self._needed(self._existing(t)))] = Fraction(1)
         total = Sum()
         for t in found:
             total.add(t, Fraction(1))

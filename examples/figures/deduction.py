@@ -1,0 +1,29 @@
+"""Sizes deduced across calls, from signatures alone: what `subfn` gives follows from what it is passed."""
+
+from __future__ import annotations
+
+import relax_eg as rx
+
+
+@rx.function
+def subfn(s: rx.Shape(["n", "m"])) -> rx.Tensor(("n * m",), "f32"):
+    return rx.op.ones(("n * m",))
+
+
+@rx.function
+def main(x: rx.Tensor(("n",), "f32"), y: rx.Shape(ndim=2)):
+    n = rx.sym_var()
+    f0: rx.Callable([rx.Shape(["n", "m"])], rx.Tensor(("n * m",), "f32")) = subfn
+    lv0 = f0(rx.shape(n, 4))
+    lv1 = subfn(rx.shape(3, 4))
+    lv2 = subfn(rx.shape(n + 1, 4))
+    lv3 = subfn(y)
+    return x, lv0, lv1, lv2, lv3
+
+
+def module() -> rx.Module:
+    return main
+
+
+def shown() -> str:
+    return str(main)

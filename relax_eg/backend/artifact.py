@@ -1,0 +1,415 @@
+"""Saved artifacts: what `optimize` found as one file of plain data, and the optimized function again.
+
+A file is a line that tells its version, the length and checksum of what follows, a JSON text, the bytes of constants.
+It holds every variant (guard, module, report), the program as written, how it is called, what is known of its sizes,
+and which arguments are weights: what depends on these alone is split off again when it is loaded, by the same rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive, primitives
+
+from relax_eg.backend.family import Variant
+from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.lower import run_function
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.program import Program
+from relax_eg.backend.steps import InSteps
+from relax_eg.errors import ArtifactError, ExplanationError, RelaxEgError, TraceError
+from relax_eg.explain.text import Explanation
+from relax_eg.extract.report import CostReport
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, np_dtype
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.module import Module
+from relax_eg.ir.packed import pack, unpack
+from relax_eg.ir.wellformed import check as check_module
+from relax_eg.shapes import Scope
+from relax_eg.store import checksum
+
+VERSION = 1
+_HEAD = b"relax_eg artifact "
+_KINDS = {"steps": InSteps, "kernels": InKernels}
+_ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
+_PACKAGES = ("jax", "jaxlib", "numpy")  # whose enumerations and records a program may hold
+
+
+class _Unnamed(Exception):
+    """An object that only this process has."""
+
+
+class _Outside:
+    """Constants of all modules of a file, each once; objects of JAX by what they say."""
+
+    def __init__(self, rows: Sequence[Any] = (), blob: bytes = b"") -> None:
+        self.rows: list[Any] = list(rows)
+        self.blob = bytearray(blob)
+        self.places: dict[ConstantData, str] = {}
+
+    def array_name(self, data: ConstantData) -> str:
+        if data not in self.places:
+            self.places[data] = str(len(self.rows))
+            array = data.array
+            self.rows.append([array.dtype.name, list(array.shape), len(self.blob), array.nbytes])
+            self.blob += array.tobytes()
+        return self.places[data]
+
+    def array_of(self, name: str) -> np.ndarray[Any, Any]:
+        dtype, shape, start, count = self.rows[int(name)]
+        return np.frombuffer(bytes(self.blob[start : start + count]), np_dtype(dtype)).reshape(shape)
+
+    def name_of(self, foreign: Foreign) -> Any:
+        return _name(foreign.value)
+
+    def foreign_of(self, name: Any) -> Foreign:
+        return Foreign(_named(name))
+
+
+def _name(value: Any) -> Any:
+    """A JAX object as plain data; _Unnamed where it does not show all that it is."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind in (tuple, list):
+        return [kind.__name__, *map(_name, value)]
+    if kind is frozenset:
+        return ["frozenset", *sorted(map(_name, value), key=repr)]
+    if isinstance(value, np.dtype) and value.kind in "biufc":
+        return ["dtype", value.name]
+    if isinstance(value, Primitive) and getattr(primitives, f"{value.name}_p", None) is value:
+        return ["primitive", value.name]
+    where = f"{kind.__module__}:{kind.__qualname__}"
+    if kind.__module__.partition(".")[0] in _PACKAGES and _is_class(where, kind):
+        if isinstance(value, enum.Enum):
+            return ["enum", where, value.name]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return ["record", where, *map(_name, cast("tuple[Any, ...]", value))]
+        if dataclasses.is_dataclass(value):
+            fields = [f for f in dataclasses.fields(value) if f.init]
+            return ["data", where, *[[f.name, _name(getattr(value, f.name))] for f in fields]]
+    raise _Unnamed(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _is_class(where: str, kind: type) -> bool:
+    try:
+        return _class(where) is kind
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+def _class(where: str) -> Any:
+    """A class of JAX or numpy by its name. ValueError for what is none that holds plain data."""
+    module, _, name = where.partition(":")
+    if module.partition(".")[0] not in _PACKAGES:
+        raise ValueError(f"{where} is of no known package")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    is_record = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+    is_enum = isinstance(found, type) and issubclass(found, enum.Enum)
+    if not (is_record or is_enum or (isinstance(found, type) and dataclasses.is_dataclass(found))):
+        raise ValueError(f"{where} holds no plain data")
+    return found
+
+
+def _named(name: Any) -> Any:
+    if not isinstance(name, list):
+        return name
+    kind, *items = cast("list[Any]", name)
+    if kind in ("tuple", "list", "frozenset"):
+        return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](map(_named, items))
+    if kind == "dtype":
+        return np.dtype(items[0])
+    if kind == "primitive":
+        return getattr(primitives, f"{items[0]}_p")
+    if kind == "enum":
+        return _class(items[0])[items[1]]
+    if kind == "record":
+        return _class(items[0])(*map(_named, items[1:]))
+    if kind == "data":
+        return _class(items[0])(**{k: _named(v) for k, v in items[1:]})
+    raise ValueError(f"no object is a {kind!r}")
+
+
+# --- structures of arguments ---
+
+
+def _tree(tree: Any, what: str) -> Any:
+    """A pytree structure as plain data. ArtifactError where it has nodes of other classes than Python's."""
+    return _structure(jax.tree_util.tree_unflatten(tree, [0] * tree.num_leaves), what)
+
+
+def _structure(value: Any, what: str) -> Any:
+    if type(value) is int or value is None:
+        return value
+    if type(value) in (tuple, list):
+        return [type(value).__name__, *[_structure(v, what) for v in value]]
+    if type(value) is dict and all(type(k) in (str, int) for k in value):
+        return ["dict", *[[k, _structure(v, what)] for k, v in value.items()]]
+    raise ArtifactError(
+        f"save: {what} hold a {type(value).__module__}.{type(value).__qualname__}, a structure of this process\n"
+        "  accepted: arrays in dicts with text or whole numbers as keys, lists and tuples"
+    )
+
+
+def _treedef(data: Any) -> Any:
+    return jax.tree_util.tree_structure(_skeleton(data))
+
+
+def _skeleton(data: Any) -> Any:
+    if not isinstance(data, list):
+        return data
+    kind, *items = cast("list[Any]", data)
+    if kind == "dict":
+        return {k: _skeleton(v) for k, v in items}
+    return {"tuple": tuple, "list": list}[kind](map(_skeleton, items))
+
+
+def _signature(signature: inspect.Signature | None) -> Any:
+    if signature is None:
+        return None
+    parameters = signature.parameters.values()
+    return [[p.name, int(p.kind), p.default is not p.empty] for p in parameters]
+
+
+def _signature_of(data: Any) -> inspect.Signature | None:
+    if data is None:
+        return None
+    kinds = {int(k): k for k in inspect._ParameterKind}  # type: ignore[reportPrivateUsage]
+    absent = inspect.Parameter.empty
+    made = [inspect.Parameter(n, kinds[k], default=None if optional else absent) for n, k, optional in data]
+    return inspect.Signature(made)
+
+
+# --- saving ---
+
+
+def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance: float, path: str | Path) -> None:
+    """Write `best` to a file; whole, or not at all."""
+    outside = _Outside()
+    scope = program.scope
+    written = _packed(program.written(), outside)
+    data: dict[str, Any] = {
+        "name": program.name,
+        "x64": _has_x64(),
+        "runs": next((name for name, kind in _KINDS.items() if isinstance(best, kind)), "whole"),
+        "from_function": program.from_function,
+        "signature": _signature(program.signature),
+        "in_tree": _tree(program.in_tree, f"the arguments of {program.name}()"),
+        "out_tree": _tree(program.out_tree, f"the results of {program.name}()"),
+        "names": program.names,
+        "arguments": program.arguments,
+        "weak": [program.weak_in, program.weak_out],
+        "effectful": program.effectful,
+        "facts": program.facts,
+        "bounds": [[name, *scope.bounds(name)] for name in sorted(scope.names)],
+        "assumptions": scope.assumptions,
+        "weights": weights,
+        "tolerance": tolerance,
+        "written": written,
+        "variants": [
+            {
+                "guard": v.guard,
+                "module": None if v.chosen is None else _packed(v.chosen, outside),
+                "report": v.report.as_data(),
+                "compiler_options": dict(v.compiler_options),
+                "at": [dict(b) for b in v.at],
+            }
+            for v in best.variants
+        ],
+    }
+    data["arrays"] = outside.rows
+    text = json.dumps(data, separators=(",", ":")).encode()
+    payload = len(text).to_bytes(8, "big") + text + bytes(outside.blob)
+    head = _HEAD + f"{VERSION}\n".encode() + len(payload).to_bytes(8, "big") + checksum(payload)
+    to = Path(path)
+    part = to.with_name(f"{to.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(head + payload)
+        os.replace(part, to)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ArtifactError(
+            f"save: cannot write {to}: {error.strerror}\n  accepted: a path that can be written"
+        ) from None
+
+
+def _has_x64() -> bool:
+    return jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+
+
+def _packed(module: Module, outside: _Outside) -> Any:
+    try:
+        data, _ = pack(module, outside)
+    except _Unnamed:
+        raise _refused(module) from None
+    return data
+
+
+def _refused(module: Module) -> ArtifactError:
+    """The error for the first call in a module that holds an object of this process."""
+    for f in module:
+        for e in f.expressions():
+            for key, value in (*e.attrs, *(e.attr("attrs") if e.op == CALL_DPS_LIBRARY else ())):
+                try:
+                    _ = _name(value.value) if isinstance(value, Foreign) and key != "program" else None
+                except _Unnamed as error:
+                    call = e.attr("name") if e.op == CALL_DPS_LIBRARY else e.op
+                    line = f" ({f.sources[e]})" if e in f.sources else ""
+                    return ArtifactError(
+                        f"save: `{call}` in {f.name}(){line} holds an object of this process: `{key}` is a {error}\n"
+                        "  accepted: programs without callbacks and functions of Python inside"
+                    )
+    return ArtifactError("save: the program holds an object of this process\n  accepted: programs without callbacks")
+
+
+# --- loading ---
+
+
+def load(path: str | Path) -> Optimized:
+    """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
+    is searched.
+
+    ArtifactError for a file that is none, was cut off or changed, or is of another version; nothing in a file is run.
+    """
+    where = Path(path)
+    try:
+        data = where.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"load: cannot read {where}: {error.strerror}\n  accepted: {_ACCEPTED}") from None
+    payload = _payload(data, where)
+    try:
+        end = 8 + int.from_bytes(payload[:8], "big")
+        return _optimized(json.loads(payload[8:end]), payload[end:], where)
+    except ArtifactError:
+        raise
+    except (RelaxEgError, KeyError, ValueError, TypeError, IndexError, AttributeError, ImportError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ArtifactError(f"load: {where} does not describe a program ({why})\n  accepted: {_ACCEPTED}") from None
+
+
+def _payload(data: bytes, where: Path) -> bytes:
+    line, _, rest = data.partition(b"\n")
+    if not data.startswith(_HEAD) or not line[len(_HEAD) :].isdigit():
+        raise ArtifactError(f"load: {where} is no artifact of relax_eg\n  accepted: {_ACCEPTED}")
+    version = int(line[len(_HEAD) :])
+    if version != VERSION:
+        problem = f"load: {where} is an artifact of version {version}; this relax_eg reads version {VERSION}"
+        raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}; optimize and save again")
+    length, sum_, payload = int.from_bytes(rest[:8], "big"), rest[8:24], rest[24:]
+    if len(rest) < 24 or len(payload) < length:
+        problem = f"load: {where} is cut off: {len(data)} of at least {len(line) + 25 + length} bytes are there"
+        raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}, whole")
+    if len(payload) != length or checksum(payload) != sum_:
+        raise ArtifactError(
+            f"load: {where} was changed after it was written: its checksum does not fit\n  accepted: {_ACCEPTED}"
+        )
+    return payload
+
+
+def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
+    if data["x64"] != _has_x64():
+        switch = "on" if data["x64"] else "off"
+        raise ArtifactError(
+            f"load: {where} was saved with jax_enable_x64 {switch}, and this process has it the other way\n"
+            f"  accepted: jax.config.update('jax_enable_x64', {data['x64']}) before"
+        )
+    outside = _Outside(data["arrays"], blob)
+    written = _unpacked(data["written"], outside)
+    variants = tuple(_variant(v, written, outside) for v in data["variants"])
+    runs = data["runs"]
+    scope = Scope()
+    for name, low, high in data["bounds"]:
+        scope.declare(name, low, high)
+    scope.assume(*data["assumptions"])
+    signature = _signature_of(data["signature"])
+    out_tree = _treedef(data["out_tree"])
+    program = Program(
+        _as_written(written, data["name"], out_tree, signature, data["from_function"]),
+        data["name"],
+        written.main.params,
+        variants[0].module if runs == "kernels" else variants[0].chosen,
+        tuple(data["names"]),
+        tuple(data["arguments"]),
+        _treedef(data["in_tree"]),
+        out_tree,
+        signature,
+        tuple(data["weak"][0]),
+        tuple(data["weak"][1]),
+        scope,
+        data["effectful"],
+        tuple(map(tuple, data["facts"])),
+        lambda: written,
+        data["from_function"],
+    )
+    tolerance, explained = data["tolerance"], _explained(data["name"])
+    if runs == "steps":
+        return InSteps(program, variants, tolerance, written, explained)
+    if runs == "kernels":
+        return InKernels(program, variants, tolerance, explained)
+    return Optimized(program, variants, tuple(data["weights"]), tolerance, explained)
+
+
+def _variant(data: Any, written: Module, outside: _Outside) -> Variant:
+    chosen = None if data["module"] is None else _unpacked(data["module"], outside)
+    module = written if chosen is None else chosen
+    report = CostReport.from_data(data["report"])
+    return Variant(data["guard"], lambda: module, report, data["compiler_options"], chosen, tuple(data["at"]))
+
+
+def _unpacked(data: Any, outside: _Outside) -> Module:
+    module = unpack(data, b"", outside)
+    check_module(module)
+    return module
+
+
+def _explained(name: str) -> Callable[[], Explanation]:
+    def explained() -> Explanation:
+        raise ExplanationError(
+            f"{name} was loaded, and an artifact keeps no record of its search\n"
+            "  accepted: best.explain() where it was optimized; best.certificate().save(path) keeps the derivation"
+        )
+
+    return explained
+
+
+def _as_written(
+    module: Module, name: str, out_tree: Any, signature: inspect.Signature | None, from_function: bool
+) -> Callable[..., Any]:
+    """The program as written, as a function. The trace of a function of Python has lost `custom_vjp` and
+    `stop_gradient`, so its derivatives are refused; a module's are its own."""
+
+    def flat(*leaves: Any) -> Any:
+        return run_function(module, module.main, leaves)
+
+    run: Any = flat
+    if from_function:
+        run = jax.custom_jvp(flat)
+
+        def derivative(primals: Any, tangents: Any) -> Any:
+            raise TraceError(
+                f"{name} was loaded from an artifact, which has no derivatives: those are of the function as written\n"
+                "  accepted: optimize jax.grad of the function, and save that"
+            )
+
+        run.defjvp(derivative)
+
+    def as_written(*args: Any, **kwargs: Any) -> Any:
+        value = run(*jax.tree_util.tree_leaves((args, kwargs)))
+        return jax.tree_util.tree_unflatten(out_tree, jax.tree_util.tree_leaves(value))
+
+    as_written.__name__ = name
+    if signature is not None:
+        as_written.__signature__ = signature  # type: ignore[reportFunctionMemberAccess]
+    return as_written

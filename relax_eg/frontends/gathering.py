@@ -1,0 +1,103 @@
+"""The module of a script in the making: the functions, tensor programs and constants that it uses, by names that do not
+clash."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
+
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.calls import signature
+from relax_eg.ir.expr import FUNCTION, Expr, node, rebuild
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.parser import Surroundings
+from relax_eg.tir import TensorProgram
+
+
+class Gathered:
+    """What the function `entry` uses."""
+
+    def __init__(self, entry: str) -> None:
+        # The entry of a module is `main`, so no other function may be called that.
+        self.taken = {entry, "main"}
+        self.functions: dict[str, Function] = {}
+        self.entries: dict[int, tuple[Module, str]] = {}
+        self.programs: dict[str, TensorProgram] = {}
+        self.values: dict[str, Expr] = {}
+
+    def surroundings(self, sizes: frozenset[str], line: Callable[[ast.stmt], str]) -> Surroundings:
+        signatures: dict[str, Signature] = {name: signature(f) for name, f in self.functions.items()}
+        return Surroundings(signatures, self.programs, self.values, sizes, line)
+
+    def module(self, module: Module) -> str:
+        """Take in the functions of a module; the name that its entry has here."""
+        if id(module) in self.entries:
+            return self.entries[id(module)][1]
+        names: dict[str, str] = {}
+        for f in module:
+            same = self.functions.get(f.name)
+            names[f.name] = f.name if same == f or f.name not in self.taken else self._fresh(f.name)
+        # What calls a function that is called otherwise here, is another function here.
+        while changed := [
+            f.name
+            for f in module
+            if names[f.name] == f.name and f.name in self.functions and any(names.get(c, c) != c for c in _mentions(f))
+        ]:
+            names |= {name: self._fresh(name) for name in changed}
+        for f in module:
+            self.taken.add(names[f.name])
+            self.functions.setdefault(names[f.name], _renamed(f, names))
+        self.entries[id(module)] = (module, names[module.main.name])
+        return names[module.main.name]
+
+    def program(self, program: TensorProgram) -> str:
+        """The name that calls of `program` use."""
+        for name, known in self.programs.items():
+            if known is program:
+                return name
+        name = self._fresh(program.name if program.name.isidentifier() else "program")
+        self.programs[name] = program
+        return name
+
+    def value(self, name: str, value: Expr) -> str:
+        """The name of a constant."""
+        if self.values.get(name, value) is value and name not in self.taken:
+            own = name
+        else:
+            own = next((n for n, v in self.values.items() if v is value), None) or self._fresh(name)
+        self.values[own] = value
+        return own
+
+    def _fresh(self, stem: str) -> str:
+        name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+
+def _mentions(f: Function) -> list[str]:
+    return [str(e.attr("name")) for e in f.expressions() if e.op == FUNCTION]
+
+
+def _renamed(f: Function, names: dict[str, str]) -> Function:
+    """`f` with the functions of a module called otherwise, itself too."""
+    if all(names.get(n, n) == n for n in (f.name, *_mentions(f))):
+        return f
+    sources = dict(f.sources)
+
+    def other(e: Expr, args: tuple[Expr, ...]) -> Expr:
+        attrs = e.attrs
+        if e.op == FUNCTION:
+            attrs = (("name", names.get(e.attr("name"), e.attr("name"))),)
+        made = node(e.op, args, attrs, e.annotation)
+        if e in f.sources:
+            sources[made] = f.sources[e]
+        return made
+
+    bindings = [b for block in f.blocks for b in block.bindings]
+    *values, result = rebuild([*(b.value for b in bindings), f.result], other)
+    new = iter([Binding(b.var, v) for b, v in zip(bindings, values, strict=True)])
+    blocks = tuple(Block(tuple(next(new) for _ in block.bindings), block.dataflow) for block in f.blocks)
+    return replace(f, name=names.get(f.name, f.name), blocks=blocks, result=result, sources=MappingProxyType(sources))

@@ -1,0 +1,206 @@
+"""`@function`: Relax written as Python functions, which are read and never run.
+
+A script is module text with `rx.` for `R.`: the same reader reads both. What is added here is what a function finds
+around it (other functions, tensor programs, numbers and arrays by name), names that are bound again, and lines and
+files in errors.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, NoReturn, overload
+
+from relax_eg.errors import ModuleTextError, ScriptError
+from relax_eg.frontends.gathering import Gathered
+from relax_eg.frontends.surroundings import Surrounded, size_names
+from relax_eg.ir.expr import Expr, shape_value
+from relax_eg.ir.module import Module
+from relax_eg.ir.reader import Source, spelled
+from relax_eg.ir.wellformed import check
+from relax_eg.ops.text import read_function
+from relax_eg.shapes import Dim
+
+_READ = "functions under @rx.function, which are read and not run"
+
+
+@overload
+def function(fn: Callable[..., Any], /) -> Module: ...
+@overload
+def function(*, assume: str | Sequence[str] = ()) -> Callable[[Callable[..., Any]], Module]: ...
+def function(
+    fn: Callable[..., Any] | None = None, /, *, assume: str | Sequence[str] = ()
+) -> Module | Callable[[Callable[..., Any]], Module]:
+    """The module of a scripted function and of all that it calls. The function is read, not run.
+
+        @rx.function
+        def main(x: rx.Tensor("n 4"), w: rx.Tensor("4 8")):
+            with rx.dataflow():
+                h = rx.op.relu(x @ w)
+                y = rx.call_tir(scale, (h,), rx.Tensor("n 8"))
+            return y
+
+    Its entry has the function's name. Calls of other scripted functions and of tensor programs by `rx.call_tir` bring
+    these into the module; numbers and arrays that are defined outside are constants. `assume`: what holds of sizes at
+    every call, as statements such as "n % 8 == 0".
+
+    ScriptError, with file and line, for what cannot be read and for operators applied to what they do not accept;
+    WellFormedError for a module that breaks a rule of the IR.
+    """
+    statements = (assume,) if isinstance(assume, str) else tuple(assume)
+    if fn is None:
+        return lambda fn: _read(fn, statements)
+    if not inspect.isfunction(fn):
+        raise ScriptError(f"function: got a {type(fn).__name__}\n  accepted: a function, whose text is read")
+    return _read(fn, statements)
+
+
+class ScriptSource(Source):
+    """The text of a function: its first line is line `first` of `file`, `indent` columns were taken off its lines."""
+
+    def __init__(self, text: str, file: str, first: int, indent: int) -> None:
+        super().__init__(text)
+        self.file, self.first, self.indent = file, first, indent
+        self.name = ""
+
+    def error_at(self, line: int, column: int, problem: str, expected: str) -> ModuleTextError:
+        plain = super().error_at(line, column, problem, expected)
+        _, *shown = str(plain).split("\n")
+        *shown, _ = shown
+        where = f"{self.file}:{self.first + line - 1}:{column + self.indent + 1}"
+        lines = [f"{self.name} ({where}): {problem}", *shown, f"  accepted: {expected}"]
+        return ScriptError("\n".join(lines))
+
+    def line(self, statement: ast.stmt) -> str:
+        """The user's line of a statement, such as "model.py:31"."""
+        return f"{os.path.basename(self.file)}:{self.first + statement.lineno - 1}"
+
+
+def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:
+    source, definition = _text_of(fn)
+    gathered = Gathered(definition.name)
+    try:
+        _Plain(definition).visit(definition)
+        sizes = size_names(definition)
+        Surrounded(fn, source, definition, gathered, sizes).resolve()
+        _with_outputs(definition)
+    except RecursionError:
+        raise source.error(definition, "an expression is nested too deeply", "its parts bound to names") from None
+    entry, *made = read_function(source, definition, gathered.surroundings(frozenset(sizes), source.line))
+    entry = replace(entry, assume=(*entry.assume, *assume))
+    module = Module((entry, *made, *gathered.functions.values()))
+    check(module)
+    return module
+
+
+def _text_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
+    name = getattr(fn, "__qualname__", str(fn))
+    try:
+        lines, first = inspect.getsourcelines(fn)
+    except (OSError, TypeError):
+        raise ScriptError(
+            f"{name}: its text is not at hand\n  accepted: a function in a file (or `rx.parse(text)`)"
+        ) from None
+    text = "".join(lines)
+    plain = textwrap.dedent(text)
+    indent = len(text) - len(text.lstrip()) - (len(plain) - len(plain.lstrip()))
+    source = ScriptSource(plain, inspect.getsourcefile(fn) or "", max(first, 1), indent)
+    source.name = name
+    definition = source.tree().body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise ScriptError(f"{name}: a lambda or a coroutine\n  accepted: a function of its own, def name(...):")
+    definition.decorator_list = []
+    return source, definition
+
+
+class _Plain(ast.NodeTransformer):
+    """Statements that are short for others: `a, b = pair`, `x += y`."""
+
+    def __init__(self, definition: ast.FunctionDef) -> None:
+        self.taken = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name)}
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        target = node.targets[0]
+        declares = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        if (
+            len(node.targets) > 1
+            or not isinstance(target, (ast.Tuple, ast.List))
+            or not all(isinstance(t, ast.Name) for t in target.elts)
+            or all(isinstance(v, ast.Call) and ast.unparse(v.func).endswith("sym_var") for v in declares)
+        ):
+            return node
+        whole = next(n for i in itertools.count() if (n := f"fields{i or ''}") not in self.taken)
+        self.taken.add(whole)
+        made: list[ast.stmt] = [ast.Assign([ast.Name(whole, ast.Store())], node.value)]
+        for i, t in enumerate(target.elts):
+            made.append(ast.Assign([t], ast.Subscript(ast.Name(whole, ast.Load()), ast.Constant(i), ast.Load())))
+        return [_at(statement, node) for statement in made]
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        if not isinstance(node.target, ast.Name):
+            return node
+        read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+        return _at(ast.Assign([node.target], ast.copy_location(ast.BinOp(read, node.op, node.value), node)), node)
+
+
+def _at(made: ast.stmt, where: ast.stmt) -> ast.stmt:
+    return ast.fix_missing_locations(ast.copy_location(made, where))
+
+
+def _with_outputs(definition: ast.FunctionDef) -> None:
+    """`R.output(...)` where a dataflow block has none: what the lines after it mention."""
+    loads = [n for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    for block in [n for n in ast.walk(definition) if isinstance(n, ast.With)]:
+        call = block.items[0].context_expr
+        last = block.body[-1].value if isinstance(block.body[-1], ast.Expr) else None
+        if not isinstance(call, ast.Call) or spelled(call.func) != "dataflow":
+            continue
+        if isinstance(last, ast.Call) and spelled(last.func) == "output":
+            continue
+        bound = list(dict.fromkeys(_bound(block.body)))
+        end = block.end_lineno or block.lineno
+        later = {n.id for n in loads if n.lineno > end}
+        names = [ast.Name(name, ast.Load()) for name in bound if name in later or not later & set(bound)]
+        output = ast.Attribute(ast.Name("R", ast.Load()), "output", ast.Load())
+        block.body.append(_at(ast.Expr(ast.Call(output, names, [])), block.body[-1]))  # type: ignore[reportArgumentType]
+
+
+def _bound(body: Iterable[ast.stmt]) -> list[str]:
+    targets = [t for s in body if isinstance(s, ast.Assign) for t in s.targets]
+    targets += [s.target for s in body if isinstance(s, ast.AnnAssign)]
+    return [t.id for t in targets if isinstance(t, ast.Name)]
+
+
+# --- what stands in scripts and is not run ---
+
+
+def _only_read(name: str) -> NoReturn:
+    raise ScriptError(f"rx.{name} has a meaning only where it is read\n  accepted: {_READ}")
+
+
+def dataflow() -> AbstractContextManager[None]:
+    """`with rx.dataflow():` opens a region of a script without effects. What later lines use leaves it, or what its
+    last line, `rx.output(names)`, lists."""
+    _only_read("dataflow")
+
+
+def output(*values: Any) -> None:
+    """The last line of a dataflow block: what leaves it."""
+    del values
+    _only_read("output")
+
+
+def sym_var() -> Any:
+    """`n = rx.sym_var()` declares a size variable in a script. Sizes need no declaration; it tells editors the name."""
+    _only_read("sym_var")
+
+
+def shape(*sizes: int | str | Dim) -> Expr:
+    """A shape as a value: `rx.shape("n", 4)`."""
+    return shape_value(sizes)

@@ -1,0 +1,210 @@
+"""What a scripted function finds around it: what names of its file mean, put in their place."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from relax_eg.frontends.gathering import Gathered
+from relax_eg.ir import expr, tensor_calls
+from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Callable as Signature
+from relax_eg.ir.module import Module
+from relax_eg.ir.reader import Source
+from relax_eg.ops import api
+from relax_eg.ops.text import FUNCTIONS
+from relax_eg.shapes import Dim
+from relax_eg.tir import TensorProgram
+from relax_eg.tir.values import last_name
+
+_WORDS: dict[Any, str] = {
+    Tensor: "R.Tensor", Shape: "R.Shape", Tuple: "R.Tuple", Signature: "R.Callable", Object: "R.Object",
+    expr.call_dps_library: "R.call_dps_library", expr.match_cast: "R.match_cast", tensor_calls.call_tir: "R.call_tir",
+    api: "R.op", **{f: f"R.op.{name}" for name, f in FUNCTIONS.items()},
+}  # fmt: skip
+_LOCAL_WORDS = ("dataflow", "output", "shape", "sym_var")  # of `script`, which imports this file
+
+ACCEPTED = (
+    "functions under @rx.function, tensor programs, `rx` and its operators, numbers, text, arrays, dtypes and tuples"
+)
+
+
+def size_names(definition: ast.FunctionDef) -> set[str]:
+    """The size variables that a function names: in the texts of its annotations, and by `sym_var()`."""
+    found: set[str] = set()
+    for at in ast.walk(definition):
+        if isinstance(at, ast.Call) and last_name(at.func) in ("Tensor", "Shape"):
+            shapes = at.args[:1] + [k.value for k in at.keywords if k.arg in ("shape", "dims")]
+            texts = [t.value for s in shapes for t in ast.walk(s) if isinstance(t, ast.Constant)]
+            found.update(w for t in texts if isinstance(t, str) for w in re.findall(r"[^\W\d]\w*", t.partition("@")[0]))
+        if isinstance(at, ast.Assign) and "sym_var" in ast.unparse(at.value):
+            found.update(n.id for t in at.targets for n in ast.walk(t) if isinstance(n, ast.Name))
+    return found
+
+
+class Surrounded(ast.NodeTransformer):
+    """Puts what names mean outside of a function in their place."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        source: Source,
+        definition: ast.FunctionDef,
+        gathered: Gathered,
+        sizes: set[str],
+    ) -> None:
+        self.fn = fn
+        self.source = source
+        self.definition = definition
+        self.gathered = gathered
+        self.sizes = sizes
+        stored = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        self.local = stored | {a.arg for a in definition.args.args} | {definition.name}
+        self.around: dict[str, Any] = dict(getattr(fn, "__globals__", {}))
+        closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
+        self.around |= {name: cell.cell_contents for name, cell in closure if _is_filled(cell)}
+
+    def resolve(self) -> None:
+        """Resolve the signature, whose annotations Python has evaluated, and the body."""
+        d = self.definition
+        evaluated: dict[str, Any] = getattr(self.fn, "__annotations__", {})
+        for arg in d.args.args:
+            if arg.annotation is not None:
+                arg.annotation = self._annotation(arg.annotation, evaluated.get(arg.arg))
+        if d.returns is not None:
+            d.returns = self._annotation(d.returns, evaluated.get("return"))
+        for a in (*d.args.args, d):
+            note = a.annotation if isinstance(a, ast.arg) else a.returns
+            self.sizes.update(size_names(_holding(note)) if note is not None else ())
+        self.around = {name: value for name, value in self.around.items() if name not in self.local | self.sizes}
+        d.body = [self.visit(s) for s in d.body]
+
+    def _annotation(self, at: ast.expr, found: Any) -> ast.expr:
+        if isinstance(found, type) and issubclass(found, Object):
+            found = Object()
+        if isinstance(found, Annotation):
+            return _read_at(str(found), at)
+        if isinstance(found, str) or isinstance(at, ast.Constant):  # from __future__ import annotations
+            at = at if not isinstance(at, ast.Constant) else _read_at(str(at.value), at)
+        return self.visit(at)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if isinstance(node.ctx, ast.Store) or node.id not in self.around:
+            return node
+        return self._meant(node, self.around[node.id], node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        names: list[str] = []
+        at: ast.expr = node
+        while isinstance(at, ast.Attribute):
+            names.append(at.attr)
+            at = at.value
+        if not isinstance(at, ast.Name) or at.id not in self.around:
+            return self.generic_visit(node)
+        value = self.around[at.id]
+        if inspect.ismodule(value) and value.__name__ == __name__.partition(".")[0]:
+            at.id = "R"
+            return node
+        if value is api:
+            return ast.copy_location(_chain("R.op", names), node)
+        for i, name in enumerate(reversed(names)):
+            if isinstance(value, np.ndarray) or _is_array(value):  # W.T is the transpose of a constant
+                return _rest(self._meant(at, value, at.id), names[: len(names) - i], node)
+            try:
+                value = getattr(value, name)
+            except AttributeError as error:
+                raise self.source.error(node, f"`{ast.unparse(node)}` is not there: {error}", ACCEPTED) from None
+        return self._meant(node, value, names[0])
+
+    def _meant(self, at: ast.expr, value: Any, name: str) -> ast.expr:
+        text = self._text(value, name)
+        if text is None:
+            made = _plain(value)
+            if made is None:
+                kind = "a function of Python, which is not run" if callable(value) else f"a {type(value).__name__}"
+                raise self.source.error(at, f"`{ast.unparse(at)}` is {kind}", ACCEPTED)
+            return ast.fix_missing_locations(ast.copy_location(made, at))
+        return _read_at(text, at)
+
+    def _text(self, value: Any, name: str) -> str | None:
+        """What is written in place of a value; None where a literal is."""
+        if isinstance(value, Module):
+            return self.gathered.module(value)
+        if isinstance(value, TensorProgram):
+            return self.gathered.program(value)
+        if isinstance(value, expr.Expr):
+            return self.gathered.value(name, value) if value.op == expr.CONSTANT else None
+        if isinstance(value, (Annotation, Dim)):
+            return str(value)
+        if _is_array(value):
+            return self.gathered.value(name, expr.const(np.asarray(value)))
+        if inspect.isfunction(value) and value.__name__ in _LOCAL_WORDS and value.__module__.startswith("relax_eg."):
+            return f"R.{value.__name__}"
+        try:
+            return _WORDS.get(value)
+        except TypeError:  # not hashable
+            return None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:  # bound after the function is defined
+        return False
+    return True
+
+
+def _is_array(value: Any) -> bool:
+    return (
+        hasattr(value, "dtype")
+        and hasattr(value, "shape")
+        and hasattr(value, "__array__")
+        and not isinstance(value, (np.generic, type))
+    )
+
+
+def _plain(value: Any) -> ast.expr | None:
+    """The literal of a number, text, None, a dtype, or a tuple of these."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ast.Constant(value)
+    if isinstance(value, complex):
+        return ast.Call(ast.Name("complex", ast.Load()), [ast.Constant(value.real), ast.Constant(value.imag)], [])
+    if isinstance(value, (tuple, list)):
+        fields = [_plain(v) for v in value]  # type: ignore[reportUnknownVariableType]
+        known = [f for f in fields if f is not None]
+        return ast.Tuple(known, ast.Load()) if len(known) == len(fields) else None
+    if isinstance(value, np.dtype):
+        return ast.Constant(value.name)
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return ast.Constant(np.dtype(value).name)
+    dtype = getattr(value, "dtype", None)  # jnp.float32
+    return ast.Constant(dtype.name) if callable(value) and isinstance(dtype, np.dtype) else None
+
+
+def _read_at(text: str, at: ast.expr) -> ast.expr:
+    """The syntax of `text`, all of it at the place of `at`."""
+    made = ast.parse(text, mode="eval").body
+    for n in ast.walk(made):
+        ast.copy_location(n, at)
+    return made
+
+
+def _chain(first: str, reversed_names: list[str]) -> ast.expr:
+    return ast.parse(".".join([first, *reversed(reversed_names)]), mode="eval").body
+
+
+def _rest(value: ast.expr, reversed_names: list[str], at: ast.expr) -> ast.expr:
+    for name in reversed(reversed_names):
+        value = ast.copy_location(ast.Attribute(value, name, ast.Load()), at)
+    return value
+
+
+def _holding(at: ast.expr) -> Any:
+    return ast.Expression(at)

@@ -1,0 +1,202 @@
+"""Expressions spelled as in Python, with the operator functions at hand: `R.op.sum(x, axis=-1)`, `x[:, 1:]`, `x > 0`.
+
+What is read is applied as Python would apply it, part by part; only names of the program, sizes and numbers have
+values here, so nothing of the text is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from relax_eg.errors import RelaxEgError, UndecidedError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
+from relax_eg.ir.reader import near, spelled
+from relax_eg.shapes import Dim
+
+if TYPE_CHECKING:
+    from relax_eg.ir.values import Values
+
+Functions = Mapping[str, Callable[..., Any]]
+
+BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul",
+    ast.Pow: "power", ast.Mod: "remainder", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
+    ast.BitXor: "bitwise_xor", ast.LShift: "left_shift", ast.RShift: "right_shift",
+}  # fmt: skip
+COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+}  # fmt: skip
+# Of numbers and sizes, before any operator sees them.
+_EARLY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+METHODS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin", "reshape", "astype", "transpose",
+           "squeeze", "swapaxes")  # fmt: skip
+PROPERTIES = ("shape", "ndim", "dtype", "T")
+_LARGEST_POWER = 1024  # of numbers written in a program
+
+ARGUMENTS = "a value, a size, a number, text, None, a slice, or a tuple of these"
+
+
+class Spelled:
+    """Reads what is spelled as in Python, for the `values` of one function."""
+
+    def __init__(self, values: Values, functions: Functions) -> None:
+        self.values = values
+        self.functions = functions
+        self.source = values.source
+
+    def reads(self, at: ast.expr) -> bool:
+        """Whether `at` is spelled so."""
+        if isinstance(at, ast.Call):
+            return self._function(at) is not None or self._method(at) is not None
+        if isinstance(at, ast.Attribute):
+            return at.attr in PROPERTIES and spelled(at) is None
+        return isinstance(at, (ast.BinOp, ast.Compare, ast.UnaryOp, ast.Subscript))
+
+    def value(self, at: ast.expr, declared: Annotation | None) -> Expr:
+        """The value of what `reads` accepts."""
+        found = self.argument(at)
+        if isinstance(found, tuple) and all(isinstance(f, Expr) for f in cast("tuple[Any, ...]", found)):
+            found = tuple_(cast("tuple[Expr, ...]", found))
+        if isinstance(found, (int, float, complex)):
+            found = const(found, declared.dtype if isinstance(declared, Tensor) else None)
+        if not isinstance(found, Expr):
+            what = "a size" if isinstance(found, Dim) else "no tensor"
+            raise self.source.error(at, f"this is {what}, not a value", "R.op.full((), size), or a size in an operator")
+        self.values.implied(at, found.annotation, declared)
+        return found
+
+    def argument(self, at: ast.expr) -> Any:
+        """An argument of an operator function: what Python would pass."""
+        number = self.values.reader.number(at)
+        if number is not None:
+            return number
+        if isinstance(at, ast.Constant) and (at.value is None or at.value is ... or isinstance(at.value, str)):
+            return at.value
+        if isinstance(at, (ast.Tuple, ast.List)):
+            return tuple(map(self.argument, at.elts))
+        if isinstance(at, ast.Slice):
+            return slice(*[None if part is None else self.argument(part) for part in (at.lower, at.upper, at.step)])
+        if isinstance(at, ast.Name):
+            is_size = at.id not in self.values.names and at.id in self.values.sizes
+            return Dim.var(at.id) if is_size else self.values.expression(at)
+        if isinstance(at, ast.Attribute) and at.attr in PROPERTIES and spelled(at) is None:
+            return self._property(at)
+        if isinstance(at, ast.Subscript):
+            return self._subscript(at)
+        if isinstance(at, ast.UnaryOp):
+            return self._unary(at)
+        if isinstance(at, ast.BinOp):
+            return self._binary(at)
+        if isinstance(at, ast.Compare):
+            if len(at.ops) > 1 or type(at.ops[0]) not in COMPARED:
+                raise self.source.error(at, "this comparison has no operator", "one of < <= > >= == != of two values")
+            sides = self.argument(at.left), self.argument(at.comparators[0])
+            return self._applied(at, COMPARED[type(at.ops[0])], sides, {})
+        if isinstance(at, ast.Call) and (name := self._function(at)) is not None:
+            if name not in self.functions:
+                problem = f"there is no operator function R.op.{name}{near(name, self.functions)}"
+                raise self.source.error(at, problem, "a function of `relax_eg.op`")
+            return self._called(at, name, ())
+        if isinstance(at, ast.Call) and (name := self._method(at)) is not None:
+            assert isinstance(at.func, ast.Attribute)
+            return self._called(at, name, (self.values.expression(at.func.value),))
+        return self.values.expression(at)
+
+    def _function(self, at: ast.Call) -> str | None:
+        """`name` where `at` calls `R.op.name`."""
+        func = at.func
+        return func.attr if isinstance(func, ast.Attribute) and spelled(func.value) == "op" else None
+
+    def _method(self, at: ast.Call) -> str | None:
+        func = at.func
+        is_method = isinstance(func, ast.Attribute) and func.attr in METHODS and spelled(func) is None
+        return func.attr if is_method and isinstance(func, ast.Attribute) and not self._is_module(func.value) else None
+
+    def _is_module(self, at: ast.expr) -> bool:
+        return isinstance(at, ast.Name) and at.id in self.values.scope.classes
+
+    def _property(self, at: ast.Attribute) -> Any:
+        of = self.values.expression(at.value)
+        try:
+            return getattr(of, at.attr)
+        except (RelaxEgError, TypeError) as error:
+            wanted = "a tensor of known sizes; R.match_cast(value, annotation) before says them"
+            raise self.source.refused(at, error, wanted) from None
+
+    def _subscript(self, at: ast.Subscript) -> Any:
+        of, key = self.argument(at.value), self.argument(at.slice)
+        if isinstance(of, tuple):
+            items = cast("tuple[Any, ...]", of)
+            if isinstance(key, slice) or (isinstance(key, int) and -len(items) <= key < len(items)):
+                return items[key]
+            raise self.source.error(at, f"these {len(items)} have none at {ast.unparse(at.slice)}", "a whole number")
+        if isinstance(of, Expr) and isinstance(of.annotation, Tuple):
+            fields = of.annotation.fields
+            if type(key) is not int or not 0 <= key < len(fields):
+                problem = f"the tuple has no field {ast.unparse(at.slice)}"
+                raise self.source.error(at, problem, f"an index from 0 to {len(fields) - 1}")
+            return tuple_get(of, key)
+        return self._applied(at, "getitem", (of, key), {})
+
+    def _unary(self, at: ast.UnaryOp) -> Any:
+        of = self.argument(at.operand)
+        if isinstance(at.op, ast.USub):
+            return self._applied(at, "negative", (of,), {}) if isinstance(of, Expr) else -of
+        if isinstance(at.op, ast.UAdd):
+            return of
+        is_bool = isinstance(of, Expr) and isinstance(of.annotation, Tensor) and of.annotation.dtype == "bool"
+        return self._applied(at, "logical_not" if is_bool else "bitwise_not", (of,), {})
+
+    def _binary(self, at: ast.BinOp) -> Any:
+        left, right = self.argument(at.left), self.argument(at.right)
+        if not isinstance(left, Expr) and not isinstance(right, Expr) and type(at.op) in _EARLY:
+            try:
+                if isinstance(at.op, ast.Pow) and abs(right) > _LARGEST_POWER:
+                    raise ValueError(f"the power {right} is too large")
+                return _EARLY[type(at.op)](left, right)
+            except (RelaxEgError, ArithmeticError, TypeError, ValueError) as error:
+                raise self.source.refused(at, error, "arithmetic that numbers and sizes have") from None
+        if type(at.op) not in BINARY:
+            raise self.source.error(at, "values have no such operator", "+ - * / @ % ** & | ^ << >>")
+        return self._applied(at, BINARY[type(at.op)], (left, right), {})
+
+    def _called(self, at: ast.Call, name: str, first: tuple[Any, ...]) -> Any:
+        if any(isinstance(a, ast.Starred) for a in at.args):
+            raise self.source.error(at, "`*` has no meaning here", "arguments written out")
+        args = (*first, *map(self.argument, at.args))
+        if first and name in ("reshape", "transpose") and len(args) > 2:  # x.reshape(2, 3), as numpy has it
+            args = (args[0], args[1:])
+        keywords = {k: self.argument(v) for k, v in self.values.reader.keywords(at).items()}
+        return self._applied(at, name, args, keywords)
+
+    def _applied(self, at: ast.expr, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        function = self.functions[name]
+        try:
+            inspect.signature(function).bind(*args, **keywords)
+        except TypeError as error:
+            wanted = f"R.op.{name}{_signature(function)}"
+            raise self.source.refused(at, TypeError(f"R.op.{name}: {error}"), wanted) from None
+        try:
+            return function(*args, **keywords)
+        except UndecidedError as error:
+            wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
+            raise self.source.refused(at, error, wanted) from None
+        except (RelaxEgError, TypeError, ValueError) as error:
+            raise self.source.refused(at, error, f"what R.op.{name} takes: {_signature(function)}") from None
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    """The names of a function's parameters with their defaults, without annotations."""
+    parameters = [
+        p.replace(annotation=inspect.Parameter.empty) for p in inspect.signature(function).parameters.values()
+    ]
+    return str(inspect.Signature(parameters))

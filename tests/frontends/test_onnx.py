@@ -1,0 +1,302 @@
+"""ONNX models: what modules of them compute is what ONNX's own reference computes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.backend.lower import run_function
+from relax_eg.errors import OnnxError
+from relax_eg.ir.annotations import Tensor
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+RNG = np.random.default_rng(7)
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+KINDS = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(bool): TensorProto.BOOL}
+
+
+def model(nodes, inputs, outputs=("y",), weights=None, opset=17):
+    """A model of these nodes; `inputs`: name -> (sizes, kind)."""
+    given = [helper.make_tensor_value_info(n, kind, shape) for n, (shape, kind) in inputs.items()]
+    made = [helper.make_empty_tensor_value_info(n) for n in outputs]
+    held = [numpy_helper.from_array(v, n) for n, v in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", given, made, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def node(kind: str, inputs: str, outputs: str = "y", **attributes: Any):
+    names = [n if n != "-" else "" for n in inputs.split()]
+    return helper.make_node(kind, names, outputs.split(), **attributes)
+
+
+def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> rx.Module:
+    """The module, which computes what the reference does."""
+    module = rx.from_onnx(proto)
+    assert rx.parse(str(module)).main.expressions() == module.main.expressions()
+    run = jax.jit(lambda *xs: run_function(module, module.main, xs))
+    found = run(*arrays, *module.weights.values())
+    names = [i.name for i in proto.graph.input]
+    wanted = ReferenceEvaluator(proto).run(None, dict(zip(names, arrays, strict=True)))
+    for f, w in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+        assert f.shape == w.shape
+        np.testing.assert_allclose(f, w, rtol=rtol, atol=1e-5)
+    return module
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+X = floats(2, 3, 8)
+IMAGE = floats(2, 4, 9, 10)
+
+# fmt: off
+SINGLE = [
+    *[(node(k, "x"), X, {}) for k in (
+        "Abs Atan Ceil Cos Cosh Erf Exp Floor Identity Neg Reciprocal Relu Round Sigmoid Sign Sin Sinh Softplus "
+        "Softsign Tan Tanh HardSwish Elu Selu Celu LeakyRelu HardSigmoid Softmax LogSoftmax Mish Shape Size Flatten"
+    ).split()],
+    *[(node(k, "x"), np.abs(X), {}) for k in "Log Sqrt".split()],
+    *[(node(k, "x w"), X, {"w": np.abs(floats(3, 1)) + 0.5}) for k in
+      "Add Sub Mul Div Pow Max Min Sum Mean PRelu Less Greater Equal GreaterOrEqual LessOrEqual".split()],
+    (node("Gelu", "x"), X, {}), (node("Gelu", "x", approximate="tanh"), X, {}),
+    (node("Clip", "x lo hi"), X, {"lo": np.float32(-0.5), "hi": np.float32(0.25)}),
+    (node("Clip", "x - hi"), X, {"hi": np.float32(0.25)}),
+    (node("Pow", "x w"), X, {"w": np.float32(2)}),
+    (node("Where", "c x w"), X, {"c": np.array([True, False, True]).reshape(3, 1), "w": floats(8)}),
+    (node("MatMul", "x w"), X, {"w": floats(8, 5)}),
+    (node("Gemm", "x w b", transB=1, alpha=0.5, beta=2.0), X[0], {"w": floats(5, 8), "b": floats(5)}),
+    (node("Reshape", "x s"), X, {"s": ints(0, -1, 2)}), (node("Transpose", "x", perm=[2, 0, 1]), X, {}),
+    (node("Transpose", "x"), X, {}), (node("Flatten", "x", axis=2), X, {}), (node("Flatten", "x", axis=0), X, {}),
+    (node("Unsqueeze", "x a"), X, {"a": ints(0, -1)}), (node("Squeeze", "x a"), X[:1], {"a": ints(0)}),
+    (node("Expand", "x s"), X[:, :1], {"s": ints(4, 1, 3, 1)}),
+    (node("Concat", "x w", axis=-1), X, {"w": floats(2, 3, 2)}),
+    (node("Split", "x s", "y z", axis=2), X, {"s": ints(3, 5)}), (node("Split", "x", "y z", axis=-1), X, {}),
+    (node("Slice", "x s e a t"), X, {"s": ints(1, -5), "e": ints(2**40, -1), "a": ints(1, 2), "t": ints(1, 2)}),
+    (node("Slice", "x s e a t"), X, {"s": ints(-1), "e": ints(-(2**60)), "a": ints(2), "t": ints(-1)}),
+    (node("Gather", "x i", axis=2), X, {"i": ints(0, -1, 3)}), (node("Gather", "x i", axis=1), X, {"i": np.array(-2)}),
+    (node("GatherElements", "x i", axis=1), X, {"i": RNG.integers(-3, 3, (2, 2, 8))}),
+    (node("Tile", "x r"), X, {"r": ints(1, 2, 3)}),
+    (node("Pad", "x p v"), X, {"p": ints(0, 1, 2, 0, 0, 1), "v": np.float32(7)}),
+    (node("ReduceSum", "x a", keepdims=0), X, {"a": ints(-1)}), (node("ReduceMean", "x", axes=[1, 2]), X, {}),
+    *[(node(k, "x", axes=[1], keepdims=0), X, {}) for k in
+      "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp".split()],
+    (node("ReduceSum", "x"), X, {}), (node("ArgMax", "x", axis=1, keepdims=0), X, {}),
+    (node("ArgMin", "x", axis=-1), X, {}),
+    (node("TopK", "x k", "y z", axis=-1), X, {"k": ints(3)}), (node("CumSum", "x a", reverse=1), X, {"a": np.array(1)}),
+    (node("Trilu", "x k", upper=0), X, {"k": np.array(1)}), (node("Cast", "x", to=INT64), X * 5, {}),
+    (node("Cast", "x", to=TensorProto.BOOL), np.round(X), {}), (node("IsNaN", "x"), X, {}),
+    (node("LayerNormalization", "x s b", axis=-1), X, {"s": floats(8), "b": floats(8)}),
+    (node("Conv", "x w b", pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]), IMAGE,
+     {"w": floats(6, 4, 3, 2), "b": floats(6)}),
+    (node("Conv", "x w", group=2, auto_pad="SAME_UPPER", strides=[2, 2]), IMAGE, {"w": floats(6, 2, 3, 3)}),
+    (node("ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 0, 1], output_padding=[1, 0]), IMAGE,
+     {"w": floats(4, 3, 3, 2), "b": floats(3)}),
+    (node("MaxPool", "x", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0]), IMAGE, {}),
+    (node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), IMAGE, {}),
+    (node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), IMAGE, {}),
+    (node("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1), IMAGE, {}),
+    (node("GlobalAveragePool", "x"), IMAGE, {}), (node("GlobalMaxPool", "x"), IMAGE, {}),
+    (node("BatchNormalization", "x s b m v"), IMAGE,
+     {"s": floats(4), "b": floats(4), "m": floats(4), "v": np.abs(floats(4)) + 0.1}),
+    (node("InstanceNormalization", "x s b"), IMAGE, {"s": floats(4), "b": floats(4)}),
+    (node("LRN", "x", size=3), floats(4, 4, 3, 3), {}), (node("DepthToSpace", "x", blocksize=2), IMAGE, {}),
+    (node("DepthToSpace", "x", blocksize=2, mode="CRD"), IMAGE, {}),
+    (node("Resize", "x - s", mode="nearest"), IMAGE, {"s": np.array([1, 1, 2, 3], np.float32)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SINGLE, ids=lambda c: c[0].op_type)
+def test_one_node(case: Any) -> None:
+    made, x, weights = case
+    opset = 20 if made.op_type in ("Gelu", "Mish") else 17
+    inputs = {"x": (x.shape, KINDS[x.dtype])}
+    agrees(model([made], inputs, [o for o in made.output], weights, opset), x)
+
+
+def test_groups_of_a_transposed_convolution() -> None:
+    w = floats(4, 3, 2, 2)
+    grouped = rx.from_onnx(
+        model([node("ConvTranspose", "x w", group=2, strides=[2, 2])], {"x": (IMAGE.shape, FLOAT)}, weights={"w": w})
+    )
+    parts = [node("Split", "x", "a b", axis=1)]
+    parts += [node("ConvTranspose", f"{k} w{k}", f"y{k}", strides=[2, 2]) for k in "ab"]
+    parts.append(node("Concat", "ya yb", axis=1))
+    apart = model(parts, {"x": (IMAGE.shape, FLOAT)}, weights={"wa": w[:2], "wb": w[2:]})
+    (wanted,) = ReferenceEvaluator(apart).run(None, {"x": IMAGE})
+    np.testing.assert_allclose(run_function(grouped, grouped.main, [IMAGE, w]), wanted, rtol=2e-5, atol=1e-5)
+
+
+def test_mlp_is_optimized_with_its_weights() -> None:
+    nodes = [node("Gemm", "x w1 b1", "h"), node("Relu", "h", "r"), node("MatMul", "r w2", "z"), node("MatMul", "z w3")]
+    weights = {"w1": floats(8, 16), "b1": floats(16), "w2": floats(16, 32), "w3": floats(32, 4)}
+    proto = model(nodes, {"x": (["batch", 8], FLOAT)}, weights=weights)
+    module = agrees(proto, floats(5, 8))
+    assert list(module.weights) == ["w1", "b1", "w2", "w3"]
+    assert module.main.params[0].annotation == Tensor("batch 8")
+    best = rx.optimize(module, weights=tuple(module.weights), at={"batch": 64}, cache=False)
+    assert not best.report.kept_as_written  # w2 @ w3 once
+    x = floats(3, 8)
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    np.testing.assert_allclose(best.prepare(**module.weights)(x), wanted, rtol=1e-4, atol=1e-4)
+    inside = rx.from_onnx(proto.SerializeToString(), constants=True)
+    assert len(inside.main.params) == 1 and not inside.weights
+    np.testing.assert_allclose(rx.optimize(inside, cache=False)(x), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_residual_block_of_convolutions() -> None:
+    nodes = [
+        node("Conv", "x w1", "a", pads=[1, 1, 1, 1]), node("BatchNormalization", "a s b m v", "n"),
+        node("Relu", "n", "r"),
+        node("Conv", "r w2", "c", pads=[1, 1, 1, 1]), node("Add", "c x", "t"), node("GlobalAveragePool", "t", "p"),
+        node("Flatten", "p", "f"), node("Gemm", "f wf bf", transB=1),
+    ]  # fmt: skip
+    weights = {
+        "w1": floats(4, 4, 3, 3), "w2": floats(4, 4, 3, 3), "s": floats(4), "b": floats(4), "m": floats(4),
+        "v": np.abs(floats(4)) + 0.1, "wf": floats(3, 4), "bf": floats(3),
+    }  # fmt: skip
+    agrees(model(nodes, {"x": (["n", 4, "h", "w"], FLOAT)}, weights=weights), IMAGE, rtol=1e-3)
+
+
+def attention_model():
+    """Embedding, one attention head group with the shape subgraphs that exporters write, and a mask."""
+    c = {"zero": np.array(0), "one": np.array(1), "ax0": ints(0), "two": ints(2), "four": ints(4), "minus": ints(-1)}
+    nodes = [
+        node("Gather", "table ids", "e"),
+        node("Shape", "ids", "sh"), node("Gather", "sh zero", "b"), node("Gather", "sh one", "s"),
+        node("Unsqueeze", "b ax0", "b1"), node("Unsqueeze", "s ax0", "s1"),
+        node("Slice", "positions ax0 s1 ax1", "p"), node("Add", "e p", "x"),
+        node("LayerNormalization", "x g be", "n", axis=-1),
+        *[n for k in "qkv" for n in (
+            node("MatMul", f"n w{k}", f"{k}0"), node("Concat", "b1 s1 two four", f"{k}s", axis=0),
+            node("Reshape", f"{k}0 {k}s", f"{k}1"),
+            node("Transpose", f"{k}1", f"{k}2", perm=[0, 2, 3, 1] if k == "k" else [0, 2, 1, 3]),
+        )],
+        node("MatMul", "q2 k2", "l0"), node("Div", "l0 root", "l1"),
+        node("Unsqueeze", "mask ax12", "m0"), node("Cast", "m0", "m1", to=FLOAT), node("Sub", "fone m1", "m2"),
+        node("Mul", "m2 big", "m3"), node("Add", "l1 m3", "l2"), node("Softmax", "l2", "a", axis=-1),
+        node("MatMul", "a v2", "o0"), node("Transpose", "o0", "o1", perm=[0, 2, 1, 3]),
+        node("Concat", "b1 s1 minus", "os", axis=0), node("Reshape", "o1 os", "o2"), node("MatMul", "o2 wo", "o3"),
+        node("Add", "o3 x", "y"),
+    ]  # fmt: skip
+    weights = c | {
+        "table": floats(11, 8), "positions": floats(1, 16, 8)[0], "ax1": ints(0), "ax12": ints(1, 2), "g": floats(8),
+        "be": floats(8), "root": np.float32(2), "fone": np.float32(1), "big": np.float32(-1e9),
+        **{f"w{k}": floats(8, 8) for k in "qkvo"},
+    }  # fmt: skip
+    inputs = {"ids": (["batch", "seq"], INT64), "mask": (["batch", "seq"], INT64)}
+    return model(nodes, inputs, weights=weights)
+
+
+def test_a_transformer_block_keeps_its_sizes() -> None:
+    ids = RNG.integers(0, 11, (3, 5))
+    mask = (RNG.random((3, 5)) > 0.3).astype(np.int64)
+    mask[:, 0] = 1
+    module = agrees(attention_model(), ids, mask, rtol=1e-4)
+    assert str(module.main.annotation) == 'R.Tensor(("batch", "seq", 8), dtype="float32")'
+    # Nothing of the shape subgraphs is left.
+    assert {e.op for e in module.main.expressions()} & {"dim_value", "concat"} == set()
+
+
+def test_shapes_of_symbolic_sizes_are_known() -> None:
+    nodes = [
+        node("Shape", "x", "s"), node("ReduceProd", "s", "p", keepdims=0), node("Unsqueeze", "p z", "p1"),
+        node("Gather", "s zero", "n"), node("Unsqueeze", "n z", "n1"), node("Div", "p1 n1", "rest"),
+        node("Concat", "n1 rest", "t", axis=0), node("Equal", "t minus", "e"), node("Where", "e zero t", "u"),
+        node("Reshape", "x u", "y"),
+    ]  # fmt: skip
+    weights = {"z": ints(0), "zero": np.array(0), "minus": ints(-1)}
+    module = agrees(model(nodes, {"x": (["n", 3, "m"], FLOAT)}, weights=weights), floats(2, 3, 4))
+    assert str(module.main.annotation) == 'R.Tensor(("n", "3*m"), dtype="float32")'
+    assert {e.op for e in module.main.expressions()} == {"var", "reshape"}
+
+
+def test_sizes_without_names_and_odd_names() -> None:
+    proto = model([node("Relu", "in.put:0", "y")], {"in.put:0": (["?", "a.b", "a.b", None], FLOAT)})
+    (x,) = rx.from_onnx(proto).main.params
+    assert (
+        x.attr("name") == "in_put_0"
+        and str(x.annotation) == 'R.Tensor(("in_put_0_0", "a_b", "a_b", "in_put_0_3"), dtype="float32")'
+    )
+
+
+def test_files_bytes_and_what_is_none(tmp_path: Path) -> None:
+    proto = model([node("Relu", "x")], {"x": (["n"], FLOAT)})
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    texts = {str(rx.from_onnx(m)).replace("m.onnx:", "model:").replace("g:", "model:") for m in
+             (str(tmp_path / "m.onnx"), tmp_path / "m.onnx", proto.SerializeToString(), proto)}  # fmt: skip
+    assert len(texts) == 1
+    for wrong, said in (
+        (tmp_path / "none.onnx", "cannot read .*No such file"), (b"hello", "these bytes are no ONNX model"),
+        (3, "got a int\n  accepted: a path to an ONNX file, its bytes, or an onnx.ModelProto"),
+    ):  # fmt: skip
+        with pytest.raises(OnnxError, match=said):
+            rx.from_onnx(wrong)
+
+
+def test_what_is_not_supported_says_so() -> None:
+    inputs = {"x": ([2, 4], FLOAT)}
+    cases = [
+        ([node("Relu", "x", "h"), helper.make_node("Foo", ["h"], ["y"], name="foo", domain="my.ops")],
+         r"g: node 1 `foo` \(my\.ops\.Foo, opset 1\) is not supported\n  accepted: Abs, "),
+        ([node("NonZero", "x")], r"g: node 0 \(NonZero, opset 17\) is not supported\n  accepted: .*Conv, "),
+        ([node("Reshape", "x s"), ], r"node 0 \(Reshape, opset 17\): nothing gives `s`\n  accepted: inputs"),
+        ([node("Cast", "x", "i", to=INT64), node("Reshape", "x i")], r"node 1 \(Reshape, opset 17\): the shape"),
+        ([node("MatMul", "x x")], r"node 0 \(MatMul, opset 17\): matmul"),
+        ([node("Resize", "x - s", mode="linear")], r"node 0 \(Resize, opset 17\)"),
+    ]  # fmt: skip
+    for nodes, said in cases:
+        proto = model(nodes, inputs)
+        proto.opset_import.append(helper.make_opsetid("my.ops", 1))
+        with pytest.raises(OnnxError, match=said):
+            rx.from_onnx(proto)
+    with pytest.raises(OnnxError, match=r"g has no input 'z'\n  accepted: x"):
+        rx.from_onnx(model([node("Relu", "x")], inputs), inputs={"z": "2"})
+    with pytest.raises(OnnxError, match=r"inputs\['x'\] = '2 5'; the model has '2 4'"):
+        rx.from_onnx(model([node("Relu", "x")], inputs), inputs={"x": "2 5"})
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(OnnxError, match=r"accepted: the package `onnx`: pip install relax-eg\[onnx\]"):
+        rx.from_onnx("m.onnx")
+
+
+REAL = [
+    ("magika", "models/standard_v3_3/model.onnx", {}, RNG.integers(0, 256, (2, 2048)).astype(np.int32)),
+    ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {}, floats(2, 3, 48, 192)),
+    ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", {"x": "n 3 32*h 32*w"}, floats(1, 3, 64, 96)),
+    ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", {"x": "n 3 48 8*w"}, floats(1, 3, 48, 64)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REAL, ids=lambda c: Path(c[1]).stem)
+def test_models_with_real_weights(case: Any) -> None:
+    """Where the packages that carry them are installed (with --no-deps) beside onnxruntime."""
+    from importlib.util import find_spec
+
+    runtime = pytest.importorskip("onnxruntime")
+    package, file, inputs, x = case
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"{package} is not installed")
+    path = Path(next(iter(spec.submodule_search_locations))) / file
+    module = rx.from_onnx(path, inputs=inputs)
+    found = jax.jit(lambda *xs: run_function(module, module.main, xs))(x, *module.weights.values())
+    session = runtime.InferenceSession(str(path))
+    (wanted,) = session.run(None, {session.get_inputs()[0].name: x})
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5)
