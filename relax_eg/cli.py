@@ -334,6 +334,8 @@ def extract_command(
     method: Annotated[str, typer.Option("--method", help="tree, dag, ilp or all.")] = "all",
     time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the search, about.")] = 50.0,
     save: Annotated[Path | None, typer.Option("--save", help="Write the best choice here.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the neighbourhoods that the search looks at.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", help="Processes; 1: the same choice each time.")] = 2,
     check: Annotated[Path | None, typer.Option("--check", help="Recompute this saved choice instead.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
 ) -> None:
@@ -344,6 +346,8 @@ def extract_command(
             raise OptionError(f"--method {method!r}: {', '.join(METHODS)} are accepted")
         if not time_limit >= 0:
             raise OptionError(f"--time-limit {time_limit}: a number of seconds >= 0 is accepted")
+        if jobs not in (1, 2):
+            raise OptionError(f"--jobs {jobs}: 1 or 2 is accepted")
         data = read_json(graph)
         read = egraph_of(data, str(graph))
         if check is not None:
@@ -357,7 +361,7 @@ def extract_command(
             def told(what: str, cost: float, bound: float) -> None:
                 bar.update(task, completed=time.perf_counter() - started, state=f"{what}: {cost:.6g}")
 
-            results = extract(read, method, time_limit, told)  # type: ignore[arg-type]
+            results = extract(read, method, time_limit, told, seed, jobs)  # type: ignore[arg-type]
         best = min(results, key=lambda r: r.cost)
         if json:
             rows = [{k: v for k, v in r.as_data().items() if k not in ("schema", "choice")} for r in results]

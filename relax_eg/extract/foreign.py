@@ -11,18 +11,21 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.helper import helping
 from relax_eg.extract.problem import Problem, choice_cost, tree_choice, used_classes
 from relax_eg.extract.solve import Effort, Progress, Solved, solve
 
 CHOICE_SCHEMA = "relax_eg.choice/1"
 Method = Literal["all", "tree", "dag", "ilp"]
 METHODS = ("all", "tree", "dag", "ilp")
+_ALONE = 1000  # nodes up to which a second process is not worth starting
 _NAMED = 5  # classes or nodes named in one message
 
 
@@ -119,7 +122,8 @@ def egraph_of(data: Any, name: str = "the e-graph") -> ForeignGraph:
         try:
             below = tuple(dict.fromkeys([where[str(x)] for x in children]))
         except KeyError as e:
-            raise ExtractionError(f"{name}: node {node!r} has the child {e.args[0]!r}, which is not a node") from None
+            what = "a class; children are named by nodes" if e.args[0] in class_of else "not a node"
+            raise ExtractionError(f"{name}: node {node!r} has the child {e.args[0]!r}, which is {what}") from None
         reads[c].append(below)
         cost = _cost(n.get("cost", 1.0), node, name)
         costs[c].append(math.inf if n.get("subsumed") else cost)
@@ -176,10 +180,16 @@ def _list(graph: ForeignGraph, classes: Sequence[int]) -> str:
 
 
 def extract(
-    graph: ForeignGraph, method: Method = "ilp", seconds: float = 60.0, progress: Progress | None = None
+    graph: ForeignGraph,
+    method: Method = "ilp",
+    seconds: float = 60.0,
+    progress: Progress | None = None,
+    seed: int = 0,
+    jobs: int = 1,
 ) -> list[Extracted]:
     """The choices of a method, or of all three: "tree" pays every use in full, "dag" pays shared classes once and is
-    greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out."""
+    greedy, "ilp" starts from both and searches until nothing cheaper exists or `seconds` are out. `seed`: of what that
+    looks at first. `jobs`: 2 for a second process that improves choices; what comes out then depends on the clock."""
     if method not in METHODS:
         raise ExtractionError(f"method {method!r}; {', '.join(METHODS)} are accepted")
     problem = graph.problem
@@ -202,7 +212,9 @@ def extract(
     dag = dag_greedy(problem)
     add("dag", dag, None, "greedy", again)
     if method != "dag":
-        left = max(0.0, seconds - (time.perf_counter() - started))
-        solved: Solved = solve(problem, [tree, dag], Effort(seconds=left), progress)
+        effort = Effort(seed=seed)
+        with helping(problem, dag, effort) if jobs > 1 and problem.node_count > _ALONE else nullcontext() as partner:
+            left = max(0.0, seconds - (time.perf_counter() - started))
+            solved: Solved = solve(problem, [tree, dag], replace(effort, seconds=left), progress, partner)
         add("ilp", solved.choice, solved.bound, solved.how, started)
     return results if method == "all" else results[-1:]

@@ -4,35 +4,36 @@ A column for each candidate, and one for each class that may or may not be used.
 candidate is; a class is used where a candidate that reads it is. Candidates of one class that read the same class share
 one constraint, since at most one of them is taken; that makes fractional solutions dearer than a constraint each.
 
-Circles are cut off when they turn up: in the linear relaxation, where a shortest path finds every cut that it violates,
-and in integer solutions. A circle c1 -> c2 -> ... -> c1 is cut by
-
-    sum of (candidates of ci that read ci+1)  <=  sum of (ci is used), one class of the circle left out.
+Circles are cut off, and classes that several halves of a solution share are paid in full, by the cuts of `loops`, which
+are found for the linear relaxation, and for integer solutions that run in circles.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
+from relax_eg.extract.loops import VIOLATED, Loop, Loops
 from relax_eg.extract.problem import Problem
-from relax_eg.extract.prune import strong_components
 
 if TYPE_CHECKING:
     import highspy
 
 SCALE = 1e3  # what the program at hand costs in the units that HiGHS gets: its tolerances are absolute
-_CUTS = 400  # of one round
-_VIOLATED = 1e-3
-_TAKEN = 1e-6
+_CUTS = 150  # of one round, and
+_PAIRS = 300  # of those of two classes,
+_FEW = 2500  # where there are not so few that all of them are there from the start
+_TIGHT = 1e-6
+_STALL = 12  # rounds
+_SLOW = 0.03  # of what is open between bound and cost: gained in that many rounds, it is not enough
 
-Cut = tuple[list[int], list[float], float]  # columns, coefficients, at most this
+Row = tuple[list[int], list[float], float]  # columns, coefficients, at least this
 
 
 @dataclass(slots=True)
@@ -47,14 +48,14 @@ class Exact:
 
 @dataclass
 class Model:
-    """The integer program of `problem`, every class of which is needed by some choice. `unit`: what is 1 to HiGHS."""
+    """The integer program of `problem`, every class of which is needed by some choice. `unit`: what is 1 to HiGHS;
+    `loops`: the cuts so far."""
 
     problem: Problem
     unit: float
+    loops: list[Loop] = field(default_factory=list[Loop])
     first: list[int] = field(default_factory=list[int])  # column of a class' first candidate
     used: dict[int, int] = field(default_factory=dict[int, int])  # column that says a class is used; none: it is
-    arcs: dict[int, dict[int, list[int]]] = field(default_factory=dict[int, dict[int, list[int]]])
-    cuts: list[Cut] = field(default_factory=list[Cut])
 
     def __post_init__(self) -> None:
         columns = 0
@@ -66,31 +67,56 @@ class Model:
                 self.used[c] = columns if len(row) > 1 else columns - 1
                 columns += len(row) > 1
         self.columns = columns
-        component = strong_components({c: set().union(*row) for c, row in enumerate(self.problem.reads)})
-        for c, row in enumerate(self.problem.reads):
-            for k, reads in enumerate(row):
-                for x in reads:
-                    if component[x] == component[c]:
-                        self.arcs.setdefault(c, {}).setdefault(x, []).append(self.first[c] + k)
-        for c, below in self.arcs.items():
-            for x in below:
-                if x > c and c in self.arcs.get(x, ()):
-                    self.cuts += [self.cut((c, x), c), self.cut((c, x), x)]
+        self.finder = Loops(self.problem)
+        starts = np.array(self.first, dtype=np.int64)
+        self.candidates = np.arange(len(self.finder.owner)) + (starts - self.finder.first[:-1])[self.finder.owner]
+        known, self.loops = self.loops, []
+        self.add(known)
+        rows = [(loop, row) for loop in _pairs(self.problem) if (row := self.row(loop)) is not None]
+        if len(rows) <= _FEW:
+            self.add(loop for loop, _ in rows)
+            rows.clear()
+        self.pairs = [loop for loop, _ in rows]
+        columns = [c for _, row in rows for c in row[0]]
+        starts = np.cumsum([0, *(len(row[0]) for _, row in rows)])
+        entries = [x for _, row in rows for x in row[1]]
+        self.pair_rows = csr_matrix((entries, columns, starts), shape=(len(rows), self.columns))
+        self.pair_least = np.array([row[2] for _, row in rows])
 
-    def cut(self, circle: Sequence[int], left_out: int) -> Cut:
-        """No choice runs through `circle`."""
-        entries: dict[int, float] = {}
-        limit = 0.0
-        for c, x in zip(circle, (*circle[1:], circle[0]), strict=True):
-            for column in self.arcs[c][x]:
-                entries[column] = entries.get(column, 0.0) + 1.0
-            if c == left_out:
-                continue
-            if c in self.used:
-                entries[self.used[c]] = entries.get(self.used[c], 0.0) - 1.0
-            else:
-                limit += 1.0
-        return list(entries), list(entries.values()), limit
+    def add(self, loops: Iterable[Loop]) -> list[Row]:
+        """Cut off what `loops` say; the rows of those that say something."""
+        rows: list[Row] = []
+        for loop in loops:
+            row = self.row(loop)
+            if row is not None:
+                self.loops.append(loop)
+                rows.append(row)
+        return rows
+
+    def row(self, loop: Loop) -> Row | None:
+        """The cut as a row; None where it holds in any case."""
+        columns = self.candidates[self.finder.supports(loop.classes)].tolist()
+        use = self.used.get(loop.target)
+        if use in columns:
+            return None
+        if use is None:
+            return columns, [1.0] * len(columns), 1.0
+        return [*columns, use], [1.0] * len(columns) + [-1.0], 0.0
+
+    def violated(self, values: Sequence[float], most: int = _CUTS) -> list[Loop]:
+        """Cuts that a solution violates: those of two classes that it violates most, which are all looked at, and
+        others that are searched for."""
+        x = np.array(values)
+        short = self.pair_least - self.pair_rows @ x
+        pairs = [self.pairs[i] for i in np.argsort(-short, kind="stable")[:_PAIRS] if short[i] > VIOLATED]
+        used = np.array([x[self.used[c]] if c in self.used else 1.0 for c in range(len(self.first))])
+        return list(dict.fromkeys([*pairs, *self.finder.violated(x[self.candidates], used, most)]))
+
+    def forget(self, values: Sequence[float]) -> None:
+        """Drop the cuts that hold with room to spare."""
+        x = np.array(values)
+        rows = [(loop, self.row(loop)) for loop in self.loops]
+        self.loops = [loop for loop, row in rows if row is not None and x[row[0]] @ np.array(row[1]) < row[2] + _TIGHT]
 
     def linear(self) -> highspy.Highs:
         """The linear relaxation, with the cuts so far."""
@@ -100,32 +126,32 @@ class Model:
         for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1), ("parallel", "off")):
             solver.setOptionValue(option, value)
         cost = np.zeros(self.columns)
-        entries: list[Cut] = []
-        lower: list[float] = []
+        entries: list[Row] = []
+        upper: list[float] = []
         for c, row in enumerate(self.problem.reads):
             start = self.first[c]
             cost[start : start + len(row)] = [x / self.unit for x in self.problem.costs[c]]
             own = list(range(start, start + len(row)))
             if c not in self.used:
                 entries.append((own, [1.0] * len(own), 1.0))
-                lower.append(1.0)
+                upper.append(1.0)
             elif len(row) > 1:
                 entries.append(([*own, self.used[c]], [1.0] * len(own) + [-1.0], 0.0))
-                lower.append(0.0)
+                upper.append(0.0)
             readers: dict[int, list[int]] = {}
             for k, reads in enumerate(row):
                 for x in reads:
                     if x in self.used:
                         readers.setdefault(x, []).append(start + k)
             for x, reading in readers.items():
-                entries.append(([*reading, self.used[x]], [1.0] * len(reading) + [-1.0], 0.0))
-                lower.append(-math.inf)
-        entries += self.cuts
-        lower += [-math.inf] * len(self.cuts)
+                entries.append(([*reading, self.used[x]], [-1.0] * len(reading) + [1.0], 0.0))
+                upper.append(math.inf)
+        entries += [row for loop in self.loops if (row := self.row(loop)) is not None]
+        upper += [math.inf] * (len(entries) - len(upper))
         lp: Any = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.columns, len(entries)
         lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.zeros(self.columns), np.ones(self.columns)
-        lp.row_lower_, lp.row_upper_ = np.array(lower), np.array([e[2] for e in entries])
+        lp.row_lower_, lp.row_upper_ = np.array([e[2] for e in entries]), np.array(upper)
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
         lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
@@ -165,61 +191,12 @@ class Model:
             keep.append(kept)
         return keep
 
-    def circles(self, values: Sequence[float]) -> list[tuple[Sequence[int], int]]:
-        """Circles that `values` violates, and the class to leave out for that. For each class the shortest path back
-        to it, where an arc is as long as its class is used otherwise."""
-        length: dict[int, list[tuple[int, float]]] = {}
-        use: dict[int, float] = {}
-        for c, below in self.arcs.items():
-            use[c] = values[self.used[c]] if c in self.used else 1.0
-            if use[c] < _TAKEN:
-                continue
-            flows = ((x, sum(values[i] for i in columns)) for x, columns in below.items())
-            length[c] = [(x, max(0.0, use[c] - flow)) for x, flow in flows if flow > _TAKEN]
-        component = strong_components({c: {x for x, _ in arcs if x in length} for c, arcs in length.items()})
-        length = {c: [a for a in arcs if component.get(a[0]) == component[c]] for c, arcs in length.items()}
-        found: dict[frozenset[int], tuple[Sequence[int], int]] = {}
-        seen = dict.fromkeys(length, 0)
-        for start in sorted(length, key=lambda c: -use[c]):
-            if seen[start] >= 2 or not length[start]:
-                continue
-            if len(found) >= _CUTS:
-                break
-            path = _shortest_back(start, length, use[start] - _VIOLATED)
-            if path is not None:
-                found.setdefault(frozenset(path), (path, start))
-                for c in path:
-                    seen[c] += 1
-        return list(found.values())
 
-
-def _shortest_back(start: int, length: Mapping[int, list[tuple[int, float]]], limit: float) -> list[int] | None:
-    """The shortest circle through `start`, if shorter than `limit`."""
-    distance = {start: 0.0}
-    before: dict[int, int] = {}
-    heap = [(0.0, start)]
-    last, shortest = start, limit
-    while heap:
-        d, c = heapq.heappop(heap)
-        if d >= shortest:
-            break
-        if d > distance[c]:
-            continue
-        for x, further in length.get(c, ()):
-            far = d + further
-            if far >= shortest:
-                continue
-            if x == start:
-                last, shortest = c, far
-            elif far < distance.get(x, math.inf):
-                distance[x], before[x] = far, c
-                heapq.heappush(heap, (far, x))
-    if shortest >= limit:
-        return None
-    path = [last]
-    while path[-1] != start:
-        path.append(before[path[-1]])
-    return path[::-1]
+def _pairs(problem: Problem) -> list[Loop]:
+    """Two classes that may read each other, whichever is used."""
+    below = [set[int]().union(*row) for row in problem.reads]
+    both = [frozenset((c, x)) for c, reads in enumerate(below) for x in sorted(reads) if x > c and c in below[x]]
+    return [Loop(pair, c) for pair in both for c in sorted(pair)]
 
 
 @dataclass
@@ -231,12 +208,14 @@ class Relaxed:
     reduced: Sequence[float]
 
 
-def relax(model: Model, rounds: int, deadline: float) -> Relaxed | None:
-    """The linear relaxation of `model`, circles cut off as long as they show; None where the time is out before."""
+def relax(model: Model, rounds: int, cost: float, deadline: float) -> Relaxed | None:
+    """The linear relaxation of `model`, cut as long as that helps to close what is open to `cost`; None where the time
+    is out before. The cuts that hold with room to spare at the end are forgotten."""
     import highspy
 
     solver: Any = model.linear()
     result: Relaxed | None = None
+    bounds: list[float] = []
     for _ in range(max(1, rounds)):
         left = deadline - time.monotonic()
         if left <= 0:
@@ -248,14 +227,19 @@ def relax(model: Model, rounds: int, deadline: float) -> Relaxed | None:
         solution = solver.getSolution()
         values = list(solution.col_value)
         bound = solver.getInfo().objective_function_value * model.unit
-        last = result.bound if result is not None else -math.inf
-        result = Relaxed(max(bound, last), values, list(solution.col_dual))
-        fresh = [model.cut(circle, left_out) for circle, left_out in model.circles(values)]
+        bounds.append(bound)
+        result = Relaxed(max(bound, result.bound if result is not None else -math.inf), values, list(solution.col_dual))
+        if cost - bound <= 0 or (
+            len(bounds) > _STALL and bound - bounds[-1 - _STALL] < _SLOW * (cost - bounds[-1 - _STALL])
+        ):
+            break
+        fresh = model.add(model.violated(values))
         if not fresh:
             break
-        model.cuts += fresh
-        for columns, coefficients, limit in fresh:
-            solver.addRow(-math.inf, limit, len(columns), np.array(columns, dtype=np.int32), np.array(coefficients))
+        for columns, coefficients, least in fresh:
+            solver.addRow(least, math.inf, len(columns), np.array(columns, dtype=np.int32), np.array(coefficients))
+    if result is not None:
+        model.forget(result.values)
     return result
 
 
@@ -284,7 +268,5 @@ def integer(model: Model, known: Mapping[int, int], gap: float, nodes: int, dead
         return Exact(None, bound, searched), False
     values = list(solver.getSolution().col_value)
     choice = model.choice_of(values)
-    circles = model.circles([round(v) for v in values])
-    for circle, _ in circles:
-        model.cuts += [model.cut(circle, c) for c in dict.fromkeys(circle)][:4]
+    circles = model.add(model.violated([float(round(v)) for v in values]))
     return Exact(choice, bound, searched), bool(circles)

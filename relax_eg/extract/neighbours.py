@@ -1,4 +1,8 @@
-"""Large neighbourhood search: most of a choice stays as it is, what lies around one class is chosen anew, exactly."""
+"""Improving a choice without a bound: annealing, the best of two choices, exact search around one class.
+
+Large neighbourhood search: most of a choice stays as it is, what lies around one class is chosen anew, exactly. Two
+good choices make a small problem, too: every class may use what either uses.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +10,87 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from relax_eg.extract.problem import Problem, choice_cost, repaired, restricted, used_classes
+from relax_eg.extract.anneal import Annealer
+from relax_eg.extract.problem import Part, Problem, choice_cost, repaired, restricted, used_classes
 
-_SMALLEST, _LARGEST = 250, 3000  # candidates of a neighbourhood
+_TINY, _SMALL, _LARGEST = 40, 250, 3000  # candidates of a neighbourhood
 _GROWTH = 1.5
 _MISSES = 6  # neighbourhoods of one size without a gain before they grow
+_AROUND = 30  # neighbourhoods after the first round of annealing, and
+_LONGER = 1.4  # times as many after each next
+_SECONDS = 2.0  # for one; where they do not suffice, smaller ones are looked at
 
 # Solves a problem from a choice, until a time.
-Solver = Callable[[Problem, Sequence[int], float], list[int]]
+Solver = Callable[[Part, Sequence[int], float], list[int]]
 
 
-def improve_around(
-    problem: Problem,
-    choice: list[int],
-    solver: Solver,
-    deadline: float,
-    rounds: int,
-    enough: float,
-    tell: Callable[[float], None],
-) -> list[int]:
-    """`choice` (acyclic over all classes) improved until the time or the `rounds` are out, the cost is down to
-    `enough`, or the largest neighbourhoods no longer help. The same for the same problem
-    as long as the clock does not decide."""
-    rng = random.Random(0)
-    near = _near(problem)
-    cost = choice_cost(problem, choice)
-    size, misses = float(_SMALLEST), 0
-    for _ in range(rounds):
-        now = time.monotonic()
-        if now >= deadline or cost <= enough:
-            break
+class Improver:
+    """Improves a choice of `problem`, all of whose classes can be computed, step by step: a round of annealing, what it
+    found crossed with the best, then neighbourhoods. The same for the same `seed` as long as the clock does not decide.
+
+    `best`, `cost`: the cheapest choice so far, acyclic over all classes."""
+
+    def __init__(self, problem: Problem, choice: Sequence[int], solver: Solver, seed: int) -> None:
+        self.problem = problem
+        self.solver = solver
+        self.rng = random.Random(seed)
+        self.near = _near(problem)
+        self.annealer = Annealer(problem, choice, self.rng)
+        self.best, self.cost = self.annealer.best, self.annealer.cost
+        self.turns, self.left = float(_AROUND), 0
+        self.size, self.misses = float(_SMALL), 0
+
+    def offer(self, choice: Sequence[int]) -> None:
+        """A choice, acyclic where it is used, that somebody else found."""
+        cost = choice_cost(self.problem, choice)
+        if cost < self.cost * (1 - 1e-9):
+            self.best, self.cost = repaired(self.problem, choice), cost
+            self.annealer.best, self.annealer.cost = self.best, cost
+
+    def step(self, until: float) -> None:
+        """One round of annealing or one neighbourhood."""
+        if self.left > 0:
+            self.left -= 1
+            self._look_around(until)
+            return
+        self.left = int(self.turns)
+        self.turns *= _LONGER
+        before = self.best
+        found = self.annealer.round(until)
+        self.offer(found)
+        self.cross(before if found is self.best else found, until)
+
+    def cross(self, other: Sequence[int], until: float) -> None:
+        """The best of what the best choice and `other`, which has a candidate for every class, have between them."""
+        if other != self.best and time.monotonic() < until:
+            best = self.best
+            self._solve(lambda c: sorted({best[c], other[c]}), until)
+
+    def _solve(self, keep: Callable[[int], Sequence[int]], until: float) -> bool:
+        """Choose anew among the candidates `keep(c)` of each class; whether that helped."""
+        part = restricted(self.problem, keep)
+        found = self.solver(part, part.into(self.best), min(until, time.monotonic() + _SECONDS))
+        if choice_cost(part.problem, found) >= self.cost * (1 - 1e-9):
+            return False
+        better = part.out(found)
+        self.offer([better.get(c, k) for c, k in enumerate(self.best)])
+        return True
+
+    def _look_around(self, until: float) -> None:
         # Around a class that is used, or around any: that one may have to be used by several at once.
-        starts = sorted(used_classes(problem, choice)) if rng.random() < 0.5 else range(len(problem.reads))
-        open_ = _around(problem, near, starts, int(size), rng)
-        ways = {c: [k for k, r in enumerate(problem.reads[c]) if all(choice[x] >= 0 for x in r)] for c in open_}
-        part = restricted(problem, lambda c, choice=choice, ways=ways: ways.get(c) or (choice[c],))
-        found = solver(part.problem, part.into(choice), deadline)
-        new = choice_cost(part.problem, found)
-        if new < cost * (1 - 1e-9):
-            better = part.out(found)
-            choice = repaired(problem, [better.get(c, k) for c, k in enumerate(choice)])
-            cost, misses = new, 0
-            tell(cost)
-            continue
-        misses += 1
-        if misses >= _MISSES:
-            if size >= min(_LARGEST, problem.node_count):
-                break
-            size, misses = min(size * _GROWTH, _LARGEST), 0
-    return choice
+        rng, problem, best, before = self.rng, self.problem, self.best, time.monotonic()
+        starts = sorted(used_classes(problem, best)) if rng.random() < 0.5 else range(len(problem.reads))
+        open_ = _around(problem, self.near, starts, int(self.size), rng)
+        if self._solve(lambda c: range(len(problem.reads[c])) if c in open_ else (best[c],), until):
+            self.misses = 0
+            return
+        self.misses += 1
+        if time.monotonic() - before > _SECONDS:
+            self.size, self.misses = max(_TINY, self.size / _GROWTH), 0
+        elif self.misses >= _MISSES:
+            largest = min(_LARGEST, problem.node_count)
+            self.size = _SMALL if self.size >= largest else min(self.size * _GROWTH, largest)
+            self.misses = 0
 
 
 def _near(problem: Problem) -> list[list[int]]:

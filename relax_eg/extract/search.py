@@ -97,12 +97,14 @@ class Program:
         return change
 
     def switch(self, c: int, k: int, moved: Sequence[int]) -> float:
-        """Let class `c`, which is used, be computed by candidate `k`; the change of the program's cost. `moved`: what
-        `above` found under the candidate, which now has to stand before `c`."""
+        """Let class `c` be computed by candidate `k`; the change of the program's cost. `moved`: what `above` found
+        under the candidate, which now has to stand before `c`."""
         old = self.children(c)
         change = self.costs[c][k] - self.costs[c][self.choice[c]]
         self.choice[c] = k
         self._move_before(c, moved)
+        if not self.uses[c]:
+            return 0.0
         # New operands first: what both need is never dropped in between.
         change += sum(self.add(x) for x in self.children(c))
         return change - sum(self.drop(x) for x in old)

@@ -1,9 +1,10 @@
 """Selection with a proof of how near it is: prune, take apart, relax, search.
 
 A problem is pruned and falls into parts that share nothing; each part has its greedy choices, the best improved by swap
-search; its linear relaxation gives a lower bound, a hint for another choice, and candidates that no better choice
-uses, which go. What then falls apart is solved part by part in the same way; what does not goes to HiGHS, and what
-that does not finish is improved neighbourhood by neighbourhood until the time is out.
+search and, if it is large, by annealing; its linear relaxation gives a lower bound, a hint for another choice, and
+candidates that no better choice uses, which go. What then falls apart is solved part by part in the same way; what does
+not goes to HiGHS, and what that does not finish is improved without a bound (`neighbours`) until the time is out. A
+partner may improve choices meanwhile (`helper`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract import ilp
 from relax_eg.extract.greedy import dag_greedy
-from relax_eg.extract.neighbours import improve_around
+from relax_eg.extract.loops import Loop, loops_within
+from relax_eg.extract.neighbours import Improver
 from relax_eg.extract.problem import Part, Problem, choice_cost, operands_first, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
 from relax_eg.extract.search import swap_search
@@ -26,7 +28,12 @@ _DEPTH = 4
 _BOUND_ROUNDS = 4
 _FIRST = 0.12  # of the time for HiGHS, which ends most problems early, and then
 _AROUND = 0.85  # of what is left for neighbourhoods
-_INNER_NODES = 100  # of HiGHS, for a neighbourhood
+_INNER_NODES = 100  # of HiGHS, for a neighbourhood, and
+_INNER_ROUNDS = 40  # of its cuts
+_RELAX = 0.4  # of the time for the relaxation, at most
+_FAR = 0.2  # open after that, as a share of the cost: HiGHS alone will not close it
+_SOON = 0.15  # of the time for annealing before the relaxation
+_EASY = 1000  # candidates of a part up to which it is relaxed before anything else is tried
 _SWAP_WORK = 1_500_000  # classes looked at by one swap search
 
 Progress = Callable[[str, float, float], None]
@@ -36,14 +43,15 @@ Progress = Callable[[str, float, float], None]
 class Effort:
     """How hard to try. `seconds`: when to stop at the latest; `nodes`: of HiGHS, for each part; `gap`: near enough, as
     a share of the cost; `candidates`: a part of more is not relaxed, only greedy; `cut_rounds`: of
-    the relaxation; `neighbourhoods`: chosen anew, for each part."""
+    the relaxation; `neighbourhoods`: chosen anew, for each part; `seed`: of which ones."""
 
     seconds: float = 60.0
     nodes: int = 20_000
     gap: float = 1e-5
     candidates: int = 60_000
-    cut_rounds: int = 60
+    cut_rounds: int = 400
     neighbourhoods: int = 5_000
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +74,23 @@ def gap(cost: float, bound: float) -> float:
     return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
+class Partner:
+    """Somebody who improves choices of the same parts at the same time; this one does nothing."""
+
+    def heard(self, part: int) -> list[int] | None:
+        """The last choice of a part that came; None where none did."""
+        return None
+
+    def tell(self, part: int, choice: Sequence[int] | None) -> None:
+        """Here is a choice of a part; None: a part needs no more work."""
+
+
 def solve(
-    problem: Problem, seeds: Sequence[Sequence[int]], effort: Effort | None = None, progress: Progress | None = None
+    problem: Problem,
+    seeds: Sequence[Sequence[int]],
+    effort: Effort | None = None,
+    progress: Progress | None = None,
+    partner: Partner | None = None,
 ) -> Solved:
     """The cheapest choice found, never dearer than a seed. The roots must be computable, and a seed acyclic.
 
@@ -75,122 +98,207 @@ def solve(
     effort = effort or Effort()
     deadline = time.monotonic() + effort.seconds
     best = min(seeds, key=lambda s: choice_cost(problem, s))
-    search = _Search(effort, deadline, progress, choice_cost(problem, best))
-    choice, bound = search.whole(prune(problem), best, deadline, 0)
-    cost = choice_cost(problem, choice)
-    if cost > search.cost:
-        choice, cost = list(best), search.cost
+    search = _Search(effort, progress, partner or Partner())
+    pruned, parts = ordered_parts(problem)
+    choice, bound = search.whole(pruned, parts, best, deadline, 0, ())
+    cost, least = choice_cost(problem, choice), choice_cost(problem, best)
+    if cost > least:
+        choice, cost = list(best), least
     bound = min(bound, cost)
     how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp" if search.searched else "greedy"
     return Solved(repaired(problem, choice), cost, bound, how)
 
 
+def started(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:
+    """The best of the greedy choices and `seed` (-1: anything), each improved by swap search; and its cost."""
+    starts = (tree_choice(problem), repaired(problem, seed), dag_greedy(problem))
+    return min((_swapped(problem, start) for start in starts), key=lambda found: found[1])
+
+
+def _swapped(problem: Problem, choice: Sequence[int]) -> tuple[list[int], float]:
+    return swap_search(problem, choice, choice, _SWAP_WORK)
+
+
+def ordered_parts(problem: Problem, keep: Sequence[Sequence[int]] | None = None) -> tuple[Pruned, list[Part]]:
+    """What pruning leaves of `problem`, where of class `c` the candidates `keep[c]` may be used, and the parts it falls
+    into, the small ones first."""
+    pruned = prune(problem, keep)
+    return pruned, sorted(parts_of(pruned), key=lambda part: part.problem.node_count)
+
+
 @dataclass(slots=True)
 class _Search:
     effort: Effort
-    deadline: float
     progress: Progress | None
-    cost: float  # of the best seed
+    partner: Partner
     searched: bool = False
 
-    def tell(self, what: str, cost: float, bound: float) -> None:
-        if self.progress is not None:
-            self.progress(what, cost, bound)
-
-    def whole(self, pruned: Pruned, seed: Sequence[int], deadline: float, depth: int) -> tuple[list[int], float]:
-        """The best choice found of what was pruned, and a bound on it."""
-        parts = sorted(parts_of(pruned), key=lambda part: part.problem.node_count)
+    def whole(
+        self,
+        pruned: Pruned,
+        parts: Sequence[Part],
+        seed: Sequence[int],
+        deadline: float,
+        depth: int,
+        known: Sequence[Loop],
+    ) -> tuple[list[int], float]:
+        """The best choice found of what was pruned, and a bound on it. `known`: cuts that may help."""
         sizes = [part.problem.node_count for part in parts]
-        choice: dict[int, int] = {}
+        found: list[list[int]] = []
         bound = pruned.offset
         for i, part in enumerate(parts):
             left = deadline - time.monotonic()
             until = time.monotonic() + max(0.0, left) * sizes[i] / max(1, sum(sizes[i:]))
-            inner, low = self.part(part.problem, part.into(seed), until, depth)
-            choice |= part.out(inner)
-            bound += low
+            loops = loops_within(known, part.classes)
+            inner = _Part(self, part.problem, i if depth == 0 else None, until, depth)
+            bound += inner.search(part.into(seed), loops)
+            found.append(inner.best)
+        choice: dict[int, int] = {}
+        for i, part in enumerate(parts):
+            heard = self.partner.heard(i) if depth == 0 else None
+            if heard is not None and choice_cost(part.problem, heard) < choice_cost(part.problem, found[i]):
+                found[i] = heard
+            choice |= part.out(found[i])
         return pruned.complete(choice), bound
 
-    def part(self, problem: Problem, seed: Sequence[int], deadline: float, depth: int) -> tuple[list[int], float]:
-        """The best choice found of a problem that does not fall apart, and a bound on it."""
-        tree = tree_choice(problem)
-        best, cost = self.swapped(problem, tree)
-        for start in (repaired(problem, seed), dag_greedy(problem)):
-            choice, c = self.swapped(problem, start)
-            if c < cost:
-                best, cost = choice, c
-        bound = shared_bound(problem)
-        self.tell("greedy", cost, bound)
-        if gap(cost, bound) <= self.effort.gap or problem.node_count > self.effort.candidates:
-            return best, bound
-        self.searched = True
-        model = ilp.Model(problem, cost / ilp.SCALE)
-        relaxed = ilp.relax(model, self.effort.cut_rounds, time.monotonic() + 0.5 * (deadline - time.monotonic()))
+
+class _Part:
+    """The search in a problem that does not fall apart. `number`: by which the partner knows it; None: it does not."""
+
+    def __init__(self, search: _Search, problem: Problem, number: int | None, deadline: float, depth: int) -> None:
+        self.parent = search
+        self.effort = search.effort
+        self.problem = problem
+        self.number = number
+        self.deadline = deadline
+        self.depth = depth
+        self.best: list[int] = []
+        self.cost = self.bound = 0.0
+        self.told = math.inf  # what the best that the partner was told of costs
+        self.improver: Improver | None = None
+
+    def tell(self, what: str) -> None:
+        if self.parent.progress is not None:
+            self.parent.progress(what, self.cost, self.bound)
+
+    def offer(self, choice: list[int], cost: float) -> None:
+        if cost < self.cost:
+            self.best, self.cost = choice, cost
+
+    @property
+    def closed(self) -> bool:
+        return gap(self.cost, self.bound) <= self.effort.gap
+
+    def exchange(self) -> None:
+        """Hear of the partner's best choice, tell it of the best here."""
+        if self.number is None:
+            return
+        heard = self.parent.partner.heard(self.number)
+        if heard is not None:
+            cost = choice_cost(self.problem, heard)
+            if cost < self.cost:
+                self.offer(repaired(self.problem, heard), cost)
+            elif self.cost < min(cost, self.told) * (1 - 1e-9):
+                self.told = self.cost
+                self.parent.partner.tell(self.number, self.best)
+
+    def search(self, seed: Sequence[int], known: Sequence[Loop]) -> float:
+        """Find `best`; a bound on any choice."""
+        self.best, self.cost = started(self.problem, seed)
+        self.bound = shared_bound(self.problem)
+        self.tell("greedy")
+        if not self.closed and self.problem.node_count <= self.effort.candidates:
+            self.parent.searched = True
+            self._bounded(known)
+            self.exchange()
+        if self.number is not None and self.closed:
+            self.parent.partner.tell(self.number, None)
+        return self.bound
+
+    def _until(self, share: float) -> float:
+        return time.monotonic() + share * (self.deadline - time.monotonic())
+
+    def _bounded(self, known: Sequence[Loop]) -> None:
+        """Relax, and search for what is better than the best and not dearer than the bound."""
+        problem = self.problem
+        if self.effort.neighbourhoods:
+            self.improver = improver_of(problem, self.best, self.effort)
+            if problem.node_count > _EASY:
+                self._around(1, self._until(_SOON))
+        model = ilp.Model(problem, self.cost / ilp.SCALE, list(known))
+        relaxed = ilp.relax(model, self.effort.cut_rounds, self.cost, self._until(_RELAX))
+        self.exchange()
         if relaxed is None:
-            return self._around(problem, best, bound, deadline), bound
-        bound = max(bound, relaxed.bound - 1e-9 * cost)
-        self.tell("relaxed", cost, bound)
+            self._around(self.effort.neighbourhoods, self.deadline)
+            return
+        self.bound = max(self.bound, relaxed.bound - 1e-9 * self.cost)
+        self.tell("relaxed")
         for costs in _hints(problem, model, relaxed):
-            choice, c = self.swapped(problem, tree_choice(problem, costs))
-            if c < cost:
-                best, cost = choice, c
-        if gap(cost, bound) <= self.effort.gap:
-            return best, bound
-        keep = model.within(relaxed, cost, best)
-        kept = sum(map(len, keep))
-        if kept < _SHRUNK * problem.node_count and depth < _DEPTH:
-            smaller = prune(problem, keep)
-            choice, low = self.whole(smaller, best, deadline, depth + 1)
-            c = choice_cost(problem, choice)
-            # A choice cheaper than the best known is within what was kept.
-            bound = max(bound, min(cost, low))
-            return (repaired(problem, choice), bound) if c < cost else (best, bound)
-        return self._integer(problem, model, best, cost, bound, deadline)
+            self.offer(*_swapped(problem, tree_choice(problem, costs)))
+        if self.closed:
+            return
+        keep = model.within(relaxed, self.cost, self.best)
+        if sum(map(len, keep)) >= _SHRUNK * problem.node_count or self.depth >= _DEPTH:
+            self._integer(model)
+            return
+        pruned, parts = ordered_parts(problem, keep)
+        choice, low = self.parent.whole(pruned, parts, self.best, self.deadline, self.depth + 1, model.loops)
+        # A choice cheaper than the best known is within what was kept.
+        self.bound = max(self.bound, min(self.cost, low))
+        cost = choice_cost(problem, choice)
+        if cost < self.cost:
+            self.offer(repaired(problem, choice), cost)
 
-    def _integer(
-        self, problem: Problem, model: ilp.Model, best: list[int], cost: float, bound: float, deadline: float
-    ) -> tuple[list[int], float]:
-        """HiGHS for a while; where that does not end it, neighbourhoods, and HiGHS again from what they found."""
-        nodes = self.effort.nodes
-        for share in (_FIRST, 1.0) if self.effort.neighbourhoods else (1.0,):
-            until = time.monotonic() + share * (deadline - time.monotonic())
-            while time.monotonic() < until and nodes > 0 and gap(cost, bound) > self.effort.gap:
-                known = {c: best[c] for c in used_classes(problem, best)}
-                found, again = ilp.integer(model, known, self.effort.gap, nodes, until)
-                bound = max(bound, min(found.bound, cost))
-                nodes -= found.nodes + 1
-                if found.choice is not None:
-                    start = [found.choice.get(c, -1) for c in range(len(problem.reads))]
-                    choice, c = self.swapped(problem, repaired(problem, start))
-                    if c < cost:
-                        best, cost = choice, c
-                self.tell("searched", cost, bound)
-                if not again:
-                    break
-            if gap(cost, bound) <= self.effort.gap:
+    def _integer(self, model: ilp.Model) -> None:
+        """HiGHS for a while; where that does not end it, improving without a bound, and HiGHS again from there."""
+        if self.improver is None:
+            self._exact(model, self.effort.nodes, self.deadline)
+        elif gap(self.cost, self.bound) > _FAR:
+            self._around(self.effort.neighbourhoods, self.deadline)
+        else:
+            left = self._exact(model, self.effort.nodes, self._until(_FIRST))
+            if not self.closed:
+                self._around(self.effort.neighbourhoods, self._until(_AROUND))
+                self._exact(model, left, self.deadline)
+
+    def _exact(self, model: ilp.Model, nodes: int, until: float) -> int:
+        """HiGHS, again as long as what it finds runs in circles; the nodes that are left."""
+        while time.monotonic() < until and nodes > 0 and not self.closed:
+            known = {c: self.best[c] for c in used_classes(self.problem, self.best)}
+            found, again = ilp.integer(model, known, self.effort.gap, nodes, until)
+            self.bound = max(self.bound, min(found.bound, self.cost))
+            nodes -= found.nodes + 1
+            if found.choice is not None:
+                start = [found.choice.get(c, -1) for c in range(len(self.problem.reads))]
+                self.offer(*_swapped(self.problem, repaired(self.problem, start)))
+            self.tell("searched")
+            if not again:
                 break
-            if share < 1.0:
-                until = time.monotonic() + _AROUND * (deadline - time.monotonic())
-                best = self._around(problem, best, bound, until)
-                cost = choice_cost(problem, best)
-        return best, bound
+        return nodes
 
-    def swapped(self, problem: Problem, choice: Sequence[int]) -> tuple[list[int], float]:
-        return swap_search(problem, choice, choice, _SWAP_WORK)
+    def _around(self, steps: int, until: float) -> None:
+        """Improve without a bound until the steps or the time are out."""
+        if self.improver is None:
+            return
+        for _ in range(steps):
+            if time.monotonic() >= until or self.closed:
+                break
+            self.improver.offer(self.best)
+            self.improver.step(until)
+            self.offer(self.improver.best, self.improver.cost)
+            self.exchange()
+            self.tell("around")
 
-    def _around(self, problem: Problem, best: list[int], bound: float, deadline: float) -> list[int]:
-        effort = replace(self.effort, nodes=_INNER_NODES, neighbourhoods=0)
-        rounds = self.effort.neighbourhoods
 
-        def solver(part: Problem, seed: Sequence[int], until: float) -> list[int]:
-            return _Search(effort, until, None, math.inf).whole(prune(part), seed, until, _DEPTH - 1)[0]
+def improver_of(problem: Problem, choice: Sequence[int], effort: Effort) -> Improver:
+    """What improves `choice`, acyclic over all classes, with the exact search for its neighbourhoods."""
+    inner = replace(effort, nodes=_INNER_NODES, cut_rounds=_INNER_ROUNDS, neighbourhoods=0)
 
-        enough = bound / (1 - self.effort.gap)
+    def solver(part: Part, start: Sequence[int], until: float) -> list[int]:
+        search = _Search(inner, None, Partner())
+        return search.whole(*ordered_parts(part.problem), start, until, _DEPTH - 1, ())[0]
 
-        def tell(cost: float) -> None:
-            self.tell("around", cost, bound)
-
-        return improve_around(problem, best, solver, deadline, rounds, enough, tell)
+    return Improver(problem, choice, solver, effort.seed)
 
 
 def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[list[list[float]]]:

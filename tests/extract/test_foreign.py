@@ -102,6 +102,10 @@ BAD: list[tuple[Any, str]] = [
     (egraph({"a": {"op": "f"}}, "A"), "node 'a' names no class"),
     (egraph({"a": 3}, "A"), "node 'a' names no class"),
     (egraph({"a": node("A", 1.0, "b")}, "A"), "node 'a' has the child 'b', which is not a node"),
+    (
+        egraph({"a": node("A", 1.0, "B"), "b": node("B", 1.0)}, "A"),
+        "node 'a' has the child 'B', which is a class; children are named by nodes",
+    ),
     (egraph({"a": {**node("A", 1.0), "children": "b"}}, "A"), "the children of node 'a' are 'b'; a list of nodes"),
     (egraph({"a": node("A", 1.0)}, "B"), "the root 'B' is no class of any node"),
     (egraph({"a": node("A", 1.0)}), "has no root_eclasses; a list of at least one class is accepted"),
@@ -131,6 +135,18 @@ def test_infinite_costs_are_read_in_every_spelling() -> None:
     for never in (math.inf, None, "inf", "Infinity"):
         data = egraph({"a": node("A", never), "b": node("A", 2)}, "A")
         assert extract(egraph_of(data))[-1].choice == {"A": "b"}
+
+
+def test_values_shared_at_every_level_cost_once_however_deep() -> None:
+    # Each use paid in full, the last one costs 2 ** 1200: more than a float holds.
+    nodes = {"0": node("0", 1.0)}
+    for i in range(1, 1200):
+        nodes |= {f"{i}l": node(f"{i}l", 1.0, f"{i - 1}"), f"{i}r": node(f"{i}r", 1.0, f"{i - 1}")}
+        nodes |= {f"{i}": node(f"{i}", 1.0, f"{i}l", f"{i}r"), f"{i}'": node(f"{i}", 4.0, f"{i}l", f"{i}r")}
+    data = egraph(nodes, "1199")
+    for r in extract(egraph_of(data), "all"):
+        assert r.cost == 3 * 1199 + 1
+        assert check_choice(data, r.as_data()).ok
 
 
 def test_a_cost_left_out_is_one() -> None:
@@ -174,6 +190,13 @@ def test_the_command_prints_saves_and_checks(tmp_path: Path) -> None:
     assert "is not a choice" in run(graph, "--check", choice).output
 
 
+def test_two_processes_find_no_worse_than_greedy() -> None:
+    data = KINDS["cyclic"](1300, 0)
+    results = {r.method: r for r in extract(egraph_of(data), "all", 6.0, jobs=2)}
+    assert results["ilp"].cost < results["dag"].cost
+    assert check_choice(data, results["ilp"].as_data()).ok
+
+
 def test_the_command_prints_json(tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(SHARED))
@@ -190,6 +213,7 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
         (None, (), "cannot be read: No such file or directory"),
         (json.dumps(SHARED), ("--method", "best"), "--method 'best': all, tree, dag, ilp are accepted"),
         (json.dumps(SHARED), ("--time-limit", "-1"), "--time-limit -1.0: a number of seconds >= 0 is accepted"),
+        (json.dumps(SHARED), ("--jobs", "3"), "--jobs 3: 1 or 2 is accepted"),
         (json.dumps(SHARED), ("--check", "nowhere.json"), "nowhere.json cannot be read"),
     ],
 )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from benchmarks.egraphs import KINDS
 from relax_eg.extract.foreign import egraph_of
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.ilp import SCALE, Model, relax
+from relax_eg.extract.loops import Loop, Loops, loops_within
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
@@ -23,7 +28,7 @@ from relax_eg.extract.problem import (
 )
 from relax_eg.extract.prune import prune
 from relax_eg.extract.search import cheapest_switch, swap_search
-from relax_eg.extract.solve import Effort, parts_of, shared_bound, solve
+from relax_eg.extract.solve import Effort, Partner, parts_of, shared_bound, solve
 from tests.extract.problems import needed, optimum, problems
 
 EXACT = Effort(seconds=60.0, gap=0.0)
@@ -91,13 +96,42 @@ def test_the_relaxation_is_a_bound_and_what_it_leaves_out_is_not_needed(problem:
         small = part.problem
         best = optimum(small)
         model = Model(small, max(best, 1.0) / SCALE)
-        relaxed = relax(model, 60, math.inf)
+        relaxed = relax(model, 60, max(best, 1.0), math.inf)
         assert relaxed is not None
         assert relaxed.bound <= best + 1e-6 * max(1.0, best)
         # One more than the optimum, so that an optimal choice has to be left.
         keep = model.within(relaxed, best + 1.0, tree_choice(small))
         costs = [[x if k in keep[c] else math.inf for k, x in enumerate(row)] for c, row in enumerate(small.costs)]
         assert optimum(Problem(small.reads, costs, small.roots)) == pytest.approx(best)
+
+
+@settings(max_examples=150)
+@given(problems(most_classes=5), st.integers(0, 2**32 - 1))
+def test_cuts_hold_for_every_choice_and_cut_off_what_they_are_found_for(problem: Problem, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    finder = Loops(problem)
+    taken = rng.choice([0.0, 0.5, 1.0], len(finder.owner))
+    used = np.minimum(1.0, np.add.reduceat(taken, finder.first[:-1]))
+    choices = list(itertools.product(*(range(len(row)) for row in problem.reads)))
+    for loop in finder.violated(taken, used, 50):
+        supports = finder.supports(loop.classes)
+        assert taken[supports].sum() < used[loop.target]
+        assert loop.target in loop.classes
+        for choice in choices:
+            order = needed(problem, choice)
+            if order is not None and loop.target in order:
+                assert any(finder.first[c] + choice[c] in supports for c in order)
+
+
+def test_a_circle_is_cut_off_and_parts_keep_their_cuts() -> None:
+    problem = Problem([[(1,), ()], [(2,), ()], [(0,)]], [[1.0, 9.0], [1.0, 9.0], [1.0]], (0,))
+    finder = Loops(problem)
+    (loop, *_) = finder.violated(np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.ones(3), 50)
+    assert loop.classes == {0, 1, 2}
+    assert finder.supports(loop.classes) == [1, 3]
+    assert finder.violated(np.array([1.0, 0.0, 0.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.0]), 50) == []
+    assert loops_within([Loop(frozenset((0, 1, 2)), 1)], [2, 1]) == [Loop(frozenset((0, 1)), 1)]
+    assert loops_within([Loop(frozenset((0, 1, 2)), 1)], [0, 2]) == []
 
 
 @settings(max_examples=150)
@@ -175,3 +209,39 @@ def test_without_time_the_best_seed_is_improved_and_a_bound_is_known() -> None:
     found = solve(problem, [tree], Effort(seconds=0.0))
     assert found.bound <= found.cost <= choice_cost(problem, tree)
     assert found.how in ("greedy", "ilp")
+
+
+class Knowing(Partner):
+    """Knows a choice of each part from the start, and remembers what it is told."""
+
+    def __init__(self, choices: dict[int, list[int]]) -> None:
+        self.choices = choices
+        self.told: list[tuple[int, list[int] | None]] = []
+
+    def heard(self, part: int) -> list[int] | None:
+        return self.choices.get(part)
+
+    def tell(self, part: int, choice: Sequence[int] | None) -> None:
+        self.told.append((part, None if choice is None else list(choice)))
+
+
+def test_what_a_partner_finds_is_taken_and_it_is_told_of_what_is_better() -> None:
+    problem = egraph_of(KINDS["cyclic"](240, 2)).problem
+    tree = tree_choice(problem)
+    (part,) = parts_of(prune(problem))
+    good = solve(part.problem, [tree_choice(part.problem)], EXACT)
+    short = Effort(seconds=math.inf, nodes=0, cut_rounds=1, neighbourhoods=0)
+    alone = solve(problem, [tree], short)
+    cheaper = prune(problem).offset + good.cost
+    assert cheaper < alone.cost
+    assert solve(problem, [tree], short, partner=Knowing({0: good.choice})).cost == pytest.approx(cheaper)
+    bad = Knowing({0: tree_choice(part.problem)})
+    found = solve(problem, [tree], short, partner=bad)
+    assert found.cost == alone.cost
+    number, told = bad.told[0]
+    assert number == 0 and told is not None
+    assert prune(problem).offset + choice_cost(part.problem, told) == pytest.approx(found.cost)
+    easy = egraph_of(KINDS["fan_in"](200, 0)).problem
+    done = Knowing({})
+    assert solve(easy, [tree_choice(easy)], EXACT, partner=done).how == "proved optimal"
+    assert done.told and all(choice is None for _, choice in done.told)

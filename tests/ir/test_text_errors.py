@@ -235,10 +235,10 @@ another process than the one that printed it
     (
         "@T.prim_func\ndef f():\n    pass\n",
         """\
-        line 1: only functions of the graph level can be read
-          @T.prim_func
-           ^
-          expected: @R.function functions, alone or in a class under @I.ir_module""",
+        line 2: `f` writes no parameter
+          def f():
+          ^
+          expected: outputs are the last parameters, and written. every element of a buffer is written exactly once""",
     ),
     (
         "def f(x: R.Object) -> R.Shape():\n    return x\n",

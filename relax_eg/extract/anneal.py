@@ -1,0 +1,218 @@
+"""Simulated annealing over choices: what a switch frees and needs is counted, so a step costs what it changes.
+
+A class that is not used keeps a candidate, too, for the day it is needed: now and then all of them are chosen anew, as
+cheap as they come where what is used costs nothing. So a switch to a value far from all that is used is priced with the
+best way to compute it from there, not with a way that was good for another program.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import time
+from collections.abc import Sequence
+
+from relax_eg.extract.problem import Problem, choice_cost, repaired
+from relax_eg.extract.search import Program
+
+_FRESH = 2000  # steps after which the classes that are not used are chosen anew
+_NOISE = 0.3  # of the prices they are chosen by
+_GATHER, _LEAVE = 0.15, 0.1  # of the steps: several classes at once
+_SAMPLE = 400  # steps that the first temperature is taken from
+_COOLED = 0.01  # of that is the last temperature of a round
+_STEPS = 20  # of the first round, a candidate
+_LONGER = 1.4
+_HOTTEST = 0.5  # of what a step that does not pay costs, most often: the first temperature,
+_RANGE = 10.0  # or that divided by up to this
+_MANY = 12  # readers that are moved at once, at most
+
+
+class Annealer:
+    """Rounds of annealing on a problem whose classes all can be computed, at finite costs.
+
+    `best`, `cost`: the cheapest choice seen (acyclic over all classes)."""
+
+    def __init__(self, problem: Problem, choice: Sequence[int], rng: random.Random) -> None:
+        self.problem = problem
+        self.rng = rng
+        self.best, self.cost = list(choice), choice_cost(problem, choice)
+        self.length = _STEPS * problem.node_count
+        self.open = [c for c, row in enumerate(problem.reads) if len(row) > 1]
+        self.readers: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
+        for c, row in enumerate(problem.reads):
+            for k, reads in enumerate(row):
+                for x in reads:
+                    self.readers[x].append((c, k))
+        self._start(self.best)
+
+    def round(self, until: float) -> list[int]:
+        """One round from the best choice, until `until` at the latest; the cheapest choice it saw. The next one is
+        longer."""
+        if not self.open:
+            return self.best
+        program = self._start(self.best)
+        first = self._temperature() * _RANGE ** -self.rng.random()
+        steps = self.length
+        here = cost = self.cost
+        found = list(self.best)
+        started = time.monotonic()
+        temperature = first
+        for step in range(steps):
+            if step % _FRESH == 0:
+                now = time.monotonic()
+                if now >= until:
+                    break
+                # Cold at the end, whichever it is.
+                temperature = first * _COOLED ** max(step / steps, (now - started) / (until - started))
+                self._refresh()
+            change = self._step(temperature)
+            if change:
+                here += change
+                if here < cost - program.least:
+                    cost, found = here, list(program.choice)
+        found = repaired(self.problem, found)
+        cost = choice_cost(self.problem, found)
+        if cost < self.cost:
+            self.best, self.cost = found, cost
+        self.length = int(self.length * _LONGER)
+        return found
+
+    def _start(self, choice: Sequence[int]) -> Program:
+        self.program = Program(self.problem, choice)
+        return self.program
+
+    def _temperature(self) -> float:
+        """What a step that does not pay costs, most often."""
+        rises: list[float] = []
+        for _ in range(_SAMPLE):
+            c, k = self._any()
+            if c >= 0:
+                change = self.program.change(c, k)
+                if change > self.program.least:
+                    rises.append(change)
+        rises.sort()
+        return _HOTTEST * rises[len(rises) // 2] if rises else 1.0
+
+    def _any(self) -> tuple[int, int]:
+        """A class that is used and another of its candidates; -1: none was found."""
+        rng, uses = self.rng, self.program.uses
+        for _ in range(400):
+            c = self.open[int(rng.random() * len(self.open))]
+            if uses[c]:
+                k = int(rng.random() * (len(self.problem.reads[c]) - 1))
+                return c, k + (k >= self.program.choice[c])
+        return -1, -1
+
+    def _step(self, temperature: float) -> float:
+        """One step, taken or not; what it changed."""
+        rng, program = self.rng, self.program
+        most = -temperature * math.log(1.0 - rng.random())
+        kind = rng.random()
+        if kind < _GATHER:
+            return self._several(self._gathered(), most)
+        if kind < _GATHER + _LEAVE:
+            return self._several(self._left(), most)
+        c, k = self._any()
+        if c < 0:
+            return 0.0
+        change = program.change(c, k)
+        if change > most:
+            return 0.0
+        moved = program.above(program.reads[c][k], c)
+        if moved is None:
+            return 0.0
+        program.switch(c, k, moved)
+        return change
+
+    def _gathered(self) -> dict[int, int]:
+        """A value, computed in any way, and for all that could read it a candidate that does."""
+        rng, uses, choice = self.rng, self.program.uses, self.program.choice
+        c, k = self._any()
+        if c < 0 or not self.problem.reads[c][k]:
+            return {}
+        below = self.problem.reads[c][k]
+        x = below[int(rng.random() * len(below))]
+        group = {x: int(rng.random() * len(self.problem.reads[x])), c: k}
+        found = {r: j for r, j in self.readers[x] if uses[r] and r not in group and choice[r] != j}
+        if len(found) > _MANY:
+            found = {r: found[r] for r in rng.sample(list(found), _MANY)}
+        return group | found
+
+    def _left(self) -> dict[int, int]:
+        """All that read a value: a candidate of each that does not."""
+        rng, program = self.rng, self.program
+        c = self.open[int(rng.random() * len(self.open))]
+        x = c
+        if program.uses[c] and program.children(c):
+            below = program.children(c)
+            x = below[int(rng.random() * len(below))]
+        found: dict[int, int] = {}
+        if not 0 < program.uses[x] <= _MANY:
+            return found
+        for r, j in self.readers[x]:
+            if program.uses[r] and program.choice[r] == j and r not in found:
+                ways = [k for k, reads in enumerate(program.reads[r]) if x not in reads]
+                if ways:
+                    found[r] = min(ways, key=lambda k: program.change(r, k)) if len(ways) < 4 else rng.choice(ways)
+        return found
+
+    def _several(self, group: dict[int, int], most: float) -> float:
+        """Switch each class of `group` to its candidate, one after the other, unless all together cost too much."""
+        program = self.program
+        before: list[tuple[int, int]] = []
+        change = 0.0
+        for c, k in group.items():
+            if program.choice[c] != k:
+                moved = program.above(program.reads[c][k], c)
+                if moved is not None:
+                    before.append((c, program.choice[c]))
+                    change += program.switch(c, k, moved)
+        if change <= most:
+            return change
+        for c, k in reversed(before):
+            moved = program.above(program.reads[c][k], c)
+            assert moved is not None, "what was acyclic is again"
+            program.switch(c, k, moved)
+        return 0.0
+
+    def _refresh(self) -> None:
+        """Choose the classes that are not used anew: each as cheap as it comes from what is used, which is free."""
+        program, problem = self.program, self.problem
+        uses, choice = program.uses, program.choice
+        used = sorted((c for c, n in enumerate(uses) if n), key=lambda c: program.label[c])
+        total = [-1.0] * len(uses)
+        for place, c in enumerate(used):
+            total[c] = 0.0
+            program.label[c] = float(place)
+        waiting: dict[tuple[int, int], int] = {}
+        heap: list[tuple[float, int, int]] = []
+        draw = self.rng.random
+        for c, row in enumerate(problem.reads):
+            if uses[c]:
+                continue
+            for k, reads in enumerate(row):
+                missing = 0
+                for x in reads:
+                    if not uses[x]:
+                        missing += 1
+                if missing:
+                    waiting[c, k] = missing
+                else:
+                    heap.append((problem.costs[c][k] * (1 + _NOISE * draw()), c, k))
+        heapq.heapify(heap)
+        place = len(used)
+        while heap:
+            cost, c, k = heapq.heappop(heap)
+            if total[c] >= 0:
+                continue
+            total[c], choice[c] = cost, k
+            program.label[c] = float(place)
+            place += 1
+            for r, j in self.readers[c]:
+                if total[r] < 0:
+                    left = waiting[r, j] - 1
+                    waiting[r, j] = left
+                    if not left:
+                        below = sum([total[x] for x in problem.reads[r][j]])
+                        heapq.heappush(heap, (problem.costs[r][j] * (1 + _NOISE * draw()) + below, r, j))

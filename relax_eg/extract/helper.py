@@ -1,0 +1,144 @@
+"""A second process that improves choices while the first one looks for bounds.
+
+Both take the same problem apart in the same way, so a part is known by its number. What goes to and fro are lines of
+JSON: the problem first, then `[part, choice]` whenever one has a better choice than the other knows of. The helper ends
+when its input does, whatever it is at.
+
+    python -m relax_eg.extract.helper
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from queue import Empty, SimpleQueue
+from typing import IO, Any
+
+from relax_eg.extract.problem import Problem
+from relax_eg.extract.solve import Effort, Partner, improver_of, ordered_parts, started
+
+_TURN = 10.0  # seconds for a step, at most: what is found is told afterwards
+_SEEDS = 1000  # between the seeds of the two processes
+
+
+class Helper(Partner):
+    """The helper as the first process sees it."""
+
+    def __init__(self, lines: IO[str], queue: SimpleQueue[tuple[int, list[int]]], task: Mapping[str, Any]) -> None:
+        self._queue = queue
+        self._heard: dict[int, list[int]] = {}
+        # The helper reads when it is ready to, which must not be waited for.
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+        self._outbox.put(task)
+        threading.Thread(target=self._send_all, args=(lines,), daemon=True).start()
+
+    def _send_all(self, lines: IO[str]) -> None:
+        with suppress(OSError, ValueError):  # it is gone, which is a loss of time only
+            while (message := self._outbox.get()) is not None:
+                _send(lines, message)
+            lines.close()
+
+    def heard(self, part: int) -> list[int] | None:
+        while True:
+            try:
+                number, choice = self._queue.get_nowait()
+            except Empty:
+                return self._heard.get(part)
+            self._heard[number] = choice
+
+    def tell(self, part: int, choice: Sequence[int] | None) -> None:
+        self._outbox.put([part, choice])
+
+    def close(self) -> None:
+        """No more is told."""
+        self._outbox.put(None)
+
+
+@contextmanager
+def helping(problem: Problem, seed: Sequence[int], effort: Effort) -> Generator[Partner | None]:
+    """A helper for `problem`, from the choice `seed`, until the end of the block; None where none can be started."""
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "relax_eg.extract.helper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    except OSError:
+        yield None
+        return
+    assert process.stdin is not None and process.stdout is not None
+    queue: SimpleQueue[tuple[int, list[int]]] = SimpleQueue()
+    _listen(process.stdout, lambda message: queue.put((message[0], message[1])), lambda: None)
+    task = {"reads": problem.reads, "costs": problem.costs, "roots": problem.roots}
+    helper = Helper(process.stdin, queue, {**task, "seed": seed, "effort": asdict(effort)})
+    try:
+        yield helper
+    finally:
+        helper.close()
+        process.kill()
+        process.wait()
+
+
+def _send(lines: IO[str], message: Any) -> None:
+    lines.write(json.dumps(message) + "\n")
+    lines.flush()
+
+
+def _listen(lines: IO[str], hear: Callable[[Any], None], at_end: Callable[[], None]) -> None:
+    """Let a thread hand over every line as it comes."""
+
+    def run() -> None:
+        try:
+            for line in lines:
+                hear(json.loads(line))
+        except ValueError:  # closed, or cut off in the middle of a line
+            pass
+        at_end()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def main() -> None:
+    """Improve every part in turn until the input ends."""
+    task = json.loads(sys.stdin.readline())
+    queue: SimpleQueue[tuple[int, list[int] | None]] = SimpleQueue()
+    _listen(sys.stdin, lambda message: queue.put((message[0], message[1])), lambda: os._exit(0))
+    effort = Effort(**task["effort"])
+    effort = replace(effort, seed=effort.seed + _SEEDS)
+    reads = [[tuple(r) for r in row] for row in task["reads"]]
+    _, parts = ordered_parts(Problem(reads, task["costs"], tuple(task["roots"])))
+    improvers = {
+        i: improver_of(part.problem, started(part.problem, part.into(task["seed"]))[0], effort)
+        for i, part in reversed(list(enumerate(parts)))
+    }
+    known = dict.fromkeys(improvers, float("inf"))
+    while True:
+        for i, improver in list(improvers.items()):
+            while not queue.empty():
+                number, choice = queue.get()
+                if choice is None:
+                    improvers.pop(number, None)
+                elif number in improvers:
+                    improvers[number].offer(choice)
+                    known[number] = improvers[number].cost
+            if i not in improvers:
+                continue
+            improver.step(time.monotonic() + _TURN)
+            if improver.cost < known[i]:
+                known[i] = improver.cost
+                _send(sys.stdout, [i, improver.best])
+        if not improvers:
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Cuts that tie what is used to what it is founded on.
+
+Take a set of classes. If one of them, t, is used, then the one that is computed first has a candidate that reads none
+of the set. So
+
+    sum of (candidates of classes in the set that read none of the set)  >=  t is used
+
+for every choice without circles. In answer set programming these are the loop formulas of Lin and Zhao (2004), in
+planning landmarks; for a plain graph they are the cuts of the directed Steiner tree. There are exponentially many, so
+those that a fractional solution violates are found one by one: of each candidate only one read is looked at, the one
+that is founded worst, which leaves a graph in which a smallest cut before t is found by maximum flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from relax_eg.extract.problem import Problem
+
+_UNIT = 1_000_000  # a flow of 1, for whole numbers
+VIOLATED = 2e-3
+_ROUNDS = 400  # of founding, at most: each goes one read deeper
+_NESTED = 4  # cuts for one class
+_SEEN = 1  # cuts a class may be in before it gets none of its own
+_WORK = 6_000_000  # arcs looked at in one call
+
+Floats = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A set of classes and the one of them whose use is cut."""
+
+    classes: frozenset[int]
+    target: int
+
+
+class Loops:
+    """Finds violated cuts of `problem`. Candidates are numbered class by class."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.owner = np.array([c for c, row in enumerate(problem.reads) for _ in row], dtype=np.int64)
+        self.first = np.concatenate([[0], np.cumsum([len(row) for row in problem.reads])]).astype(np.int64)
+        rows = [reads for row in problem.reads for reads in row]
+        # A candidate that reads nothing reads what is always there: one class more.
+        self.always = len(problem.reads)
+        self.reads = np.array([x for reads in rows for x in (reads or (self.always,))], dtype=np.int64)
+        self.start = np.concatenate([[0], np.cumsum([max(1, len(reads)) for reads in rows])]).astype(np.int64)
+        self.rng = np.random.default_rng(0)
+
+    def founded(self, taken: Floats) -> Floats:
+        """How much of each class can be computed from nothing where each candidate is `taken` so far; at most 1."""
+        reach = np.zeros(self.always + 1)
+        reach[-1] = 1.0
+        for _ in range(_ROUNDS):
+            ways = np.minimum(taken, np.minimum.reduceat(reach[self.reads], self.start[:-1]))
+            more = np.minimum(1.0, np.add.reduceat(ways, self.first[:-1]))
+            if not (more > reach[:-1] + 1e-6).any():
+                break
+            reach[:-1] = more
+        return reach
+
+    def violated(self, taken: Floats, used: Floats, most: int) -> list[Loop]:
+        """Up to `most` cuts that are violated. `taken`: of each candidate; `used`: of each class."""
+        reach = self.founded(taken)
+        hard = reach[self.reads] + 1e-3 * self.rng.random(len(self.reads))
+        order = np.lexsort((hard, np.repeat(np.arange(len(self.owner)), np.diff(self.start))))
+        worst = self.reads[order][self.start[:-1]]
+        capacity = np.round(np.maximum(taken, 0.0) * _UNIT).astype(np.int32) + 1
+        n = self.always + 1
+        graph = csr_matrix((capacity, (worst, self.owner)), shape=(n, n))
+        graph.sum_duplicates()
+        targets = np.flatnonzero(used > VIOLATED)
+        targets = targets[np.argsort(-used[targets] + 0.3 * self.rng.random(len(targets)))]
+        found: dict[frozenset[int], Loop] = {}
+        seen = np.zeros(n, dtype=np.int64)
+        left = _WORK
+        for t in targets:
+            if seen[t] >= _SEEN or left < 0 or len(found) >= most:
+                continue
+            now = graph
+            for _ in range(_NESTED):
+                left -= graph.nnz
+                flow = maximum_flow(now, self.always, int(t))
+                if flow.flow_value >= (used[t] - VIOLATED) * _UNIT:
+                    break
+                inside = self._before(now, flow.flow, int(t))
+                seen[inside] += 1
+                loop = Loop(frozenset(inside.tolist()), int(t))
+                if loop.classes in found:
+                    break
+                found[loop.classes] = loop
+                now = self._saturated(now, inside)
+        return list(found.values())
+
+    def _before(self, graph: Any, flow: Any, target: int) -> Floats:
+        """The classes from which more could still flow to `target`."""
+        rest = (graph - flow).tocsr()
+        rest.data = np.maximum(rest.data, 0)
+        rest.eliminate_zeros()
+        return breadth_first_order(rest.T.tocsr(), target, return_predecessors=False)
+
+    def _saturated(self, graph: Any, inside: Floats) -> Any:
+        """The graph with what enters `inside` opened, so that the next cut lies elsewhere."""
+        within = np.zeros(graph.shape[0], dtype=bool)
+        within[inside] = True
+        rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
+        data = np.where(~within[rows] & within[graph.indices], _UNIT, graph.data).astype(np.int32)
+        return csr_matrix((data, graph.indices, graph.indptr), shape=graph.shape)
+
+    def supports(self, classes: Iterable[int]) -> list[int]:
+        """The candidates of `classes` that read none of them."""
+        inside = set(classes)
+        return [
+            int(self.first[c]) + k
+            for c in sorted(inside)
+            for k, reads in enumerate(self.problem.reads[c])
+            if inside.isdisjoint(reads)
+        ]
+
+
+def loops_within(loops: Iterable[Loop], classes: Sequence[int]) -> list[Loop]:
+    """What is left of the cuts of a problem in a part of it that has these of its classes: a cut on fewer classes is
+    one, too."""
+    number = {c: i for i, c in enumerate(classes)}
+    found: dict[Loop, None] = {}
+    for loop in loops:
+        if loop.target in number:
+            inside = frozenset(number[c] for c in loop.classes if c in number)
+            if len(inside) > 1:
+                found[Loop(inside, number[loop.target])] = None
+    return list(found)
