@@ -22,7 +22,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import scale
 from benchmarks.cases import CASES
-from relax_eg import driver
+from relax_eg import prices
 from relax_eg.explain import check
 from relax_eg.explain.whole import Checked, WholePrograms
 
@@ -53,8 +53,8 @@ def programs(with_minilm: bool) -> Programs:
 def measured(fn: Any, specs: tuple[Any, ...], options: Mapping[str, Any]) -> list[str]:
     """The columns of a program's row after its name."""
     times = [time.perf_counter()]
-    gain = 0.0 if fn is scale.decoder else driver.NEVER_SLOWER
-    with patch.object(driver, "NEVER_SLOWER", gain):
+    gain = 0.0 if fn is scale.decoder else prices.NEVER_SLOWER
+    with patch.object(prices, "NEVER_SLOWER", gain):
         best = rx.optimize(fn, *specs, cache=False, **options)
     times.append(time.perf_counter())
     whole: list[float] = []

@@ -170,11 +170,11 @@ def at(**sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
     return tuple({k: v[i] for k, v in sizes.items()} for i in range(count))
 
 
-_SQUARES = at(n=(80, 320, 640))
+_SQUARES = at(n=(88, 300, 600))
 PROGRAMS = [
     *(
         Program(
-            c.name, c.written, c.specs, tuple(c.at(n) for n in (96, 400, 800)), ("params",) if c.weights else ()
+            c.name, c.written, c.specs, tuple(c.at(n) for n in (112, 352, 720)), ("params",) if c.weights else ()
         )
         for c in CASES
     ),

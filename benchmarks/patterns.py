@@ -1,7 +1,7 @@
 """Small programs where algebra decides: as written, rewritten by hand, and compiled by relax_eg.
 
     python -m benchmarks.patterns [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json] [--strict]
-                                  [--target here.json] [--measure 3]
+                                  [--target here.json] [--measure 3] [--budget 280]
 
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -215,6 +216,7 @@ def main(
     strict: Annotated[bool, typer.Option("--strict", help="fail on MISSED or SLOWER")] = False,
     target: Annotated[str, typer.Option(help="device profile, or the file of one (relax-eg calibrate)")] = "cpu",
     choose: Annotated[int, typer.Option("--measure", help="programs that are timed to choose one; 0: by price")] = 0,
+    budget: Annotated[float, typer.Option(help="stop after so many seconds")] = float("inf"),
 ) -> None:
     """As written, best by hand and ours, for small programs where algebra decides."""
     console = Console(width=None if sys.stdout.isatty() else 190)
@@ -224,14 +226,19 @@ def main(
     console.print(f"{machine()}\nall forms under jax.jit, taking turns; medians, 95% intervals of paired ratios")
     options = {"target": target, "measure": choose}
     rows: list[Row] = []
+    end = time.perf_counter() + budget
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=len(chosen) * len(ns))
         for case in chosen:
             for n in ns:
+                if time.perf_counter() > end:
+                    continue
                 progress.update(task, description=escape(f"{case.name}, n={n}"))
                 rows.append(run_case(case, n, not without_ours, 0.3 if quick else 1.0, options))
                 progress.advance(task)
     console.print(table(rows))
+    if len(rows) < len(chosen) * len(ns):
+        console.print(f"{len(chosen) * len(ns) - len(rows)} left: --cases and --sizes choose them")
     calls = [] if without_ours else call_cost()
     if calls:
         console.print("one call of x + 1.0:  " + ",  ".join(f"{name} {duration(s)}" for name, s in calls))

@@ -16,9 +16,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.stats import binom
 
-from relax_eg.measure.timing import cores, interleaved
+from relax_eg.measure.timing import cores, interleaved, median_ranks
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,6 @@ class Timings:
 def measure(calls: Mapping[str, Callable[[], Any]], seconds: float = 1.0, seed: int = 0) -> Timings:
     """Times all `calls`, interleaved, for about `seconds` in all; each is called without arguments and waited for."""
     return Timings(interleaved(calls, seconds, seed))
-
-
-def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
-    """Which two of `count` sorted samples enclose the true median with at least this probability."""
-    low = max(int(binom.ppf((1 - confidence) / 2, count, 0.5)) - 1, 0)
-    return low, count - 1 - low
 
 
 def geometric_mean(values: Iterable[float]) -> float:

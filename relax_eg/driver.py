@@ -272,7 +272,7 @@ def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = F
     inside, weights = search.in_mode(variant.mode), search.weights
     bindings = [binding, *(b for b in options.bindings if b != binding)]
     found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
-    better = always or pays(found) or (options.execution == "kernels" and moves_less(found))
+    better = always or pays(found, options) or (options.execution == "kernels" and moves_less(found))
     kept = variant.entry is None or not better
     module = traced.module if kept else entry.module
     check_module(module)

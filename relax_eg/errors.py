@@ -6,6 +6,8 @@ is one, and what would be accepted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class RelaxEgError(Exception):
     """Base of every error this package raises on purpose."""
@@ -65,6 +67,14 @@ class LibraryError(RelaxEgError, RuntimeError):
 
 class ExtractionError(RelaxEgError, ValueError):
     """No executable program, or a cost that is not a finite number >= 0."""
+
+
+class NotExecutableError(ExtractionError):
+    """A result needs one of `operators`, and nothing executes them."""
+
+    def __init__(self, text: str, operators: Sequence[str]) -> None:
+        super().__init__(text)
+        self.operators = tuple(operators)
 
 
 class OptionError(RelaxEgError, ValueError):

@@ -23,7 +23,7 @@ from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import argument, fastest
 from relax_eg.options import Options, Sizes
-from relax_eg.prices import price
+from relax_eg.prices import of_a_call, price
 from relax_eg.units import Units
 
 AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
@@ -104,11 +104,11 @@ class Search:
                 found.append(entry)
 
     def predicted(self, v: Candidate, binding: Sizes) -> float:
-        """Seconds of a variant at a binding. As written, what depends on the weights is computed at every call."""
+        """Seconds of a call of a variant at a binding. As written, what the weights decide is computed each time."""
         inside = self.in_mode(v.mode)
         if v.entry is None:
-            return price(self.traced.module, inside, binding).seconds
-        return price(v.entry.module, inside, binding, self.weights).seconds
+            return of_a_call(price(self.traced.module, inside, binding), inside)
+        return of_a_call(price(v.entry.module, inside, binding, self.weights), inside)
 
     def in_mode(self, mode: Mode) -> Options:
         """The options with the profile of a way of compiling."""
@@ -137,10 +137,19 @@ def searched_with(options: Options, label: str) -> Options:
     return replace(options, profile=options.profile.in_mode(mode))
 
 
-def arguments(traced: Source, options: Options, binding: Sizes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Random arguments of a program at a binding, with the facts that were declared."""
-    facts, leaves = dict(options.facts), enumerate(traced.leaves)
-    made = [argument(leaf.annotation, binding, facts.get(leaf.name, ()), seed) for seed, leaf in leaves]
+def arguments(
+    traced: Source, options: Options, binding: Sizes, same: dict[str, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Random arguments of a program at a binding, with the facts that were declared. `same`: keeps those of the same
+    shape at all bindings, by name, for the next ones: what is prepared from weights is then prepared once."""
+    facts, kept, made = dict(options.facts), {} if same is None else same, list[Any]()
+    for seed, leaf in enumerate(traced.leaves):
+        found = kept.get(leaf.name)
+        if found is None:
+            found = argument(leaf.annotation, binding, facts.get(leaf.name, ()), seed)
+            if all(d.is_const for d in leaf.annotation.shape or ()):
+                kept[leaf.name] = found
+        made.append(found)
     return jax.tree_util.tree_unflatten(traced.in_tree, made)
 
 
@@ -165,6 +174,7 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     variants = [Candidate(e, m) for e in (None, *entries) for m in modes]
     written, others = variants[0], variants[1:]
     calls: dict[str, Any] = {}
+    same: dict[str, Any] = {}
     found: list[Decision] = []
     for binding in options.bindings:
         predicted = {v.label: search.predicted(v, binding) for v in variants}
@@ -172,7 +182,7 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
         others.sort(key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
         best = [v for v in others if v.mode == AS_USUAL][: options.measure]
         best += [next(v for v in others if v.mode == m) for m in options.profile.modes]
-        args, kwargs = arguments(traced, options, binding)
+        args, kwargs = arguments(traced, options, binding, same)
         for v in (written, *best):
             if v.label not in calls:
                 calls[v.label] = call(v)

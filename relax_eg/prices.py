@@ -36,12 +36,21 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
     return price(written, options, binding), price(candidate, options, binding, weights)
 
 
-def pays(found: Sequence[Prices]) -> bool:
-    """Whether the candidate is predicted to gain more than 5% over the program as written.
+def of_a_call(cost: ProgramCost, options: Options) -> float:
+    """Seconds of a call of a program: where it is one executable, and the profile prices it, also of its dispatch and
+    of waking other cores."""
+    if options.execution != "whole" or options.cost is not None:
+        return cost.seconds
+    return options.profile.call(cost.seconds, cost.wakes)
+
+
+def pays(found: Sequence[Prices], options: Options) -> bool:
+    """Whether calls of the candidate are predicted to gain more than 5% over those of the program as written.
 
     Over several bindings that is the geometric mean; or one of them, if none loses.
     """
-    gains = [before.seconds / after.seconds if after.seconds > 0 else 1.0 for before, after in found]
+    calls = [(of_a_call(before, options), of_a_call(after, options)) for before, after in found]
+    gains = [before / after if after > 0 else 1.0 for before, after in calls]
     return geometric_mean(gains) > NEVER_SLOWER or (max(gains) > NEVER_SLOWER and min(gains) >= 1.0)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from typing import Any
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
+from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
@@ -37,6 +39,7 @@ from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
+from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
 
 # What leaves a loop is done once instead of many times; how many, a body cannot know.
@@ -197,7 +200,8 @@ class Units:
             return [self._kernels(read, block, place[0], saturation)], {}
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
-        chosen = cheapest(read.graph, read.decode, weights, models)
+        with self._advised():
+            chosen = cheapest(read.graph, read.decode, weights, models)
         selection = chosen.selection
         made: dict[str, int] = {}
         for c, k in enumerate(selection.choice):
@@ -227,12 +231,21 @@ class Units:
         options = self.options
         models = [KernelCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
         composed = composed_seconds(read.graph, read.build, models)
-        selection = select_kernels(read.graph, models, options.steps, composed)
+        with self._advised():
+            selection = select_kernels(read.graph, models, options.steps, composed)
         built = build_kernels(read.graph, selection, read.build, self._names)
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, models[0])
         self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
         return built.roots
+
+    @contextmanager
+    def _advised(self) -> Generator[None]:
+        """Says which rule sets would help where nothing executes an operator."""
+        try:
+            yield
+        except NotExecutableError as e:
+            raise NotExecutableError(f"{e}; {advice(e.operators, self.options.rules)}", e.operators) from None
 
     @cached_property
     def _in_loops(self) -> set[str]:

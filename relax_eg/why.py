@@ -95,7 +95,7 @@ def why_not(
     units = Units(traced.module, options, record=True)
     held = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     candidate = units.run(held)
-    gained = pays([prices(traced.module, candidate, held, b, options) for b in options.bindings])
+    gained = pays([prices(traced.module, candidate, held, b, options) for b in options.bindings], options)
     return _Answer(found, units, candidate, gained, named).answer()
 
 

@@ -14,6 +14,7 @@ from relax_eg import measured
 from relax_eg.errors import OptionError
 from relax_eg.extract.report import CostReport, MeasuredRow
 from relax_eg.measure import choice
+from relax_eg.measure.timing import median_ranks
 from relax_eg.ops.facts import FACTS, impossible, violation
 
 Array = Any
@@ -131,3 +132,55 @@ def test_arguments_of_all_dtypes() -> None:
     for dtype in ("bool", "int32", "uint8", "float16", "bfloat16", "float32", "complex64"):
         x = choice.argument(rx.Tensor("n 3", dtype), {"n": 2}, (), 0)
         assert x.shape == (2, 3) and str(x.dtype) == dtype
+
+
+def test_what_has_one_shape_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So weights are prepared once for all sizes at which programs are timed."""
+    made: list[str] = []
+    original = measured.argument
+
+    def argument(a: Any, *rest: Any) -> Any:
+        made.append(a.short)
+        return original(a, *rest)
+
+    monkeypatch.setattr(measured, "argument", argument)
+    monkeypatch.setattr(measured, "fastest", decided_for("by price"))
+    rx.optimize(lora, *LORA, at=[{"b": 8}, {"b": 16}, {"b": 512}], weights=("w", "a", "b"), measure=1)
+    assert len(made) == 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("looks", "chosen", "taken"),
+    [
+        ([(1.0, 12)], "other", 1),  # faster in every round
+        ([(1.0, 7), (1.0, 11), (1.0, 12)], "other", 3),  # in 30 of 36, which is beyond doubt; 18 of 24 are not
+        ([(1.0, 8)] * 4, "first", 4),  # in 32 of 48: not beyond doubt
+        ([(1.0, 2)], "first", 1),  # the first has the least median
+    ],
+)
+def test_what_is_not_beyond_doubt_is_timed_again(
+    looks: list[tuple[float, int]], chosen: str, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`looks`: in how many of 12 rounds the other takes 1 ms, and the first one 2; else 3."""
+    left = list(looks)
+
+    def interleaved(calls: Any, seconds: float, seed: int = 0) -> Any:
+        time, won = left.pop(0)
+        return {"first": np.full(12, 2 * time), "other": np.array([time] * won + [3 * time] * (12 - won))}
+
+    monkeypatch.setattr(choice, "interleaved", interleaved)
+    rows = choice.fastest({"first": (lambda: None, 1.0), "other": (lambda: None, 1.0)})
+    assert [r.label for r in rows if r.chosen] == [chosen]
+    assert len(looks) - len(left) == taken
+
+
+@pytest.mark.parametrize(
+    ("count", "confidence", "ranks"), [(6, 0.95, (0, 5)), (9, 0.95, (1, 7)), (200, 0.95, (85, 114))]
+)
+def test_ranks_around_a_median(count: int, confidence: float, ranks: tuple[int, int]) -> None:
+    assert median_ranks(count, confidence) == ranks
+
+
+def test_too_few_samples_enclose_no_median() -> None:
+    with pytest.raises(ValueError, match=r"5 samples enclose no median with 95.00%; 6 or more do"):
+        median_ranks(5)

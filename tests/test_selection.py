@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -119,6 +119,30 @@ def test_the_runner_up_says_what_came_second_and_why() -> None:
     assert "runner-up in chain: without" in text and "dearer: matmul" in text
     again = CostReport.from_json(report.to_json())
     assert again.runner_up == second and again.selected == report.selected
+
+
+def product_times_vector(a: Array, b: Array, v: Array) -> Array:
+    return (a @ b) @ v
+
+
+@pytest.mark.parametrize(("dispatch", "kept"), [(0.0, False), (1e-9, False), (1e-3, True)])
+def test_dispatch_is_on_both_sides_of_what_is_gained(dispatch: float, kept: bool) -> None:
+    """A product less is a lot of a small program, and nothing of a call that takes a thousand times as long."""
+    target = replace(device(0.0), dispatch=dispatch)
+    best = rx.optimize(product_times_vector, "n n", "n n", "n", at={"n": 16}, target=target, cache=False)
+    assert best.report.kept_as_written == kept
+    assert kept or best.report.before.seconds > 1.05 * best.report.after.seconds
+
+
+@pytest.mark.parametrize(("fork", "kept"), [(0.0, True), (1e-3, False)])
+def test_waking_other_cores_counts_once_a_call(fork: float, kept: bool) -> None:
+    """The product of 16 x 16 matrices is enough work to wake cores, those with a vector are not."""
+    target = replace(device(0.0), dispatch=1e-3, fork=fork, fork_flops=4000.0)
+    best = rx.optimize(product_times_vector, "n n", "n n", "n", at={"n": 16}, target=target, cache=False)
+    assert best.report.kept_as_written == kept and best.report.before.wakes
+    assert best.report.after.wakes == kept
+    twice = rx.optimize(lambda a, b, c: a @ b @ c, "n n", "n n", "n n", at={"n": 16}, target=target, cache=False)
+    assert twice.report.before.wakes and twice.report.before.seconds < 1e-5  # what is paid once is in no row
 
 
 def test_a_program_kept_as_written_tells_what_was_found() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -53,12 +53,14 @@ _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pi
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Cost of one node at a binding: flops, bytes moved, kernel launches, seconds."""
+    """Cost of one node at a binding: flops, bytes moved, kernel launches, seconds; and whether it wakes other cores,
+    which a program pays once."""
 
     flops: int = 0
     bytes: int = 0
     launches: int = 0
     seconds: float = 0.0
+    wakes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,15 @@ class WholeCost:
         key = (result, site.op, site.operands, tuple(site.attrs.items()))
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._price(site, result)
+            found = self._price(site, result)
+            if found.flops >= self.profile.fork_flops and not self._alone(site.op):
+                found = replace(found, wakes=True)
+            self._memo[key] = found
         return found
+
+    def _alone(self, op: str) -> bool:
+        """Whether no flops of an operator's own are shared among cores: loops that do not vectorise run on one."""
+        return op in CONTROL or op == CALL or op in _FREE or op in self.profile.scalar_rate
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in CONTROL or site.op == CALL:
@@ -172,21 +181,21 @@ class WholeCost:
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in ("matmul", "linear"):
-            return NodeCost(flops, moved, 1, p.kernel(self._matmul(site, flops, moved)))
+            return NodeCost(flops, moved, 1, p.launch + self._matmul(site, flops, moved))
         if site.op == "conv":
-            return NodeCost(flops, moved, 1, p.kernel(self._conv(site, result, flops, moved)))
+            return NodeCost(flops, moved, 1, p.launch + self._conv(site, result, flops, moved))
         if site.op in _DENSE:
-            return NodeCost(flops, moved, 1, p.kernel(max(2 * flops / p.rate(site.dtype(0)), p.move(moved))))
+            return NodeCost(flops, moved, 1, p.launch + max(2 * flops / p.rate(site.dtype(0)), p.move(moved)))
         if site.op == "permute_dims" and p.transpose_rate and site["axes"][-1] != len(site["axes"]) - 1:
             elements = math.prod(self._at(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
-            return NodeCost(flops, moved, 1, p.kernel(p.move(moved)))
+            return NodeCost(flops, moved, 1, p.launch + p.move(moved))
         kind = pattern_kind(site)
         if kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE):
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
-        return NodeCost(flops, moved, 1, p.kernel(flops / rate + p.move(moved)))
+        return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
 
     def _tensor_program(self, site: Site, result: Annotation) -> NodeCost:
         """A `call_tir`: what its equations say, as XLA runs it."""
@@ -203,7 +212,7 @@ class WholeCost:
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
             return NodeCost(effort.flops, moved, launches, seconds)
         seconds = max(effort.contracting, p.move(moved)) + effort.other
-        return NodeCost(effort.flops, moved, 1, p.kernel(seconds))
+        return NodeCost(effort.flops, moved, 1, p.launch + seconds)
 
     def effort(self, op: str, placed: Placed) -> Effort:
         """The arithmetic of a tensor program that is used in operator `op`."""
@@ -232,9 +241,10 @@ class WholeCost:
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
         flops = moved = launches = seconds = 0.0
-        steps = 1.0
+        steps, wakes = 1.0, False
         for function, times, model in self.trips(site):
             inner = [cost for _, cost in priced(function, model)]
+            wakes = wakes or any(c.wakes for c in inner)
             flops += times * sum(c.flops for c in inner)
             moved += times * sum(c.bytes for c in inner)
             launches += times * sum(c.launches for c in inner)
@@ -244,7 +254,7 @@ class WholeCost:
             seconds += steps * self.profile.step
         elif site.op == COND:
             seconds += self.profile.step
-        return NodeCost(int(flops), int(moved), int(launches), _EPSILON + seconds)
+        return NodeCost(int(flops), int(moved), int(launches), _EPSILON + seconds, wakes)
 
     def _matmul(self, site: Site, flops: int, moved: int) -> float:
         """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""
@@ -262,19 +272,23 @@ class WholeCost:
     def _conv(self, site: Site, result: Annotation, flops: int, moved: int) -> float:
         """Seconds of a convolution: of the matmul of its windows, places by window elements by channels out.
 
-        The zeros that `input_dilation` puts between elements are skipped. Groups run in other, slower code.
+        Where transposes have a price, XLA's code wants channels last: images are turned on the way in and out. The
+        zeros that `input_dilation` puts between elements are skipped. Groups run in other, slower code.
         """
         p = self.profile
         assert isinstance(result, Tensor) and result.shape is not None
         groups = site["groups"]
         batch, _, *space = (self._at(d) for d in result.shape)
         out, *window = (self._at(d) for d in site.shape(1))
-        rate, columns, depth = p.rate(site.dtype(0)), out // groups, math.prod(window)
+        rate, columns, depth, turned = p.rate(site.dtype(0)), out // groups, math.prod(window), 0.0
         if groups == 1:
+            if p.transpose_rate:
+                elements = math.prod(self._at(d) for d in site.shape(0)) + batch * out * math.prod(space)
+                turned = elements / p.transpose_rate
             rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
         else:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
-        return max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
+        return turned + max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
         """A registered routine: its pattern as one kernel, whose values in between are never in memory, times what is
@@ -302,7 +316,7 @@ class WholeCost:
             at = ", ".join(f"{v}={n}" for v, n in inside.binding.items())
             return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {at}"))
         speed = p.library_speed.get(library.name, library.cost or 1.0)
-        return NodeCost(flops, moved, 1, p.kernel(max(seconds, p.move(moved)) / speed))
+        return NodeCost(flops, moved, 1, p.launch + max(seconds, p.move(moved)) / speed)
 
     def _opaque(self, site: Site, result: Annotation) -> NodeCost:
         moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))

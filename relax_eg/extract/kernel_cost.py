@@ -29,7 +29,10 @@ class KernelCost(WholeCost):
         p = self.profile
         moving = p.move(moved)
         overlapped = max(contracting, moving) + _NOT_HIDDEN * min(contracting, moving)
-        return p.dispatch + p.kernel(overlapped + other)
+        # Each is a call, and wakes other cores for itself.
+        flops = contracting * p.rate("float32") + other * p.vector_rate
+        woken = p.fork if flops >= p.fork_flops else 0.0
+        return p.dispatch + p.launch + woken + overlapped + other
 
     def bytes(self, annotation: Annotation) -> int:
         return self._at(bytes_of(annotation))

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from relax_eg.errors import OptionError
 
-PROFILE_VERSION = 2
+PROFILE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,13 @@ class Profile:
     `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused
     elementwise code; `scalar_rate`: flop/s of operators whose loops do not vectorise, by name; `bandwidth`: bytes/s
     of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`: seconds per kernel inside one
-    executable; `dispatch`: seconds per call of an executable; `fork`: seconds to start all cores, which kernels of
-    `fork_from` seconds or more pay; `step`: seconds of a loop's step, or of a choice between branches, besides what
-    is done in it; `matmul_half`: sizes (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows up
-    to, factor) pairs: how many times longer a matmul takes when its weight lies output axis first; `gemv_bytes`,
-    `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by this factor;
+    executable; `dispatch`: seconds per call of an executable; `fork`: seconds that a call takes longer once a kernel of
+    `fork_flops` or more wakes other cores;
+    `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes
+    (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows
+    up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first;
+    `gemv_bytes`, `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by so
+    much;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
     at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
@@ -63,7 +65,7 @@ class Profile:
     launch: float
     dispatch: float
     fork: float = 0.0
-    fork_from: float = float("inf")
+    fork_flops: float = float("inf")
     step: float = 0.0
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     linear_penalty: tuple[tuple[float, float], ...] = ()
@@ -93,14 +95,14 @@ class Profile:
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 
-    def kernel(self, seconds: float) -> float:
-        """Seconds of a kernel of its own whose work takes `seconds`."""
-        return self.launch + seconds + (self.fork if seconds >= self.fork_from else 0.0)
+    def call(self, seconds: float, wakes: bool) -> float:
+        """Seconds of a call of an executable whose kernels take `seconds`, and of which one or none `wakes` cores."""
+        return self.dispatch + seconds + (self.fork if wakes else 0.0)
 
     def linear_factor(self, rows: float, weight_bytes: float) -> float:
         """How many times longer a matmul of `rows` rows takes with its weight stored output axis first."""
-        if rows <= 1 and weight_bytes >= self.gemv_bytes:
-            return 1.0 / self.gemv_gain
+        if rows <= 1:  # its products are sums along what lies side by side
+            return 1.0 / self.gemv_gain if weight_bytes >= self.gemv_bytes else 1.0
         return next((factor for limit, factor in self.linear_penalty if rows <= limit), 1.0)
 
     def move(self, n_bytes: float) -> float:
@@ -126,6 +128,10 @@ class Profile:
             (
                 "launch, dispatch, loop step, us",
                 ", ".join(f"{1e6 * s:.3g}" for s in (self.launch, self.dispatch, self.step)),
+            ),
+            (
+                "waking other cores, us",
+                f"{1e6 * self.fork:.3g}, from {self.fork_flops:.4g} flops on",
             ),
             ("weight stored out x in, times", layouts),
             ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),

@@ -38,16 +38,18 @@ class OperatorRow:
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
     """A program priced at a binding, by operator (dearest first) and in total. `prepared_values` and `prepared_bytes`:
-    what is computed once from the weights, and is not in the rows."""
+    what is computed once from the weights, and is not in the rows; `wakes`: whether a kernel wakes other cores, which
+    is paid once a call, and is in no row."""
 
     rows: tuple[OperatorRow, ...]
     prepared_values: int = 0
     prepared_bytes: int = 0
+    wakes: bool = False
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> ProgramCost:
         rows = tuple(OperatorRow(**row) for row in data["rows"])
-        return ProgramCost(rows, data["prepared_values"], data["prepared_bytes"])
+        return ProgramCost(rows, data["prepared_values"], data["prepared_bytes"], data["wakes"])
 
     @property
     def count(self) -> int:
@@ -152,7 +154,7 @@ class KernelRow:
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
     """A program that was timed: predicted seconds, median seconds of a call, and how many times faster it is than the
-    program as written, with the interval that holds the true median ratio with 95%."""
+    program as written, with its interval: those of all rows at `at` hold the true medians with 95%."""
 
     label: str
     predicted: float
@@ -462,15 +464,18 @@ def price_program(
     has what is left.
     """
     rows: dict[str, list[float]] = {}
-    _add_rows(rows, function, model, skip, 1.0)
+    wakes = _add_rows(rows, function, model, skip, 1.0)
     made = [OperatorRow(op, int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for op, r in rows.items()]
-    return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), *prepared)
+    return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), *prepared, wakes)
 
 
 def _add_rows(
     rows: dict[str, list[float]], function: Function, model: WholeCost, skip: set[Expr] | None, times: float
-) -> None:
+) -> bool:
+    """Adds what a function costs to `rows`; whether it wakes other cores."""
+    wakes = False
     for e, cost in priced(function, model, skip):
+        wakes = wakes or cost.wakes
         total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
         inside: dict[str, list[float]] = {}
         for callee, n, inner in model.trips(site_of(e)):
@@ -480,6 +485,7 @@ def _add_rows(
         rest = [x - sum(row[i] for row in inside.values()) for i, x in enumerate(total)]
         label = str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
         _add_to(rows, label, [1, *(max(0.0, x) for x in rest[1:])])
+    return wakes
 
 
 def _add_to(rows: dict[str, list[float]], label: str, more: list[float]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.debug import stage
-from relax_eg.errors import ExtractionError
+from relax_eg.errors import ExtractionError, NotExecutableError
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice, used_classes
@@ -105,7 +105,7 @@ def _used(problem: Problem, choice: Sequence[int]) -> list[int]:
 
 
 def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[int]) -> None:
-    """ExtractionError where a result cannot be computed: by what operators, and which rules propose others."""
+    """NotExecutableError where a result cannot be computed: by what operators, and which rules propose others."""
     stuck = [r for r in problem.roots if tree[r] < 0]
     if not stuck:
         return
@@ -125,10 +125,8 @@ def check_executable(graph: ExtractionGraph, problem: Problem, tree: Sequence[in
     ops = sorted({k.op for c in dear for k in graph.candidates[c]})
     rules = sorted({k.made_by for c in dear for k in graph.candidates[c] if k.made_by})
     tried = f"; {', '.join(rules)} proposed candidates, none of them executable" if rules else ""
-    raise ExtractionError(
-        f"no executable program: a result has only candidates {', '.join(ops)} without one{tried}; "
-        "a rule set that rewrites them to operators with a lowering, such as rules.default, would supply one"
-    )
+    text = f"no executable program: a result has only candidates {', '.join(ops)}, which nothing executes{tried}"
+    raise NotExecutableError(text, ops)
 
 
 def second_best(graph: ExtractionGraph, costs: Sequence[Sequence[float]], best: Selection) -> Second | None:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 SAMPLE_SECONDS = 0.003  # one sample repeats a call until it lasts about this long, so that the clock is no part of it
-FEWEST_ROUNDS, MOST_ROUNDS = 9, 201
+FEWEST_ROUNDS, MOST_ROUNDS = 12, 201
 
 Call = Callable[[], Any]
 Samples = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
@@ -40,14 +40,37 @@ def interleaved(calls: Mapping[str, Call], seconds: float, seed: int = 0) -> Sam
     return {name: np.array(times) for name, times in samples.items()}
 
 
-def typical(call: Call, seconds: float) -> float:
-    """The seconds that a call takes: the lower quartile of samples over about `seconds`."""
-    repeats = _repeats(call)
-    end = time.perf_counter() + seconds
-    found = [_sample(call, repeats) for _ in range(3)]
-    while time.perf_counter() < end:
-        found.append(_sample(call, repeats))
-    return float(np.quantile(found, 0.25))
+def in_passes(calls: Mapping[str, Call], seconds: float, passes: int, tell: Callable[[str], None]) -> dict[str, float]:
+    """The seconds that each call takes: the lower quartile of samples over about `seconds`, taken in several passes
+    over all of them. `tell(name)` is called before each call of each pass."""
+    repeats: dict[str, int] = {}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(passes):
+        for name, call in calls.items():
+            tell(name)
+            if name not in repeats:
+                repeats[name] = _repeats(call)
+            end = time.perf_counter() + seconds / passes
+            samples[name] += [_sample(call, repeats[name]) for _ in range(2)]
+            while time.perf_counter() < end:
+                samples[name].append(_sample(call, repeats[name]))
+    return {name: float(np.quantile(found, 0.25)) for name, found in samples.items()}
+
+
+def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
+    """Which two of `count` sorted samples enclose the true median with at least this probability: by the binomial law,
+    whatever the distribution of the samples. ValueError where even the first and the last do not."""
+    allowed = (1.0 - confidence) / 2 * 2**count
+    low, below = (
+        -1,
+        0,
+    )  # `below`: of the 2**count ways in which samples lie about the median, those with <= low below it
+    while (below := below + math.comb(count, low + 1)) <= allowed:
+        low += 1
+    if low < 0:
+        fewest = math.ceil(1 - math.log2(1.0 - confidence))
+        raise ValueError(f"{count} samples enclose no median with {confidence:.2%}; {fewest} or more do")
+    return low, count - 1 - low
 
 
 def cores() -> int:

@@ -51,8 +51,29 @@ def test_what_costs_infinity_is_not_chosen() -> None:
 
 
 def test_a_program_of_which_nothing_is_executable() -> None:
-    with pytest.raises(ExtractionError, match=r"only candidates tanh without one; a rule set that rewrites them"):
-        rx.optimize(_tanh, "n", at={"n": 4}, cost=Wants("tanh", math.inf))
+    dear = Wants("tanh", math.inf)
+    with pytest.raises(ExtractionError) as raised:
+        rx.optimize(_tanh, "n", at={"n": 4}, cost=dear)
+    assert str(raised.value) == (
+        "no executable program: a result has only candidates tanh, which nothing executes; "
+        "rule set rules.legalization would supply other forms of tanh: rules=... + rules.legalization"
+    )
+    advised = rx.optimize(_tanh, "n", at={"n": 4}, cost=dear, rules=rx.rules.default + rx.rules.legalization)
+    assert {r.op for r in advised.report.after.rows} == {"call_tir"}
+
+
+def test_rule_sets_that_would_help_are_named() -> None:
+    dear = Wants("permute_dims", math.inf)
+    with pytest.raises(ExtractionError, match=r"rule set rules\.default would supply other forms of permute_dims: "):
+        rx.optimize(jnp.transpose, "n m", at={"n": 4, "m": 4}, cost=dear, rules=rx.rules.contraction)
+    every = rx.rules.default + rx.rules.legalization + rx.rules.workspace
+    with pytest.raises(ExtractionError, match=r"no other rule set that ships has other forms of call_tir: a rule of"):
+        rx.optimize(_tanh, "n", at={"n": 4}, cost=Nothing(), rules=every)
+
+
+class Nothing:
+    def price(self, site: Any, result: Any, sizes: Mapping[str, int]) -> NodeCost:
+        return NodeCost(seconds=math.inf)
 
 
 def _tanh(x: Any) -> Any:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
+from relax_eg.extract.cost import share_of_peak
+from relax_eg.extract.devices import CPU
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
-from relax_eg.measure import calibrate
+from relax_eg.measure import calibrate, figures, fits
 
 
 def test_steps_of_a_penalty() -> None:
-    assert calibrate._steps([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (
+    assert fits.steps([(2, 1.5), (4, 1.52), (8, 1.48), (16, 1.2), (32, 1.01), (64, 0.99)]) == (
         (8, 1.5),
         (16, 1.2),
     )
-    assert calibrate._steps([(2, 1.0), (4, 1.02)]) == ()
+    assert fits.steps([(2, 1.0), (4, 1.02)]) == ()
+
+
+def test_what_never_rises() -> None:
+    assert fits.falling([4.0, 2.0, 1.0]) == pytest.approx([4.0, 2.0, 1.0])
+    assert fits.falling([4.0, 1.0, 2.0, 1.0]) == pytest.approx([4.0, 2.0**0.5, 2.0**0.5, 1.0])
+    assert fits.falling([1.0, 2.0, 4.0]) == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_the_search_finds_what_made_the_times() -> None:
@@ -27,7 +39,78 @@ def test_the_search_finds_what_made_the_times() -> None:
         return (at["x"] - 3.0) ** 2 + (at["y"] - at["x"] - 1.0) ** 2
 
     grid = [float(i) for i in range(8)]
-    assert calibrate._search(error, {"x": grid, "y": grid}) == {"x": 3.0, "y": 4.0}
+    assert fits._search(error, {"x": grid, "y": grid}) == {"x": 3.0, "y": 4.0}
+
+
+def times_of(p: Profile) -> dict[str, float]:
+    """What the figures of calibration would take on a device of this very profile."""
+
+    def call(seconds: float, flops: float) -> float:
+        return p.call(p.launch + seconds, flops >= p.fork_flops)
+
+    def product(q: Profile, m: int, n: int, k: int, rate: float) -> float:
+        flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
+        seconds = max(flops / (rate * share_of_peak((m, n, k), q.matmul_half)), q.move(moved))
+        return q.call(q.launch + seconds, flops >= q.fork_flops)
+
+    peak = p.rate("float32")
+    times = {"dispatch": p.dispatch, "in order": 2e-4, "transposed": 2e-4 + 768 * 768 / p.transpose_rate}
+    times |= {f"chain {n}": p.dispatch + n * p.launch for n in figures.CHAINS}
+    times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
+    for n in figures.memory_sizes(p):
+        times |= {f"read {n}": call(p.move(2.0 * n), n / 2), f"copy {n}": call(p.move(2.0 * n), n / 4)}
+    flops = 2.0 * figures.DEPTH * figures.vector_size(p)
+    times["elementwise"] = call(flops / p.vector_rate, flops)
+    times |= {f"rate {d}": product(p, 512, 512, 512, p.rate(d)) for d in (*figures.FLOATS, "int32")}
+    for channels, size in figures.CONVOLUTIONS:
+        rows, depth = size * size, 9 * channels
+        seconds = p.conv_factor * (product(p, rows, channels, depth, peak) - call(0.0, 1e9))
+        times[f"convolution {channels} {size}"] = call(seconds + 2 * channels * rows / p.transpose_rate, 1e9)
+    times |= {"depthwise": 3e-3, "sort": 1e-3, "argmax": 1e-3, "cumsum": 1e-3}
+    for name, q in (("", p), *((f"{m.name}: ", p.in_mode(m)) for m in p.modes)):
+        for shape in figures.MATMULS:
+            times[f"{name}matmul {' '.join(map(str, shape))}"] = product(q, *shape, q.rate("float32"))
+        for rows in (1, *figures.ROWS):
+            size = figures.ONE_ROW if rows == 1 else figures.LAYOUT
+            times[f"{name}in x out {rows}"] = product(q, rows, size, size, q.rate("float32"))
+            factor = q.linear_factor(rows, 4.0 * size * size)
+            times[f"{name}out x in {rows}"] = factor * times[f"{name}in x out {rows}"]
+    return times
+
+
+def test_every_figure_has_a_time() -> None:
+    assert {f.name for f in figures.figures(CPU)} <= set(times_of(CPU))
+
+
+def about(value: float) -> Any:
+    return pytest.approx(value, rel=0.35)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_a_profile_comes_back_from_its_times(noise: float) -> None:
+    """Also where a machine is noisy, and one figure in ten takes three times as long."""
+    rng = np.random.default_rng(1)
+    made = {
+        name: t * math.exp(noise * rng.standard_normal()) * (3.0 if noise and rng.random() < 0.1 else 1.0)
+        for name, t in times_of(replace(CPU, fork=3e-5)).items()
+    }
+    p = fits.fitted(CPU, made)
+    assert 1e-5 <= p.fork <= 6e-5 and 300 <= p.fork_flops <= 20000
+    assert p.rate("float32") == about(CPU.rate("float32"))
+    assert p.rate("float64") <= p.rate("float32")
+    # Of what is in cache, waking cores takes most of the time.
+    assert p.bandwidth == about(CPU.bandwidth) and 1.0 <= p.cache_bandwidth / p.bandwidth <= 12.0
+    assert [f for _, f in p.linear_penalty] == sorted((f for _, f in p.linear_penalty), reverse=True)
+    penalty = {rows: (p.linear_factor(rows, 1e6), CPU.linear_factor(rows, 1e6)) for rows in figures.ROWS}
+    assert all(1.0 <= found <= 2 * true for found, true in penalty.values())
+    assert [m.name for m in p.modes] == ["ynn off"]
+    assert p.in_mode(p.modes[0]).linear_factor(8, 1e6) > 2.0
+    assert Profile.from_json(p.to_json()) == p
+
+
+def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:
+    p = fits.fitted(CPU, times_of(replace(CPU, fork=0.0)))
+    assert p.fork < 2e-6
 
 
 @pytest.mark.slow

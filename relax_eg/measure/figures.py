@@ -1,0 +1,144 @@
+"""What calibration times: small programs of arrays, by name, each for one thing that the cost model asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from relax_eg.extract.profile import Profile
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+SMALL = (3, 4, 6, 8, 10, 12, 16, 20, 24, 32)  # of square matmuls that hardly take longer than the call
+MATMULS = [
+    *((m, 1024, 1024) for m in (1, 2, 4, 8, 16, 64, 256, 1024)),
+    *((1024, n, 1024) for n in (4, 16, 64, 256)),
+    *((1024, 1024, k) for k in (4, 16, 64, 256)),
+    *((n, n, n) for n in (*SMALL, 48, 64, 128, 192, 256, 512)),
+    (8, 384, 384), (64, 384, 1536), (128, 64, 128), (1, 256, 256), (16, 256, 256), (16, 16, 4096),
+]  # fmt: skip
+ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 128)  # of matmuls whose weights are stored either way
+CHAINS, LOOPS = (32, 128), (100, 1100)
+CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # channels, side
+DEPTH, TURNED, LAYOUT, ONE_ROW, SLOW = 64, 768, 768, 2048, 512
+SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
+    "sort": lambda a: jnp.sort(a, axis=-1),
+    "argmax": lambda a: jnp.argmax(a, axis=-1),
+    "cumsum": lambda a: jnp.cumsum(a, -1),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A function and what it is timed on; `options`: XLA's."""
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    x64: bool = False
+
+    def compiled(self) -> Callable[[], Any]:
+        with jax.enable_x64(self.x64 or bool(jax.config.jax_enable_x64)):  # type: ignore[reportAttributeAccessIssue]
+            made: Any = jax.jit(self.fn).lower(*self.args).compile(compiler_options=dict(self.options) or None)
+        return lambda: made(*self.args)
+
+
+def is_large(p: Profile) -> bool:
+    """Whether a device is so fast that small programs say nothing."""
+    return p.bandwidth > 3e11
+
+
+def vector_size(p: Profile) -> int:
+    return 1 << 24 if is_large(p) else 1 << 14
+
+
+def turned_size(p: Profile) -> int:
+    return 8192 if is_large(p) else TURNED
+
+
+def memory_sizes(p: Profile) -> list[int]:
+    """Bytes of arrays, largest first."""
+    largest = 1 << 30 if is_large(p) else 1 << 26
+    return [largest >> k for k in range(0, 13, 2)]
+
+
+# The results of larger ones are given back to the system and come back page by page: not what bandwidth is.
+LARGEST_RESULT = 1 << 24
+
+
+def figures(p: Profile) -> Iterator[Figure]:
+    """All that is timed on a device which is about like `p`, in its ways of compiling too."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Any:
+        return jnp.asarray(rng.standard_normal(shape, np.float32))
+
+    line = jnp.linspace(0.0, 1.0, 64)
+    yield Figure("dispatch", lambda x: x, (jnp.zeros(8),))
+    for n in CHAINS:
+        yield Figure(f"chain {n}", _chain_of_reductions(n), (line,))
+    for n in LOOPS:
+        yield Figure(f"loop {n}", _loop(n), (line,))
+    for n in memory_sizes(p):
+        x, y = jnp.zeros(n // 4), jnp.ones(n // 4)
+        yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
+        if n <= LARGEST_RESULT or is_large(p):
+            yield Figure(f"copy {n}", lambda x: x + 1.0, (x,))
+    yield Figure("elementwise", _polynomial, (jnp.zeros(vector_size(p)),))
+    a, b = normal(turned_size(p), turned_size(p)), normal(turned_size(p), turned_size(p))
+    yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))
+    yield Figure("transposed", lambda a, b: jnp.sum(a * b.T), (a, b))
+    square = normal(*(4096, 4096) if is_large(p) else (512, 512))
+    for dtype in (*FLOATS, "int32"):
+        x = square.astype("float32" if dtype == "float64" else dtype)
+        if dtype == "float64":
+            with jax.enable_x64(True):  # type: ignore[reportAttributeAccessIssue]
+                x = square.astype(dtype)
+        yield Figure(f"rate {dtype}", jnp.matmul, (x, x), x64=dtype == "float64")
+    for channels, size in CONVOLUTIONS:
+        x, w = normal(1, channels, size, size), normal(channels, channels, 3, 3)
+        yield Figure(f"convolution {channels} {size}", _conv, (x, w))
+    x, w = normal(1, 128, 28, 28), normal(128, 1, 3, 3)
+    yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
+    for name, fn in SLOW_LOOPS.items():
+        yield Figure(name, fn, (normal(SLOW, SLOW),))
+    for mode, options in (("", {}), *((f"{m.name}: ", m.options) for m in p.modes)):
+        for m, n, k in MATMULS:
+            yield Figure(f"{mode}matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)), options)
+        for rows, size in (*((r, LAYOUT) for r in ROWS), (1, ONE_ROW)):
+            x, w = normal(rows, size), normal(size, size)
+            yield Figure(f"{mode}in x out {rows}", jnp.matmul, (x, w), options)
+            yield Figure(f"{mode}out x in {rows}", _linear, (x, w), options)
+
+
+def _chain_of_reductions(count: int) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        for _ in range(count):
+            x = x - jnp.max(x)  # each waits for the one before, and is a kernel
+        return x
+
+    return run
+
+
+def _loop(count: int) -> Callable[[Any], Any]:
+    return lambda x: lax.fori_loop(0, count, lambda i, y: y - jnp.max(y), x)
+
+
+def _polynomial(x: Any) -> Any:
+    for _ in range(DEPTH):
+        x = x * x + 0.5
+    return x
+
+
+def _linear(x: Any, w: Any) -> Any:
+    return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+
+
+def _conv(x: Any, w: Any, groups: int = 1) -> Any:
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", feature_group_count=groups)

@@ -1,0 +1,256 @@
+"""Profiles from measured times: the parameters that explain them best.
+
+On a machine that others use, single times are off by a factor. So whole calls are explained, dispatch and all, by the
+mean of absolute logarithms, which outliers hardly move; what can only fall with size is fitted so; and what no device
+does (float64 faster than float32, say) is not believed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from relax_eg.extract.cost import share_of_peak
+from relax_eg.extract.profile import Mode, Profile
+from relax_eg.measure.figures import (
+    CHAINS,
+    CONVOLUTIONS,
+    DEPTH,
+    FLOATS,
+    LOOPS,
+    MATMULS,
+    ONE_ROW,
+    ROWS,
+    SLOW,
+    SLOW_LOOPS,
+    SMALL,
+    memory_sizes,
+    turned_size,
+    vector_size,
+)
+
+Times = Mapping[str, float]  # seconds of a call, by the name of a figure
+_LEAST = 1e-8  # seconds: what is less was lost in the noise
+_MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
+_MOST_PENALTY = 16.0
+# Times the rate of float32. Halves reach two to four times that on devices with units for them.
+_MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
+
+
+def fitted(start: Profile, times: Times) -> Profile:
+    """The profile of which these are the times; what no figure tells is that of `start`."""
+    few, many = (times[f"chain {n}"] for n in CHAINS)
+    launch = max((many - few) / (CHAINS[1] - CHAINS[0]), _LEAST)
+    few, many = (times[f"loop {n}"] for n in LOOPS)
+    step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # of the kernel in it
+    p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
+    p = replace(p, **_waking(times))
+    n = vector_size(p)
+    p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
+    p = replace(p, **_memory(p, times))
+    n = turned_size(p)
+    longer = times["transposed"] - times["in order"]
+    p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
+    p = replace(p, **_matmuls(p, times, ""))
+    p = replace(p, matmul_rate=_rates(p, times))
+    p = replace(p, **_layouts(times, ""))
+    p = replace(p, **_convolutions(p, times))
+    p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
+    return replace(p, modes=tuple(_in_mode(p, times, m) for m in start.modes))
+
+
+def _work(p: Profile, seconds: float, flops: float) -> float:
+    """What of a call's seconds its one kernel works; a tenth at least."""
+    return max(seconds - p.call(p.launch, flops >= p.fork_flops), 0.1 * seconds)
+
+
+def _waking(times: Times, mode: str = "") -> dict[str, float]:
+    """What waking other cores takes, and from how many flops on: a step in the times of small matmuls."""
+    found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"]) for n in SMALL]
+    found.insert(0, (1.0, times["dispatch"]))
+
+    def error(split: int) -> float:
+        parts = found[:split], found[split:]
+        return sum(abs(math.log(s / _median(t for _, t in part))) for part in parts for _, s in part)
+
+    split = min(range(1, len(found) + 1), key=error)
+    if split == len(found):
+        return {"fork": 0.0, "fork_flops": math.inf}
+    below, above = (_median(t for _, t in part) for part in (found[:split], found[split:]))
+    fork = min(above - below, _MOST_FORK)
+    if fork < _LEAST_FORK:
+        return {"fork": 0.0, "fork_flops": math.inf}
+    return {"fork": fork, "fork_flops": math.sqrt(found[split - 1][0] * found[split][0])}
+
+
+def _memory(p: Profile, times: Times) -> dict[str, float]:
+    """Bandwidth of memory and cache, and where the one becomes the other: of reading two arrays, and of a copy."""
+    sizes = memory_sizes(p)
+    found: list[tuple[float, float, float]] = []  # bytes, flops, seconds
+    for n in sizes:
+        found.append((2.0 * n, n / 2, times[f"read {n}"]))
+        if f"copy {n}" in times:
+            found.append((2.0 * n, n / 4, times[f"copy {n}"]))
+    rates = [moved / _work(p, s, flops) for moved, flops, s in found]
+
+    def error(at: Mapping[str, float]) -> float:
+        q = replace(p, bandwidth=at["slow"], cache_bandwidth=max(at["fast"], at["slow"]), cache_bytes=at["bytes"])
+        return _error((q.call(q.launch + q.move(moved), flops >= p.fork_flops), s) for moved, flops, s in found)
+
+    top, bottom = max(rates), rates[0]
+    choices = {
+        "slow": [bottom * f for f in (0.8, 1.0, 1.25, 1.5, 2.0, 3.0)],
+        "fast": [top * f for f in (0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2)],
+        "bytes": [float(sizes[0] >> k) for k in range(10)],
+    }
+    at = _search(error, choices)
+    return {"bandwidth": at["slow"], "cache_bandwidth": max(at["fast"], at["slow"]), "cache_bytes": at["bytes"]}
+
+
+def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
+    """The peak rate of float32, and how thin sides lower it: fitted over shapes."""
+    found = [(shape, times[f"{mode}matmul {' '.join(map(str, shape))}"]) for shape in MATMULS]
+
+    def predicted(at: Mapping[str, float], m: int, n: int, k: int) -> float:
+        share = share_of_peak((m, n, k), (at["m"], at["n"], at["k"]))
+        flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
+        return p.call(p.launch + max(flops / (at["rate"] * share), p.move(moved)), flops >= p.fork_flops)
+
+    def error(at: Mapping[str, float]) -> float:
+        return _error((predicted(at, *shape), s) for shape, s in found)
+
+    peak = max(2.0 * m * n * k / s for (m, n, k), s in found)
+    halves = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 96.0]
+    choices = {"rate": [peak * f for f in (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)], "m": halves, "n": halves, "k": halves}
+    best = _search(error, choices)
+    return {
+        "matmul_rate": {**p.matmul_rate, "float32": best["rate"]},
+        "matmul_half": (best["m"], best["n"], best["k"]),
+    }
+
+
+def _rates(p: Profile, times: Times) -> dict[str, float]:
+    """Peak rates of matmul by dtype: that of float32, times how much faster or slower another is at one size."""
+    base, single = times["rate float32"], p.rate("float32")
+    others = (*FLOATS[1:], "int32")
+    return {"float32": single} | {d: single * min(base / times[f"rate {d}"], _MOST_RATE[d]) for d in others}
+
+
+def _layouts(times: Times, mode: str) -> dict[str, Any]:
+    """How many times longer a matmul takes with its weight stored output axis first, by rows: the more rows, the less
+    it is."""
+    ratios = [times[f"{mode}out x in {r}"] / times[f"{mode}in x out {r}"] for r in ROWS]
+    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in falling(ratios)]
+    gain = min(times[f"{mode}in x out 1"] / times[f"{mode}out x in 1"], _MOST_PENALTY)
+    pays = gain > 1.05
+    return {
+        "linear_penalty": steps(list(zip(map(float, ROWS), factors, strict=True))),
+        "gemv_gain": gain if pays else 1.0,
+        "gemv_bytes": float(ONE_ROW * ONE_ROW) if pays else math.inf,
+    }
+
+
+def falling(values: Sequence[float]) -> list[float]:
+    """The nearest values, in mean square of logarithms, that never rise (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for v in values:
+        mean, count = math.log(v), 1
+        while pools and pools[-1][0] < mean:
+            before, n = pools.pop()
+            mean, count = (mean * count + before * n) / (count + n), count + n
+        pools.append((mean, count))
+    return [math.exp(mean) for mean, count in pools for _ in range(count)]
+
+
+def steps(factors: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """(rows up to, factor) where the factor is not about 1; neighbours that are about equal together."""
+    found: list[tuple[float, float]] = []
+    for rows, factor in factors:
+        f = 1.0 if factor < 1.05 else round(factor, 2)
+        if found and abs(found[-1][1] - f) < 0.1:
+            found[-1] = (rows, found[-1][1])
+        else:
+            found.append((rows, f))
+    while found and found[-1][1] == 1.0:
+        found.pop()
+    return tuple(found)
+
+
+def _convolutions(p: Profile, times: Times) -> dict[str, float]:
+    """How much longer a convolution takes than the matmul of its windows, at the geometric mean of a few, when its
+    images are turned."""
+    ratios: list[float] = []
+    for channels, size in CONVOLUTIONS:
+        rows, depth = size * size, 9 * channels
+        flops = 2.0 * rows * channels * depth
+        share = share_of_peak((rows, channels, depth), p.matmul_half)
+        seconds = _work(p, times[f"convolution {channels} {size}"], flops)
+        turned = 2 * channels * rows / p.transpose_rate
+        ratios.append(max(seconds - turned, 0.1 * seconds) * p.rate("float32") * share / flops)
+    flops = 2.0 * 9 * 128 * 28 * 28
+    share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
+    reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
+    factor = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return {"conv_factor": max(1.0, factor), "group_share": min(1.0, reached / share)}
+
+
+def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
+    """Flop/s, as their records count, of operators whose loops do not vectorise."""
+    from relax_eg import ir
+    from relax_eg.ops import api as op
+    from relax_eg.ops import counts, site_of
+
+    x = ir.var("x", ir.Tensor((SLOW, SLOW), "float32"))
+    alike = {
+        "sort": (("sort",), op.sort(x)),
+        "argmax": (("argmax", "argmin"), op.argmax(x, 1)),
+        "cumsum": (("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), op.cumsum(x, 1)),
+    }
+    rates: dict[str, float] = {}
+    for name in SLOW_LOOPS:
+        names, written = alike[name]
+        (e,) = [e for e in ir.postorder([written]) if e.op == name]
+        seconds = max(times[name] - p.call(p.launch, False), 0.1 * times[name])
+        rates |= dict.fromkeys(names, counts(site_of(e)).flops.value / seconds)
+    return rates
+
+
+def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
+    """What waking cores, matmuls and layouts are like when XLA compiles in another way."""
+    name = f"{mode.name}: "
+    changes: dict[str, Any] = _waking(times, name)
+    changes |= _matmuls(replace(p, **changes), times, name) | _layouts(times, name)
+    scale = changes["matmul_rate"]["float32"] / p.rate("float32")
+    changes["matmul_rate"] = {dtype: scale * rate for dtype, rate in p.matmul_rate.items()}
+    return replace(mode, changes=changes)
+
+
+def _median(values: Iterable[float]) -> float:
+    found = sorted(values)
+    return found[len(found) // 2]
+
+
+def _error(pairs: Iterable[tuple[float, float]]) -> float:
+    """Mean of the absolute logarithms of predicted over measured times."""
+    logs = [abs(math.log(a / b)) for a, b in pairs]
+    return sum(logs) / len(logs)
+
+
+def _search(error: Callable[[Mapping[str, float]], float], choices: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The values of least error, one after the other until none changes; from each corner of the middle thirds."""
+    best: tuple[float, dict[str, float]] | None = None
+    for third in itertools.product((1, 2), repeat=len(choices)):
+        at = {n: v[len(v) * t // 3] for (n, v), t in zip(choices.items(), third, strict=True)}
+        while True:
+            before = dict(at)
+            for n, values in choices.items():
+                at[n] = min(values, key=lambda v, n=n, at=at: error({**at, n: v}))
+            if at == before:
+                break
+        found = (error(at), at)
+        best = found if best is None or found[0] < best[0] else best
+    assert best is not None
+    return best[1]

@@ -1,0 +1,39 @@
+"""Which of the rule sets that ship put other operators in the place of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relax_eg.ir.expr import postorder
+from relax_eg.rules import book
+from relax_eg.rules.domain import instances
+from relax_eg.rules.rule import RuleSet
+
+
+def advice(operators: Sequence[str], used: RuleSet) -> str:
+    """What would supply executable forms of these operators, which nothing executes: the rule sets that ship, by name,
+    with a rule, not among the `used` ones, which computes the same without the operator."""
+    known = {r.name for r in (*used, *used.schemas)}
+    rewritten = {name: _rewritten(getattr(book, name), known) for name in book.__all__}
+    said: list[str] = []
+    for op in operators:
+        # Of what is in the default set the parts need no mention.
+        found = [name for name, ops in rewritten.items() if op in ops]
+        names = ["default"] if "default" in found else found
+        if names:
+            sets = f"rule set{'s' * (len(names) > 1)} {', '.join(f'rules.{name}' for name in names)}"
+            said.append(f"{sets} would supply other forms of {op}: rules=... + rules.{names[0]}")
+        else:
+            said.append(f"no other rule set that ships has other forms of {op}: a rule of your own would supply one")
+    return "; ".join(said)
+
+
+def _rewritten(rules: RuleSet, known: set[str]) -> set[str]:
+    """The operators that rules other than the `known` ones do without."""
+    found = {op for s in rules.schemas if s.name not in known for op in s.operators}
+    for r in (r for r in rules if r.name not in known):
+        smallest = next(iter(instances(r, limit=1)), None)
+        for left, right in zip(smallest.left, smallest.right, strict=True) if smallest is not None else ():
+            if all(e.op != left.op for e in postorder((right,))):
+                found.add(left.op)
+    return found
