@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from relax_eg.ir.expr import const
 from relax_eg.ops import api as op
@@ -51,7 +51,7 @@ def conditions(name: str, sizes: str) -> tuple[str, ...]:
     return (*some, f"{width} % 8 == 0", f"{width} <= 128") if name.startswith("cudnn") else some
 
 
-def _attention(kind: str, name: str, implementation: str, requires: Sequence[str]) -> None:
+def _attention(kind: str, name: str, implementation: Literal["xla", "cudnn"], requires: Sequence[str]) -> None:
     shapes = "q: b g*r s d, k: b g t d, v: b g t d"
     if kind == "mask":
         shapes += ", extra: b g*r s t @ bool"
