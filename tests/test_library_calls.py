@@ -54,10 +54,10 @@ class _Changing:
         self.target = self.later
 
 
-def _optimized(book: rx.RuleSet, **options: Any) -> Any:
+def _optimized(book: rx.RuleSet, n: int = 2048, **options: Any) -> Any:
     with unchecked():
         fn, *specs = _DENSE
-        return rx.optimize(fn, *specs, at={"n": 2048}, rules=rx.rules.default + book, cache=False, **options)
+        return rx.optimize(fn, *specs, at={"n": n}, rules=rx.rules.default + book, cache=False, **options)
 
 
 def _args(n: int = 4) -> list[np.ndarray[Any, Any]]:
@@ -177,7 +177,7 @@ def test_a_missing_routine_is_reported(options: dict[str, Any], why: str) -> Non
 
 def test_a_module_for_another_machine_runs_its_pattern(caplog: pytest.LogCaptureFixture) -> None:
     book = _book(_right, name="test.elsewhere", requires="platform: gpu")
-    best = _optimized(book, target="h100")
+    best = _optimized(book, 10**6, target="h100")  # a size at which a call is more than its dispatch
     assert "test.elsewhere" in str(best.module)
     args = _args()
     with caplog.at_level(logging.WARNING):

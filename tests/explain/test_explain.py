@@ -72,7 +72,7 @@ PROGRAMS: dict[str, Explained] = {
     "trace": (trace_of_product, ("n k", "k n"), {"at": {"n": 256, "k": 64}}, ["trace_of_product"]),
     "lora": (lora, ("b n", "n n", "n 4", "4 n"), {"at": {"b": 8, "n": 256}}, ["adapter_applies"]),
     "qkv": (
-        qkv, ({k: "256 256" for k in "qkv"}, "s 256"), {"weights": ("params",), "at": {"s": 16}},
+        qkv, ({k: "256 256" for k in "qkv"}, "s 256"), {"weights": ("params",), "at": {"s": 32}, "target": "a100"},
         ["matmul_merge_three"],
     ),
     "chain": (chain, (*["n n"] * 4, "n"), {"at": {"n": 128}}, ["matmul_vector_associates"]),

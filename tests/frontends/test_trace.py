@@ -12,6 +12,8 @@ from frontend_library import CASES, Case
 from frontend_programs import Layer
 from frontend_support import assert_close, interpret, routines, sample
 
+import relax_eg as rx
+from relax_eg.errors import ShapeError
 from relax_eg.frontends import Traced, trace, trace_function
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
@@ -145,10 +147,11 @@ def test_module_name() -> None:
 
 
 def test_binding_a_call() -> None:
-    found = trace_function(lambda x, y=1.0, *, z: x * y + z, ("n",), {"z": ""})
-    assert found.arguments.bind((1,), {"z": 2}) == found.arguments.bind((), {"z": 2, "x": 1}) == ((1,), {"z": 2})
-    with pytest.raises(TypeError):
-        found.arguments.bind((), {})
+    best = rx.optimize(lambda x, y=1.0, *, z: x * y + z, "n", z="")
+    x, z = jnp.ones(3), jnp.asarray(2.0)
+    assert best(x, z=z).tolist() == best(z=z, x=x).tolist() == [3.0, 3.0, 3.0]
+    with pytest.raises(ShapeError, match="missing a required argument: 'x'"):
+        best(z=z)
 
 
 def test_python_numbers_are_weakly_typed() -> None:
