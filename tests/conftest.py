@@ -3,5 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ["RELAX_EG_CACHE"] = "0"
+
+
+@pytest.fixture
+def no_library_stays() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    from relax_eg.ops.libraries import LIBRARIES
+
+    known = dict(LIBRARIES)
+    yield
+    LIBRARIES.clear()
+    LIBRARIES.update(known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,18 +16,11 @@ import pytest
 import relax_eg as rx
 from relax_eg.errors import LibraryError
 from relax_eg.extract.report import CostReport
-from relax_eg.ops.libraries import LIBRARIES
 from relax_eg.rules.check import unchecked
 
+pytestmark = pytest.mark.usefixtures("no_library_stays")
+
 _DENSE = (lambda x, w, b: x @ w + b, "n 64", "64 128", "128")
-
-
-@pytest.fixture(autouse=True)
-def no_library_stays() -> Iterator[None]:
-    known = dict(LIBRARIES)
-    yield
-    LIBRARIES.clear()
-    LIBRARIES.update(known)
 
 
 def _book(target: Any, name: str = "test.dense", **options: Any) -> rx.RuleSet:

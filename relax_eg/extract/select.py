@@ -35,7 +35,6 @@ class Selection:
 
     choice: list[int]
     cost: float
-    written_choice: list[int]
     written_cost: float
     seed: str
     bound: float = 0.0
@@ -86,7 +85,7 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
         if best is None or cost < best[0] * (1 - 1e-9):
             best = (cost, choice, name)
     assert best is not None
-    return Selection(_used(problem, best[1]), best[0], written, written_cost, best[2])
+    return Selection(_used(problem, best[1]), best[0], written_cost, best[2])
 
 
 @stage("select exactly")

@@ -11,7 +11,6 @@ import ast
 import inspect
 import itertools
 import os
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from relax_eg.ir.reader import Source, spelled
 from relax_eg.ir.wellformed import check
 from relax_eg.ops.text import read_function
 from relax_eg.shapes import Dim
+from relax_eg.tir.origin import text_of
 
 _READ = "functions under @rx.function, which are read and not run"
 
@@ -102,15 +102,12 @@ def _read(fn: Callable[..., Any], assume: tuple[str, ...]) -> Module:
 def _text_of(fn: Callable[..., Any]) -> tuple[ScriptSource, ast.FunctionDef]:
     name = getattr(fn, "__qualname__", str(fn))
     try:
-        lines, first = inspect.getsourcelines(fn)
+        text = text_of(fn)
     except (OSError, TypeError):
         raise ScriptError(
             f"{name}: its text is not at hand\n  accepted: a function in a file (or `rx.parse(text)`)"
         ) from None
-    text = "".join(lines)
-    plain = textwrap.dedent(text)
-    indent = len(text) - len(text.lstrip()) - (len(plain) - len(plain.lstrip()))
-    source = ScriptSource(plain, inspect.getsourcefile(fn) or "", max(first, 1), indent)
+    source = ScriptSource(*text)
     source.name = name
     definition = source.tree().body[0]
     if not isinstance(definition, ast.FunctionDef):

@@ -42,8 +42,6 @@ METHODS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"
 PROPERTIES = ("shape", "ndim", "dtype", "T")
 _LARGEST_POWER = 1024  # of numbers written in a program
 
-ARGUMENTS = "a value, a size, a number, text, None, a slice, or a tuple of these"
-
 
 class Spelled:
     """Reads what is spelled as in Python, for the `values` of one function."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.errors import BoundsError
-from relax_eg.ir.annotations import FLOATS, Tensor, is_float, is_integer
+from relax_eg.ir.annotations import FLOATS, Tensor, is_float
 from relax_eg.ir.expr import (
     CONSTANT,
     TUPLE,
@@ -160,10 +160,6 @@ def is_rational(instance: Instance) -> bool:
                     if f.exact is None or f.name in ("rsqrt", "power") or f.flops >= TRANSCENDENTAL:
                         return False
     return True
-
-
-def has_integer_results(instance: Instance) -> bool:
-    return any(is_integer(e.dtype) for e in instance.left)
 
 
 class Absent(Exception):

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from relax_eg.errors import TensorProgramError
+
+
+def text_of(function: Callable[..., Any]) -> tuple[str, str, int, int]:
+    """A function's text with its decorators, the file and line where it begins, and how many columns were taken off its
+    lines. OSError or TypeError where its text is not at hand."""
+    lines, first = inspect.getsourcelines(function)
+    text = "".join(lines)
+    plain = textwrap.dedent(text)
+    indent = len(text) - len(text.lstrip()) - (len(plain) - len(plain.lstrip()))
+    return plain, inspect.getsourcefile(function) or "", max(first, 1), indent
 
 
 class TextOrigin:

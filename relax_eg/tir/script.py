@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any, overload
 
 from relax_eg.errors import TensorProgramError
-from relax_eg.tir.origin import TextOrigin
+from relax_eg.tir.origin import TextOrigin, text_of
 from relax_eg.tir.program import TensorProgram
 from relax_eg.tir.reader import read_program
 
@@ -44,17 +43,13 @@ def tensor_program(
 def _read(function: Callable[..., Any]) -> TensorProgram:
     name = getattr(function, "__qualname__", str(function))
     try:
-        lines, first = inspect.getsourcelines(function)
+        text = text_of(function)
     except (OSError, TypeError):
         raise TensorProgramError(
             f"{name}: its text is not at hand; accepted: a function in a file (or `parse_program(text)`)"
         ) from None
-    text = "".join(lines)
-    plain = textwrap.dedent(text)
-    indent = len(text) - len(text.lstrip()) - (len(plain) - len(plain.lstrip()))
-    origin = TextOrigin(plain, inspect.getsourcefile(function) or "", max(first, 1), indent)
-    tree = ast.parse(plain)
-    definition = tree.body[0]
+    origin = TextOrigin(*text)
+    definition = ast.parse(text[0]).body[0]
     if not isinstance(definition, ast.FunctionDef):
         raise TensorProgramError(f"{name}: a lambda; accepted: a function of its own, def name(...):")
     origin.name = definition.name

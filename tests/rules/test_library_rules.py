@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,16 +15,10 @@ import relax_eg as rx
 from relax_eg.errors import OperatorError, RuleError
 from relax_eg.ir.expr import var
 from relax_eg.ops.interpret import evaluate
-from relax_eg.ops.libraries import LIBRARIES, called, inlined
+from relax_eg.ops.libraries import called, inlined
 from relax_eg.rules.certificates import content_hash, known_verdict
 
-
-@pytest.fixture(autouse=True)
-def no_library_stays() -> Iterator[None]:
-    known = dict(LIBRARIES)
-    yield
-    LIBRARIES.clear()
-    LIBRARIES.update(known)
+pytestmark = pytest.mark.usefixtures("no_library_stays")
 
 
 def _gemm(a: Any, b: Any, c: Any) -> Any:
