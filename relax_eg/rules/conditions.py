@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from relax_eg.errors import OptionError, RuleError, SpecError
 from relax_eg.ops.facts import FACTS, fact_named
 from relax_eg.shapes import Dim
@@ -92,7 +94,8 @@ class ValueTest:
         return f"{self.name} {self.op} {self.number:g}"
 
     def holds(self, value: Any) -> bool:
-        return bool(_OPERATORS[self.op](value, self.number).all())
+        with np.errstate(over="ignore"):  # a number beyond the dtype is an infinity there
+            return bool(_OPERATORS[self.op](value, self.number).all())
 
 
 Guard = Condition | InOrder | Claim | Word | ValueTest

@@ -67,8 +67,9 @@ def adapted(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: R
     dtype = a.dtype
     narrow = dtype.kind == "V"  # bfloat16 and its like: computed in float32
     made = np.array(a, np.float32 if narrow else dtype)
-    for t in tests:
-        made = _tested(made, t)
+    with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype is an infinity there
+        for t in tests:
+            made = _tested(made, t)
     for fact, adapter in _ADAPTERS.items():
         if fact in wanted:
             made = (_OF_WHOLE_NUMBERS.get(fact, adapter) if "integral" in wanted else adapter)(made, rng)
