@@ -186,11 +186,6 @@ def low_rank_part_left_out(a: Any, u: Any, b: Any) -> Any:
     return solved(a + u @ u.T, b), b / d - u @ (u.T @ (b / d))
 
 
-@trap("q: m n", when="orthogonal(q)", numerics="approximate")
-def rows_orthonormal_and_columns_not(q: Any) -> Any:
-    return q.T @ q, eye(q.shape[1], q.dtype)
-
-
 @trap("x: *b, c:", when="c != 0")
 def quotient_by_one(x: Any, c: Any) -> Any:
     return x / c, x

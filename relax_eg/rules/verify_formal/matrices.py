@@ -5,7 +5,7 @@ word a product of matrices and a number. What is known:
 
 - P A = L U for the factors and the order of rows that `lu(A)` gives, each triangular system is solved, so the solution
   of A x = b by them is inv(A) b;
-- inv(A) A = A inv(A) = I, and Q' Q = Q Q' = I for orthogonal Q;
+- inv(A) A = A inv(A) = I, and Q' Q = Q Q' = I for orthogonal Q, which is square;
 - x / rowsum(D) is inv(D) x for diagonal D.
 
 Sides are the same where their difference vanishes. In a difference in which all words end on `inv(Z) v` or on `v`, the
@@ -89,10 +89,6 @@ class Algebra:
 
     def __init__(self, instance: Instance, deadline: Deadline) -> None:
         self.claims = {n: with_implied(f) for n, f in claims_of(instance.guards).items()}
-        # Of a matrix with more columns than rows only Q Q' is the identity.
-        for p in instance.params:
-            if len(set(p.shape)) != 1 and (name := str(p.attr("name"))) in self.claims:
-                self.claims[name] -= {"orthogonal"}
         self.deadline = deadline
         self.inverted: set[frozenset[tuple[Word, Fraction]]] = set()
         self._values: dict[Expr, Value] = {}
