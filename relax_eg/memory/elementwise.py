@@ -12,8 +12,8 @@ from relax_eg.tir import Read, Stage, TensorProgram, walk
 
 
 def overwritable(e: Expr, behind: Callable[[Expr], Expr]) -> Iterator[tuple[int, Expr]]:
-    """Pairs (output, operand) of the kernel `e`: the output may be written over that operand, of the same size in bytes,
-    where nothing else needs it. `behind` gives what an operand is a view of."""
+    """Pairs (output, operand) of the kernel `e`: the output may be written over that operand, of the same size in
+    bytes, where nothing else needs it. `behind` gives what an operand is a view of."""
     program = _program(e)
     if program is None:
         return
@@ -45,9 +45,9 @@ def _program(e: Expr) -> TensorProgram | None:
 
 @lru_cache(1 << 10)
 def elementwise_pairs(program: TensorProgram) -> frozenset[tuple[str, str]]:
-    """Pairs (output, input) such that the input has the output's shape, and each element of *any* output depends on that
-    input, if at all, through the element at the same place alone. Then all that needs an element is computed when the
-    output's element is, whatever the order of elements. Inputs that no output reads are in no pair."""
+    """Pairs (output, input) such that the input has the output's shape, and each element of *any* output depends on
+    that input, if at all, through the element at the same place alone. Then all that needs an element is computed when
+    the output's element is, whatever the order of elements. Inputs that no output reads are in no pair."""
     inputs = [b.name for b in program.inputs]
     # For each buffer and input: None where the input plays no part, else whether it is read at the same place only.
     same: dict[str, dict[str, bool]] = {}

@@ -16,8 +16,8 @@ Results = Literal["apart", "planned"]
 @dataclass(frozen=True, slots=True)
 class Lifetime:
     """Values that have the same memory one after the other, each written over the one before while that is read for the
-    last time; mostly it is one. They need `bytes` from step `start` to step `end`, both included. `itemsize`: bytes of an
-    element, the same in all. `role`: "value", "workspace" or "result"."""
+    last time; mostly it is one. They need `bytes` from step `start` to step `end`, both included. `itemsize`: bytes of
+    an element, the same in all. `role`: "value", "workspace" or "result"."""
 
     number: int
     values: tuple[int, ...]

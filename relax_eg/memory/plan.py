@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.ir import Module
-from relax_eg.memory.liveness import Liveness, Results, liveness
+from relax_eg.memory.liveness import Liveness, liveness
 from relax_eg.memory.proofs import Sizes
 from relax_eg.memory.steps import Program, Temporary, program_of
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan

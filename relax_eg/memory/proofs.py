@@ -28,8 +28,8 @@ class Comparison:
 
 
 class Sizes:
-    """What is known of the sizes of a program: comparisons are asked of `scope` and kept. `at`: sizes of interest, by which
-    candidates are ordered; with `only_there` the sizes are those, so that nothing is left to prove."""
+    """What is known of the sizes of a program: comparisons are asked of `scope` and kept. `at`: sizes of interest, by
+    which candidates are ordered; with `only_there` the sizes are those, so that nothing is left to prove."""
 
     def __init__(self, scope: Scope, at: Mapping[str, int], only_there: bool = False) -> None:
         self.scope = scope

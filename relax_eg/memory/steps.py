@@ -1,8 +1,8 @@
 """A module's entry as what happens to memory: values, and the kernels that read and write them, in order.
 
 Calls of module functions are followed, so that liveness reaches through them: a layer that is called 32 times stands 32
-times in the list. What moves nothing (a reshape, a tuple, a match_cast) has no memory of its own. Branches and loops are
-one kernel each, whose functions are planned by themselves: what they need at most is the kernel's workspace.
+times in the list. What moves nothing (a reshape, a tuple, a match_cast) has no memory of its own. Branches and loops
+are one kernel each, whose functions are planned by themselves: what they need at most is the kernel's workspace.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Value:
     """A tensor in memory.
 
     `role`: an "argument" and a "constant" are there before and after, and are not planned; a "result" is handed out; a
-    "workspace" is for one kernel alone. `bytes` and `elements` are sizes over the entry's variables, None where they are
-    not known before the kernel has run.
+    "workspace" is for one kernel alone. `bytes` and `elements` are sizes over the entry's variables, None where they
+    are not known before the kernel has run.
     """
 
     number: int
@@ -89,11 +89,11 @@ class Value:
 class Step:
     """A kernel that runs.
 
-    `kernel`: the expression, in the terms of `function`, whose size variables are `sizes` in the entry's. `operands`: what
-    it reads, one for each of `operands_of(kernel)`. `writes`: its outputs in order. `workspaces`: memory that only it uses;
-    those that it is passed stand in `operands` too. `overwritable`: pairs (output, operand) of values of which the output
-    may be written where the operand is: it is read element for element. `ordered`: it must stay where it is among others
-    that are.
+    `kernel`: the expression, in the terms of `function`, whose size variables are `sizes` in the entry's. `operands`:
+    what it reads, one for each of `operands_of(kernel)`. `writes`: its outputs in order. `workspaces`: memory that only
+    it uses; those that it is passed stand in `operands` too. `overwritable`: pairs (output, operand) of values of which
+    the output may be written where the operand is: it is read element for element. `ordered`: it must stay where it is
+    among others that are.
     """
 
     number: int

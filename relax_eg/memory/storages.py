@@ -32,8 +32,8 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """That a value was given, or refused, the storage (or the bytes) of others, and why: what had to hold of their sizes,
-    and the verdict. `granted`: whether it was."""
+    """That a value was given, or refused, the storage (or the bytes) of others, and why: what had to hold of their
+    sizes, and the verdict. `granted`: whether it was."""
 
     value: int
     storage: int
@@ -43,9 +43,9 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStep:
-    """A kernel as it runs. For each of its `step.writes`: `storages`, the storage that holds it, None for what is handed
-    out and what is unsized, which the kernel allocates; `takes`, the value whose array it takes over, None where the
-    storage is used for the first time in a call (its array is then the one left from the call before, if any).
+    """A kernel as it runs. For each of its `step.writes`: `storages`, the storage that holds it, None for what is
+    handed out and what is unsized, which the kernel allocates; `takes`, the value whose array it takes over, None where
+    the storage is used for the first time in a call (its array is then the one left from the call before, if any).
     `workspaces`: the same for those of `step.workspaces` that are passed. `dies`: values that nobody needs after it."""
 
     step: Step
@@ -57,7 +57,8 @@ class RuntimeStep:
 
 @dataclass(frozen=True)
 class RuntimePlan:
-    """Whole storages and the steps that use them. `last_holder`: for each storage the value that is in it after a call."""
+    """Whole storages and the steps that use them. `last_holder`: for each storage the value that is in it after a
+    call."""
 
     program: Program
     aliasing: Aliasing
@@ -83,8 +84,8 @@ class RuntimePlan:
 def runtime_plan(live: Liveness, sizes: Sizes, aliasing: Aliasing = "elements") -> RuntimePlan:
     """Storages for the lifetimes of `live`, in the order of its steps.
 
-    With sizes compared for equality, as few bytes as any such plan has: lifetimes of one size are an interval graph, which
-    going by their beginnings colours best.
+    With sizes compared for equality, as few bytes as any such plan has: lifetimes of one size are an interval graph,
+    which going by their beginnings colours best.
     """
     program = live.program
     passed = {v for s in program.steps for t in s.operands if isinstance(t, int) for v in (t,) if v in s.workspaces}
