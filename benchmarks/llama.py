@@ -1,8 +1,8 @@
 """Decoders of published language models, at their sizes, without weights: Llama3-8B and its relatives.
 
-One function serves prefill and decode: `decoder(params, caches, ids)` gives the logits of each sequence's last token. The
-key/value cache is outside: attention is a routine of a library that rotates queries and keys, appends to the cache and
-attends, as paged caches have it. Nothing here is run: parameters are specs.
+One function serves prefill and decode: `decoder(params, caches, ids)` gives the logits of each sequence's last token.
+The key/value cache is outside: attention is a routine of a library that rotates queries and keys, appends to the cache
+and attends, as paged caches have it. Nothing here is run: parameters are specs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """A decoder's published sizes. `bias`: whether the projections to queries, keys and values have one; `tied`: whether
-    the embedding is the head too; `act`: what gates the inner layer."""
+    """A decoder's published sizes. `bias`: whether the projections to queries, keys and values have one; `tied`:
+    whether the embedding is the head too; `act`: what gates the inner layer."""
 
     layers: int
     width: int
@@ -59,8 +59,9 @@ SPLITS = 8  # parts of the cache that a decode step attends to at once
 
 
 def attention_workspace(step: Step) -> Dim | None:
-    """Bytes that the attention routine needs beside its operands, by the rows that it attends for: the logarithms of the
-    sums in float32; in a decode step (one token of each sequence) that and partial results, for each part of the cache."""
+    """Bytes that the attention routine needs beside its operands, by the rows that it attends for: the logarithms of
+    the sums in float32; in a decode step (one token of each sequence) that and partial results, for each part of the
+    cache."""
     if kernel_name(step.kernel) != ROUTINE:
         return None
     qkv, keys, _ = (a.annotation for a in step.kernel.args)

@@ -70,8 +70,8 @@ def save(plan: Plan, path: str | Path) -> None:
 def load(path: str | Path, module: Module, temporary: Temporary | None = None) -> Placement:
     """The plan in a file, for the entry of `module`, whose kernels must be those that it was made for.
 
-    It is replayed first. MemoryPlanError for what is no plan, is of another version or program, was changed after it was
-    written, or would destroy something that is still needed.
+    It is replayed first. MemoryPlanError for what is no plan, is of another version or program, was changed after it
+    was written, or would destroy something that is still needed.
     """
     where = str(path)
     try:
@@ -94,7 +94,9 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
     if found:
         raise MemoryPlanError(f"{where}: the plan does not hold: {found[0]}")
     if data.get("checksum") != _checksum({k: v for k, v in data.items() if k != "checksum"}):
-        raise MemoryPlanError(f"{where}: changed after it was written (its checksum is another); plan again to change it")
+        raise MemoryPlanError(
+            f"{where}: changed after it was written (its checksum is another); plan again to change it"
+        )
     return placed
 
 

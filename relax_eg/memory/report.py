@@ -48,7 +48,9 @@ def plan_text(plan: Plan) -> str:
         names = ", ".join(plan.program.values[v].name for v in plan.live.unsized[:LINES])
         lines.append(f"  not planned    {names}: their sizes are known only when they are there")
     lines += ["", f"  at the peak{f' ({at})' if at else ''}:"]
-    lines += [f"    {mib(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}" for x in plan.peak[:LINES]]
+    lines += [
+        f"    {mib(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}" for x in plan.peak[:LINES]
+    ]
     lines += [f"    and {len(plan.peak) - LINES} more"] if len(plan.peak) > LINES else []
     for what, reuses in (("arena", offsets.reuses), ("storages", plan.runtime.reuses)):
         lines += proofs_text(plan.program, what, reuses)
@@ -60,7 +62,11 @@ def proofs_text(program: Program, what: str, reuses: Sequence[Reuse]) -> list[st
     once."""
     out: list[str] = []
     for granted in (True, False):
-        chosen = {(r.comparison.left, r.comparison.op, r.comparison.right): r for r in reversed(reuses) if r.granted == granted}
+        chosen = {
+            (r.comparison.left, r.comparison.op, r.comparison.right): r
+            for r in reversed(reuses)
+            if r.granted == granted
+        }
         rows = list(reversed(chosen.values()))
         if not rows:
             continue
