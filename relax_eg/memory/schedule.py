@@ -260,8 +260,8 @@ def _listed(block: _Block) -> tuple[int, ...]:
                     found[ran] = _Beginning(peak, left, ran, ready, b, i)
         kept = sorted(found.values(), key=lambda b: (b.peak, b.live))[:width]
     order: list[int] = []
-    at: _Beginning | None = kept[0]
-    while at is not None and at.before is not None:
+    at = kept[0]
+    while at.before is not None:
         order.append(at.step)
         at = at.before
     return tuple(reversed(order))
