@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | rules | verify | why-not | prove | extract | calibrate | cache`.
+"""The command line: `relax-eg optimize | rules | verify | why-not | plan | prove | extract | calibrate | cache`.
 
 One module a command; this one gives them their names and their order.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from relax_eg.cli import cache, calibrate, extract, optimize, prove, rules, why_not
+from relax_eg.cli import cache, calibrate, extract, optimize, plan, prove, rules, why_not
 
 app = typer.Typer(
     name="relax-eg",
@@ -20,6 +20,7 @@ app.command("optimize")(optimize.optimize)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)
+app.command("plan")(plan.plan)
 app.command("prove")(prove.prove)
 app.command("extract")(extract.extract)
 app.command("calibrate")(calibrate.calibrate)

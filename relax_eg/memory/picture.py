@@ -60,7 +60,7 @@ def _needed(axes: Axes, plan: Plan) -> None:
     axes.axhline(arena / unit, color="#b03a3a", linewidth=0.8, linestyle="--", label=f"arena, {mib(arena)}")
     axes.set_ylabel("MiB" if unit == 1 << 20 else "KiB")
     axes.set_ylim(0)
-    axes.legend(loc="lower right", fontsize=7, framealpha=0.9)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
     at = ", ".join(f"{n} = {v}" for n, v in plan.at.items())
     axes.set_title(f"memory of {plan.program.name}(){f' at {at}' if at else ''}", fontsize=9)
 
@@ -102,7 +102,8 @@ def _arena(axes: Axes, plan: Plan) -> None:
     axes.set_ylim(0, arena / unit * 1.08)
     axes.set_xlabel("kernels, in the order in which they run")
     axes.set_ylabel(f"place in the arena, {'MiB' if unit == 1 << 20 else 'KiB'}")
-    axes.legend(handles=[Patch(color=COLORS[r], label=r) for r in roles], loc="lower right", fontsize=7)
+    boxes = [Patch(color=COLORS[r], label=r) for r in roles]
+    axes.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
 
 
 def _label(plan: Plan, x: Lifetime, letters: int) -> str:
