@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, cast
 
@@ -123,13 +123,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What happens to memory in a call of a module's entry. `result`: what it returns."""
+    """What happens to memory in a call of a module's entry. `result`: what it returns; `constants`: which values they
+    are."""
 
     name: str
     values: tuple[Value, ...]
     steps: tuple[Step, ...]
     result: Tree
     variables: tuple[str, ...]
+    constants: Mapping[Expr, int] = field(default_factory=dict[Expr, int])
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -152,7 +154,7 @@ class Program:
     def reordered(self, order: Sequence[int]) -> Program:
         """The program with its steps in another order, by their numbers here; they are numbered anew."""
         steps = tuple(replace(self.steps[old], number=new) for new, old in enumerate(order))
-        return Program(self.name, self.values, steps, self.result, self.variables)
+        return replace(self, steps=steps)
 
 
 def leaves(tree: Tree) -> Iterator[int]:
@@ -222,7 +224,7 @@ class _Tracer:
         for v in leaves(result):  # an argument or a constant that is returned stays what it is
             if self.values[v].role == "value":
                 self.values[v] = replace(self.values[v], role="result")
-        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes))
+        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), self.constants)
 
     def _new(self, annotation: Annotation, name: str, role: Role) -> Tree:
         if isinstance(annotation, Tuple):
