@@ -31,7 +31,8 @@ ROOMS: dict[str, set[str]] = {
     "explain": {"rules", "ops", "ir", "tir", "shapes"},
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
-    "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.report", "store"},
+    "memory": {"ir", "ops", "tir", "shapes"},
+    "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.report", "memory", "store"},
     "frontends": {"ir", "ops", "tir", "shapes"},
     "measure": {"extract", "ops", "ir", "tir", "shapes"},
 }
