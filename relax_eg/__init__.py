@@ -15,7 +15,6 @@ from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.frontends.onnx_graph import from_onnx
 from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
@@ -34,6 +33,7 @@ from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
+from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
