@@ -33,7 +33,7 @@ from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
-from relax_eg.reports import CostReport
+from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
@@ -53,6 +53,7 @@ __all__ = [
     "Callable",
     "Certificate",
     "Check",
+    "Comparison",
     "CostReport",
     "Explanation",
     "Jitted",
@@ -76,6 +77,7 @@ __all__ = [
     "cache",
     "call_dps_library",
     "call_tir",
+    "compare",
     "dataflow",
     "errors",
     "from_onnx",

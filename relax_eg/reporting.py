@@ -84,6 +84,7 @@ def report_of(
         unproved=tuple(dict.fromkeys(u for o in outcomes for u in o.saturation.unproved)),
         others=tuple(others),
         signature=_signature(traced.module),
+        rule_set=options.rules.name,
     )
 
 

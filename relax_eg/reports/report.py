@@ -50,7 +50,8 @@ class CostReport:
     routines that it calls, and those that were missing; `device`: what a roofline needs of it; `growth`: the e-graphs
     round by round; `unproved`: guards of rules that were neither proved nor refuted, so that the rule did not fire;
     `others`: the same prices at the other bindings of `at=[...]`; `curves`: cost over a size, by variant; `signature`:
-    parameters and result of the function, by which reports of different programs are told apart.
+    parameters and result of the function, by which reports of different programs are told apart; `rule_set`: the rules
+    that were allowed, by the name of their set.
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -88,6 +89,7 @@ class CostReport:
     others: tuple[AtSizes, ...] = ()
     curves: tuple[Curve, ...] = ()
     signature: str = ""
+    rule_set: str = ""
     more: Any = field(default=None, compare=False, repr=False)
 
     @property

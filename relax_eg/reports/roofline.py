@@ -13,8 +13,8 @@ from relax_eg.extract.report import DeviceRow, ProgramCost
 @dataclass(frozen=True)
 class Roofline:
     """`intensity`: flops for each byte moved; `reached`: flop/s as predicted; `peak`: what the device's arithmetic
-    allows at most for `dtype`; `roof`: what it and its memory allow at this intensity; `ridge`: the intensity from which on
-    arithmetic is the limit. `least`: seconds that no program of these flops and bytes can go below there."""
+    allows at most for `dtype`; `roof`: what it and its memory allow at this intensity; `ridge`: the intensity from
+    which on arithmetic is the limit; `least`: seconds that no program of these flops and bytes can go below there."""
 
     flops: int
     bytes: int
