@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.ablation import Ablation, ablate
 from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
@@ -48,6 +49,7 @@ except _NotInstalled:  # a source tree that is not installed
 
 __all__ = [
     "PROFILES",
+    "Ablation",
     "Budget",
     "Buffer",
     "Callable",
@@ -74,6 +76,7 @@ __all__ = [
     "Unknown",
     "Variant",
     "WhyNot",
+    "ablate",
     "cache",
     "call_dps_library",
     "call_tir",

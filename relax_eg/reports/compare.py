@@ -101,13 +101,14 @@ class Comparison:
         return text.printed(self, width=120)
 
 
-def compare(*reports: Any, labels: Sequence[str] | None = None) -> Comparison:
+def compare(*reports: Any, labels: Sequence[str] | None = None, against: str | None = None) -> Comparison:
     """Cost reports side by side: before and after, devices, rule sets, sizes, releases.
 
     `reports`: each a `CostReport`, what `optimize` returned, or the path of a report's JSON. One report is compared
     with the program as it was written; so are several of one device and binding. Of others the first is what the rest
-    are held against. `labels`: what to call them; else they are called by what differs. What cannot be compared
-    (reports of different programs, no common kernel) the result says. OptionError for what is no report.
+    are held against. `labels`: what to call them; else they are called by what differs. `against`: the label of another
+    one to hold the rest against. What cannot be compared (reports of different programs, no common kernel) the result
+    says. OptionError for what is no report.
     """
     if not reports:
         raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
@@ -118,6 +119,12 @@ def compare(*reports: Any, labels: Sequence[str] | None = None) -> Comparison:
     columns = [Column(label, r) for label, r in zip(called, read, strict=True)]
     if len(read) == 1 or _share_what_was_written(read):
         columns.insert(0, Column(AS_WRITTEN, read[0], True))
+    if against is not None:
+        first = next((c for c in columns if c.label == against), None)
+        if first is None:
+            raise OptionError(f"against={against!r}: one of {', '.join(repr(c.label) for c in columns)} is accepted")
+        columns.remove(first)
+        columns.insert(0, first)
     by, rows = rows_of(columns)
     return Comparison(tuple(columns), by, tuple(rows), tuple(_statements(read, by, rows)))
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relax_eg.reports.compare import Comparison
 
 MOST_ROWS = 12  # of the table by source line
+MOST_COLUMNS = 5  # of that table; the HTML has all
 MOST_KERNELS = 3  # that a change names on either side
 
 
@@ -33,7 +34,7 @@ def comparison(c: Comparison) -> RenderResult:
         rules = rules_told(c, i)
         if rules:
             yield Text(f"  {rules}", style="dim")
-    if len(c.rows) > 1:
+    if len(c.rows) > 1 and len(c.columns) <= MOST_COLUMNS:
         yield _by_row(c)
 
 
@@ -104,27 +105,25 @@ def _names(parts: list[Part]) -> dict[str, int]:
 
 
 def _totals(c: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("")
-    for column in c.columns:
-        table.add_column(column.label, justify="right", overflow="fold")
-    measured = [x.measured for x in c.columns]
-    prepared = [x.cost.prepared_bytes for x in c.columns]
-    lines = [
-        ("predicted time", [time(x.cost.seconds) for x in c.columns]),
-        ("measured time", ["" if m is None else time(m) for m in measured]),
+    """One line for each program. Columns that nothing is known for are left out."""
+    first = c.columns[0].cost
+    columns: list[tuple[str, list[str]]] = [
+        ("predicted", [time(x.cost.seconds) for x in c.columns]),
+        ("measured", ["" if x.measured is None else time(x.measured) for x in c.columns]),
+        ("times faster", [f"{first.seconds / x.cost.seconds:.2f}" if x.cost.seconds else "" for x in c.columns]),
         ("flops", [si(x.cost.flops) for x in c.columns]),
-        ("bytes moved", [si(x.cost.bytes) for x in c.columns]),
-        ("kernel launches", [plain(x.cost.launches) for x in c.columns]),
-        ("activations, peak", ["" if x.cost.memory is None else f"{si(x.cost.memory.peak)}B" for x in c.columns]),
-        (
-            "prepared from weights",
-            [f"{si(n)}B" if n else "" for n in prepared],
-        ),
+        ("bytes", [si(x.cost.bytes) for x in c.columns]),
+        ("launches", [plain(x.cost.launches) for x in c.columns]),
+        ("peak", ["" if x.cost.memory is None else f"{si(x.cost.memory.peak)}B" for x in c.columns]),
+        ("prepared", [f"{si(x.cost.prepared_bytes)}B" if x.cost.prepared_bytes else "" for x in c.columns]),
     ]
-    for label, values in lines:
-        if any(values):
-            table.add_row(label, *values)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", overflow="fold")
+    shown = [(label, values) for label, values in columns if any(values)]
+    for label, _ in shown:
+        table.add_column(label, justify="right")
+    for i, x in enumerate(c.columns):
+        table.add_row(x.label, *(values[i] for _, values in shown))
     return table
 
 

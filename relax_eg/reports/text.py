@@ -50,11 +50,11 @@ def report(r: CostReport) -> RenderResult:
         table.add_row("prepared from weights", "", f"{si(a.prepared_bytes)}B", "")
     yield table
     yield _operators(b, a)
-    for line in _notes(r):
+    for line in notes(r):
         yield Text(line)
 
 
-def _notes(r: CostReport) -> list[str]:
+def notes(r: CostReport) -> list[str]:
     fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
     lines = [f"rules used: {fired}"]
     if r.kept_as_written:
