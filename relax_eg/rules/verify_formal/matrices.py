@@ -129,8 +129,9 @@ class Algebra:
                 return Value(self.product(x.words, y.words), x.axes or y.axes)
             case "matmul", [Value(is_diagonal=False) as x, Value(is_diagonal=False) as y]:
                 return self._matmul(e, x, y)
-            case "sum", [Value(is_diagonal=False) as x] if e.args[0].ndim == 2 and e.ndim == 1:
-                if self._only(x.words, "diagonal"):
+            case (("sum" | "max"), [Value(is_diagonal=False) as x]) if e.args[0].ndim == 2 and e.ndim == 1:
+                # The largest of a row is on the diagonal where nothing there is negative.
+                if self._only(x.words, "diagonal", *["positive_semidefinite"] * (e.op == "max")):
                     return Value(x.words, "r", True)
             case "divide", [Value(is_diagonal=False) as x, Value(is_diagonal=True) as d]:
                 if d.axes == ("r" if e.ndim == 1 else "r1") and e.shape == e.args[0].shape:
@@ -172,8 +173,11 @@ class Algebra:
     def _permuted(self, e: Expr, x: Value) -> Value:
         """Rows in the order that an LU factorisation gives."""
         order = e.args[1]
+        while order.op == "permute_dims" and order.ndim == 1:
+            (order,) = order.args
         made = order.args[0] if order.op == TUPLE_GET and order.attr("index") == 2 else None
-        if made is None or made.op != "lu" or e.attr("mode") != "promise" or x.axes[e.attr("axis")] not in "rc":
+        # All are in range, so that no mode makes a difference.
+        if made is None or made.op != "lu" or x.axes[e.attr("axis")] not in "rc":
             raise Unsupported("rows taken")
         atom = Atom("order", of=self._key(made.args[0]))
         if x.axes[e.attr("axis")] == "r":
@@ -278,8 +282,7 @@ class Algebra:
                 yield total
 
     def is_invertible(self, words: Words) -> bool:
-        atom = _only_atom(words)
-        return (atom is not None and "invertible" in self._claims(atom)) or self.is_definite(words)
+        return self._only(words, "invertible") or self.is_definite(words)
 
     def is_definite(self, words: Words) -> bool:
         """Whether it is a sum of positive semidefinite matrices, one of which is definite."""
@@ -301,9 +304,9 @@ class Algebra:
             return self.is_definite(dict(a.of))
         return "positive_definite" in self._claims(a)
 
-    def _only(self, words: Words, fact: str) -> bool:
+    def _only(self, words: Words, *facts: str) -> bool:
         atom = _only_atom(words)
-        return atom is not None and fact in self._claims(atom)
+        return atom is not None and self._claims(atom).issuperset(facts)
 
 
 def _of_factors(a: Atom, b: Atom, c: Atom) -> Atom | None:
