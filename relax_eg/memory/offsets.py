@@ -8,14 +8,14 @@ Proofs of `<=` make the maxima short; that nothing overlaps needs none, and is l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from relax_eg.memory.liveness import Lifetime, Liveness
 from relax_eg.memory.packing import Packing, Span, pack
 from relax_eg.memory.proofs import Reuse, Sizes
-from relax_eg.shapes import Dim, dim_max
+from relax_eg.shapes import Dim, ceildiv, dim_max
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,31 @@ class OffsetPlan:
         return max((int(d.evaluate(sizes)) for d in self.bound), default=0)
 
 
-def offset_plan(live: Liveness, sizes: Sizes) -> OffsetPlan:
-    """The arena for `live`: static where all of its sizes are bounded in the scope of `sizes`."""
+def offset_plan(live: Liveness, sizes: Sizes, align: int | None = None) -> OffsetPlan:
+    """The arena for `live`: static where all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
+    `align` bytes; left out, of the largest element."""
+    step = align or max((x.itemsize for x in live.lifetimes), default=1)
     most = {d: _most(d, sizes) for d in {x.bytes for x in live.lifetimes}}
     static = all(n is not None for n in most.values())
     known = {d: n if static and n is not None else sizes.estimate(d) for d, n in most.items()}
-    packing = pack([Span(x.start, x.end, known[x.bytes]) for x in live.lifetimes])
+    room = {d: -(-n // step) * step for d, n in known.items()}
+    packing = pack([Span(x.start, x.end, room[x.bytes]) for x in live.lifetimes])
     if static:
         offsets = tuple(map(Dim.of, packing.offsets))
-        reserved = tuple(Dim.of(known[x.bytes]) for x in live.lifetimes)
+        reserved = tuple(Dim.of(room[x.bytes]) for x in live.lifetimes)
         height = Dim.of(packing.height)
     else:
-        offsets, height = _raised(live, packing, sizes)
-        reserved = tuple(x.bytes for x in live.lifetimes)
+        reserved = tuple(_rounded(x.bytes, step) for x in live.lifetimes)
+        offsets, height = _raised(live, reserved, packing, sizes)
     bound = tuple(sizes.largest(live.sums))
-    reuses = _reuses(live, packing, known, sizes)
+    reuses = _reuses(live, packing, room, sizes)
     return OffsetPlan(live, static, offsets, reserved, height, bound, packing.optimal, reuses)
+
+
+def _rounded(d: Dim, step: int) -> Dim:
+    """The multiple of `step` that is not less than `d`: itself, where it is one."""
+    whole = ceildiv(d, step) * step
+    return d if d % step == 0 else whole
 
 
 def _most(d: Dim, sizes: Sizes) -> int | None:
@@ -74,7 +83,7 @@ def _most(d: Dim, sizes: Sizes) -> int | None:
     return sizes.scope.interval(d)[1]
 
 
-def _raised(live: Liveness, packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, ...], Dim]:
+def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, ...], Dim]:
     """Offsets as expressions, each above the ends of all that `packing` has below, and the height."""
     offsets = [Dim.of(0)] * len(live.lifetimes)
     now: list[Lifetime] = []
@@ -85,14 +94,13 @@ def _raised(live: Liveness, packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, 
             meets[x.number].append(y.number)
             meets[y.number].append(x.number)
         now.append(x)
-    bytes_of = [x.bytes for x in live.lifetimes]
     # Of those at one place at most one has any bytes at these sizes; whatever the order, each lies above those before.
     placed: set[int] = set()
     for n in sorted(range(len(offsets)), key=lambda n: (packing.offsets[n], n)):
-        ends = {offsets[m] + bytes_of[m] for m in meets[n] if m in placed}
+        ends = {offsets[m] + reserved[m] for m in meets[n] if m in placed}
         offsets[n] = _maximum(ends, sizes)
         placed.add(n)
-    return tuple(offsets), _maximum({o + b for o, b in zip(offsets, bytes_of, strict=True)}, sizes)
+    return tuple(offsets), _maximum({o + b for o, b in zip(offsets, reserved, strict=True)}, sizes)
 
 
 def _maximum(dims: set[Dim], sizes: Sizes) -> Dim:

@@ -135,7 +135,7 @@ def plan(
     started = time.perf_counter()
     scope = Scope({name: (size, size) for name, size in at.items()})
     sizes = Sizes(scope, at, only_there=True)
-    return _planned(program_of(module, temporary), sizes, "apart", aliasing, reorder, started)
+    return planned(program_of(module, temporary), sizes, aliasing=aliasing, reorder=reorder, started=started)
 
 
 def plan_memory(
@@ -148,6 +148,7 @@ def plan_memory(
     aliasing: Aliasing = "elements",
     temporary: Temporary | None = None,
     reorder: bool = True,
+    align: int | None = None,
     check: bool = False,
 ) -> Plan:
     """The memory of a call of a module's entry, for all sizes in `bounds`, with proofs.
@@ -158,7 +159,8 @@ def plan_memory(
     what is
     returned is in the arena ("planned": valid until the next call) or the caller's own ("apart"). `aliasing`: which
     storages the backend lets a kernel take over. `temporary`: see `program_of`. `reorder`: whether kernels may change
-    places. `check`: replay the plan at many sizes; MemoryPlanError if anything is destroyed.
+    places. `align`: what offsets are multiples of, in bytes; left out, the largest element. `check`: replay the plan at
+    many sizes; MemoryPlanError if anything is destroyed.
     """
     started = time.perf_counter()
     module = getattr(module, "module", module)
@@ -167,10 +169,12 @@ def plan_memory(
     for option, value, accepted in (("results", results, ("apart", "planned")), ("aliasing", aliasing, _ALIASING)):
         if value not in accepted:
             raise OptionError(f"{option}={value!r}: {' or '.join(map(repr, accepted))} is accepted")
+    if align is not None and (isinstance(align, bool) or not isinstance(align, int) or align < 1):
+        raise OptionError(f"align={align!r}: a number of bytes from 1 on is accepted")
     program = program_of(module, temporary)
     scope = _scope(module, bounds or {}, assume, program.variables)
     first = _chosen(scope, program.variables, at)
-    made = _planned(program, Sizes(scope, first), results, aliasing, reorder, started)
+    made = planned(program, Sizes(scope, first), results, aliasing, reorder, align, started)
     if check and (found := made.check()):
         raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
     return made
@@ -179,9 +183,17 @@ def plan_memory(
 _ALIASING = ("elements", "dtype", "bytes", "fits")
 
 
-def _planned(
-    written: Program, sizes: Sizes, results: Results, aliasing: Aliasing, reorder: bool, started: float
+def planned(
+    written: Program,
+    sizes: Sizes,
+    results: Results = "apart",
+    aliasing: Aliasing = "elements",
+    reorder: bool = True,
+    align: int | None = None,
+    started: float | None = None,
 ) -> Plan:
+    """The plan for what happens to memory in a program; see `plan_memory`. `started`: when planning began."""
+    started = time.perf_counter() if started is None else started
     known = sizes.at.keys()
     counted = [
         0 if x.bytes is None or x.role in ("argument", "constant") or not x.bytes.variables <= known else
@@ -193,7 +205,7 @@ def _planned(
         order = Order.as_written(written, counted)
     program = written.reordered(order.steps)
     live = liveness(program, results, known)
-    offsets = offset_plan(live, sizes)
+    offsets = offset_plan(live, sizes, align)
     # What is handed out has no storage that a later call could overwrite.
     apart = live if results == "apart" else liveness(program, "apart", known)
     runtime = runtime_plan(apart, sizes, aliasing)
