@@ -61,7 +61,7 @@ def random_program(rng: random.Random, steps: int, symbolic: bool = True) -> Pro
     fixed = ["16", "40", "1", "64", "100", "8", "24"]
     region = 0
     for i in range(steps):
-        written = [v.number for v in values]
+        written = [v.number for v in values if v.role != "workspace"]
         near = written[-6:]
         reads = tuple(
             dict.fromkeys(rng.choice(near if rng.random() < 0.7 else written) for _ in range(rng.randint(0, 3)))
