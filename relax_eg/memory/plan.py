@@ -111,10 +111,10 @@ class Plan:
         return problems(self.written, self.placement, points)
 
     def greedy(self) -> GreedyPlan:
-        """What TVM's planner makes of the same kernels in the order in which the module has them."""
-        known = {x.bytes for x in self.written.values if x.bytes is not None}
+        """What TVM's planner makes of the same kernels in the same order."""
+        known = {x.bytes for x in self.program.values if x.bytes is not None}
         high = {d: self.scope.interval(d)[1] for d in known}
-        return greedy(self.written, {d: n for d, n in high.items() if n is not None}, self.live.results)
+        return greedy(self.program, {d: n for d, n in high.items() if n is not None}, self.live.results)
 
     def __str__(self) -> str:
         from relax_eg.memory.report import plan_text
