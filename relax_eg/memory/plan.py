@@ -16,11 +16,11 @@ from relax_eg.memory.check import Placement, Problem, problems
 from relax_eg.memory.greedy import GreedyPlan, greedy
 from relax_eg.memory.liveness import Lifetime, Liveness, Results, liveness
 from relax_eg.memory.offsets import OffsetPlan, offset_plan
-from relax_eg.memory.proofs import Sizes
-from relax_eg.memory.schedule import Order, least_peak
+from relax_eg.memory.proofs import Comparison, Sizes
+from relax_eg.memory.schedule import Order, least_peak, peak_of
 from relax_eg.memory.steps import Program, Temporary, program_of, sizes_in
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan
-from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes import Dim, Scope, dim_max
 
 Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
 
@@ -98,6 +98,18 @@ class Plan:
         return tuple(sorted(self.live.needed_at(step), key=lambda x: -int(x.bytes.evaluate(self.at))))
 
     @cached_property
+    def lower_everywhere(self) -> Comparison:
+        """Whether the order needs at most what the order as written needs, for all sizes in bounds."""
+        sizes = Sizes(self.scope, self.at)
+        peaks: list[Dim] = []
+        for live in (self.live, liveness(self.written, self.live.results, self.at.keys())):
+            largest = Dim.of(0)
+            for d in sizes.largest(live.sums):
+                largest = dim_max(largest, d)
+            peaks.append(largest)
+        return sizes.compare(peaks[0], "<=", peaks[1])
+
+    @cached_property
     def placement(self) -> Placement:
         """The plan as plain data, over the values of `written`."""
         offsets = {v: self.offsets.offsets[n] for v, n in self.offsets.of_value.items()}
@@ -173,8 +185,9 @@ def plan_memory(
         raise OptionError(f"align={align!r}: a number of bytes from 1 on is accepted")
     program = program_of(module, temporary)
     scope = _scope(module, bounds or {}, assume, program.variables)
-    first = _chosen(scope, program.variables, at)
-    made = planned(program, Sizes(scope, first), results, aliasing, reorder, align, started)
+    bindings = [at] if isinstance(at, Mapping) else list(at or ()) or [{}]
+    first, *also = (_chosen(scope, program.variables, given) for given in bindings)
+    made = planned(program, Sizes(scope, first), results, aliasing, reorder, align, also, started)
     if check and (found := made.check()):
         raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
     return made
@@ -190,19 +203,15 @@ def planned(
     aliasing: Aliasing = "elements",
     reorder: bool = True,
     align: int | None = None,
+    also: Sequence[Mapping[str, int]] = (),
     started: float | None = None,
 ) -> Plan:
-    """The plan for what happens to memory in a program; see `plan_memory`. `started`: when planning began."""
+    """The plan for what happens to memory in a program; see `plan_memory`. `also`: other sizes that its order is to be
+    good at; `started`: when planning began."""
     started = time.perf_counter() if started is None else started
     known = sizes.at.keys()
-    counted = [
-        0 if x.bytes is None or x.role in ("argument", "constant") or not x.bytes.variables <= known else
-        sizes.estimate(x.bytes) for x in written.values
-    ]  # fmt: skip
-    if reorder:
-        order = least_peak(written, counted)
-    else:
-        order = Order.as_written(written, counted)
+    counted = [_counted(written, at) for at in (sizes.at, *also)]
+    order = _best_order(written, counted) if reorder else Order.as_written(written, counted[0])
     program = written.reordered(order.steps)
     live = liveness(program, results, known)
     offsets = offset_plan(live, sizes, align)
@@ -211,6 +220,31 @@ def planned(
     runtime = runtime_plan(apart, sizes, aliasing)
     seconds = time.perf_counter() - started
     return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at), seconds)
+
+
+def _counted(program: Program, at: Mapping[str, int]) -> list[int]:
+    """The bytes of each value at these sizes; 0 for what is there anyway, and where they are not known."""
+    sized = {d for x in program.values if (d := x.bytes) is not None and d.variables <= at.keys()}
+    known = {d: int(d.evaluate(at)) for d in sized}
+    ours = ("value", "workspace", "result")
+    return [known.get(x.bytes, 0) if x.bytes is not None and x.role in ours else 0 for x in program.values]
+
+
+def _best_order(program: Program, counted: Sequence[Sequence[int]]) -> Order:
+    """Of the orders that are best at one binding, the one that is least above the best at the worst of all bindings."""
+    orders = [least_peak(program, sizes) for sizes in counted]
+    if len(orders) == 1:
+        return orders[0]
+    least = [max(o.after, 1) for o in orders]
+
+    def worst(order: Order) -> float:
+        moved = program.reordered(order.steps)
+        return max(peak_of(moved, sizes) / best for sizes, best in zip(counted, least, strict=True))
+
+    chosen = min(orders, key=worst)
+    moved = program.reordered(chosen.steps)
+    before, after = peak_of(program, counted[0]), peak_of(moved, counted[0])
+    return Order(chosen.steps, before, after, chosen.blocks, chosen.exact)
 
 
 def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequence[str]) -> Scope:
@@ -228,13 +262,8 @@ def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequenc
     return scope
 
 
-def _chosen(
-    scope: Scope, names: Sequence[str], at: Mapping[str, int] | Sequence[Mapping[str, int]] | None
-) -> dict[str, int]:
+def _chosen(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
     """The sizes of interest: those given, upper bounds for others, else something usual."""
-    given: dict[str, int] = {}
-    if at is not None:
-        given = dict(at) if isinstance(at, Mapping) else dict(at[0]) if at else {}
     for name, size in given.items():
         if name not in names:
             raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")

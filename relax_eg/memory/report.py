@@ -87,7 +87,8 @@ def _order(plan: Plan) -> str:
     o = plan.order
     searched = f"{o.exact} of {o.blocks} blocks ordered exactly" if o.blocks else "nothing to choose"
     if o.after < o.before:
-        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched})"
+        always = f"never more, whatever the sizes: {plan.lower_everywhere.verdict}"
+        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched}; {always})"
     return f"as written ({searched})"
 
 
