@@ -38,6 +38,7 @@ from relax_eg.tir import (
     loop_of,
     walk,
 )
+from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.program import dims_of
 
 Native = Callable[[At, Sequence[Any]], Any]
@@ -259,7 +260,7 @@ def _weight(factor: Scalar, buffers: Mapping[str, State]) -> tuple[int, int]:
 
 def neutral_of(term: Reduce) -> Any:
     """The identity of a reduction, as a Python number of the body's dtype; of positions that of the extreme."""
-    kind = {"argmax": "max", "argmin": "min"}.get(term.kind, term.kind)
+    kind: ReduceKind = "max" if term.kind == "argmax" else "min" if term.kind == "argmin" else term.kind
     return identity(kind, term.body.dtype).item()
 
 
