@@ -330,7 +330,7 @@ class _FunctionAnalysis:
         missing = sorted(wanted - sizes.keys())
         if missing:
             raise NotPredicated(f"the size {missing[0]} of `{f.name}` is not told by its arguments")
-        return self.whole.function(f, tuple(states), {v: sizes[v] for v in sorted(wanted)})
+        return self.whole.function(f, tuple(states), sizes)
 
 
 def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
