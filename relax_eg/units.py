@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -81,12 +81,14 @@ class Units:
 
     `functions`: every function in its best form so far, those that rules made included; `origins`: by function, the
     user's lines that the expressions of that form compute, and the rules that made them. With `record`, `searched` has
-    what is needed to explain the outcome."""
+    what is needed to explain the outcome. `watch`: called with each e-graph: the function's name, the graph, and the
+    candidate chosen for each class that is computed."""
 
     module: Module
     options: Options
     record: bool = False
     searched: list[Searched] = field(default_factory=list[Searched])
+    watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
@@ -208,6 +210,8 @@ class Units:
         with self._advised():
             chosen = cheapest(read.graph, read.decode, weights, models)
         selection = chosen.selection
+        if self.watch is not None:
+            self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
         made: dict[str, int] = {}
         for c, k in enumerate(selection.choice):
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
@@ -240,6 +244,10 @@ class Units:
         with self._advised():
             selection = select_kernels(read.graph, models, options.steps, composed)
         built = build_kernels(read.graph, selection, read.build, self._names)
+        if self.watch is not None:
+            inside = [w.state.members for w in selection.ways.values() if w.state is not None]
+            own = {c: w.candidate for c, w in selection.ways.items()}
+            self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, models[0])
         self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
