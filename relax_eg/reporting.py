@@ -16,7 +16,7 @@ from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.library_needs import version
 from relax_eg.ops.record import TABLE
 from relax_eg.options import Options, Sizes
-from relax_eg.origins import written_origins
+from relax_eg.origins import origins_told
 from relax_eg.prices import Prices, detailed
 from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
@@ -93,8 +93,8 @@ def _in_detail(
 ) -> list[AtSizes]:
     """Both programs at every binding, by kernel, source line and rule."""
     written, chosen, options = search.traced.module, entry.module, search.options
-    as_written: Origins = {f.name: written_origins(f) for f in written}
-    made: Origins = {f.name: entry.units.origins.get(f.name) or written_origins(f) for f in chosen}
+    as_written: Origins = {f.name: origins_told(f) for f in written}
+    made: Origins = {f.name: entry.units.origins.get(f.name) or origins_told(f) for f in chosen}
     kernels = {row.name: row.operators for o in entry.units.outcomes for row in o.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:
