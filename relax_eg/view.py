@@ -17,7 +17,6 @@ from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
 from relax_eg.options import Bounds, Execution, Sizes, check_kinds, read_options
 from relax_eg.reports.egraph import Box, Node, Picture
-from relax_eg.reports.html import page_of_picture
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.units import Units
 
@@ -32,6 +31,8 @@ class View:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The picture on a page that needs nothing else; also written to `path` if given."""
+        from relax_eg.reports.html import page_of_picture
+
         return page_of_picture(self.picture, path)
 
     def to_svg(self) -> str:
@@ -42,6 +43,8 @@ class View:
         return self.picture.to_dot()
 
     def _repr_html_(self) -> str:
+        from relax_eg.reports.html import page_of_picture
+
         return page_of_picture(self.picture, None, notebook=True)
 
 

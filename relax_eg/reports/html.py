@@ -104,8 +104,12 @@ def _environment() -> Environment:
     names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html")
     loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"time": time, "si": si, "plain": plain, "percent": lambda x: f"{100 * x:.1f}"}
+    made.filters |= {"time": time, "si": si, "plain": plain, "percent": _percent}
     return made
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.1f}"
 
 
 def _template(name: str) -> Any:

@@ -167,11 +167,12 @@ class CostReport:
             Path(path).write_text(written + "\n", encoding="utf-8")
         return written
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The report as one HTML file that needs nothing else; also written to `path` if given."""
+    def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
+        """The report as one HTML file that needs nothing else; also written to `path` if given. `derivation`: what
+        `best.explain()` returned, to be shown too."""
         from relax_eg.reports.html import page_of_report
 
-        return page_of_report(self, path)
+        return page_of_report(self, path, str(derivation))
 
     def _repr_html_(self) -> str:
         from relax_eg.reports.html import notebook_of_report
