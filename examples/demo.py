@@ -41,7 +41,10 @@ def main() -> int:
     report = {"version": 1, "machine": machine(), "minilm": model, "programs": programs}
     (OUT / "report.json").write_text(json.dumps(report, indent=1))
     with step("deriving the chosen encoder, step by step"):
-        derivation = str(best.explain())
+        try:
+            derivation = str(best.explain())
+        except rx.errors.ExplanationError as e:  # on a busy machine the clock may have stopped one of the searches
+            derivation = str(e)
     write_page(replace(best.report, measured=measured), derivation, OUT / "report.html")
     console.print(f"full report: {OUT / 'report.html'} (as data: {OUT / 'report.json'})")
     return 1 if failures else 0

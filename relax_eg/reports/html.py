@@ -19,6 +19,7 @@ from relax_eg.extract.figures import plain, si, sizes, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import Column
 from relax_eg.reports.compare import Comparison, compare
+from relax_eg.reports.curves import over_bindings
 from relax_eg.reports.egraph import Picture
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
@@ -215,13 +216,12 @@ def _figures(c: Comparison) -> list[Figure]:
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
     note = "Values between kernels, each until its last reader has run; an estimate, without inputs and weights."
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
-    for r in c.reports:
-        for curve in r.curves:
-            series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
-            others = sizes(curve.at)
-            heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")
-            crossings = "; ".join(f"from {curve.variable}={x.size} on {x.after}" for x in curve.crossovers)
-            found.append((heading, plots.curve_plot(curve), series, crossings or "No crossover in this range."))
+    for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
+        series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
+        others = sizes(curve.at)
+        heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")
+        crossings = "; ".join(f"from {curve.variable}={x.size} on {x.after}" for x in curve.crossovers)
+        found.append((heading, plots.curve_plot(curve), series, crossings or "The order is the same at all sizes."))
     searches = [(i, x) for i, x in numbered if not x.as_written]
     key = plots.key([(i, x.label) for i, x in searches])
     note = "Nodes of the largest e-graph of each search, after every round."
