@@ -8,10 +8,8 @@ so there are no weights anywhere. Every report covers batch 1 to 64.
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
+from benchmarks.llama import MODELS, Sizes
 from relax_eg.extract import figures
 
 Params = dict[str, Any]
@@ -29,30 +28,8 @@ BATCHES, CACHED, DTYPE = (1, 2, 4, 8, 16, 32, 64), 1024, "bfloat16"
 TARGETS = ("h100", "a100", "rtx4090")
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """A decoder's published sizes. `act`: what gates the inner layer; `bias`: whether the projections to queries, keys
-    and values have one; `tied`: whether the embedding is the head too, scaled by the root of the width where it enters.
-    """
-
-    layers: int
-    width: int
-    inner: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    vocabulary: int
-    theta: float
-    act: str = "silu"
-    bias: bool = False
-    tied: bool = False
-
-
-MODELS = {
-    "llama3-8b": Sizes(32, 4096, 14336, 32, 8, 128, 128256, 5e5),
-    "gemma1.1-7b": Sizes(28, 3072, 24576, 16, 16, 256, 256000, 1e4, act="gelu", tied=True),
-    "qwen2-7b": Sizes(28, 3584, 18944, 28, 4, 128, 152064, 1e6, bias=True),
-}
+# The base of the angles by which queries and keys are turned.
+THETA = {"llama3-8b": 5e5, "gemma1.1-7b": 1e4, "qwen2-7b": 1e6}
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, offset: float) -> jax.Array:
@@ -93,12 +70,14 @@ def layer(p: Params, cache: Any, x: jax.Array, cos: jax.Array, sin: jax.Array, m
     return x + (act(h @ p["gate"]) * (h @ p["up"])) @ p["down"], (k, v)
 
 
-def decode(params: Params, caches: Any, ids: jax.Array, position: jax.Array, m: Sizes) -> tuple[jax.Array, Any]:
+def decode(
+    params: Params, caches: Any, ids: jax.Array, position: jax.Array, m: Sizes, theta: float
+) -> tuple[jax.Array, Any]:
     """Logits (b, vocabulary), and each layer's keys and values of the token `ids` (b,) at `position`."""
     x = params["embedding"][ids]
     if m.tied:
         x = x * jnp.asarray(m.width**0.5, x.dtype)
-    angle = position.astype(jnp.float32) * m.theta ** (-jnp.arange(0, m.head_width, 2) / m.head_width)
+    angle = position.astype(jnp.float32) * theta ** (-jnp.arange(0, m.head_width, 2) / m.head_width)
     cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
     new: list[Any] = []
     for p, cache in zip(params["layers"], caches, strict=True):
@@ -134,8 +113,11 @@ def cost_report(
     """The cost report of a model's decode step at these batch sizes, `CACHED` tokens before each. `layers`: fewer than
     it has."""
     m = MODELS[name]
-    step = functools.partial(decode, m=m)
-    step.__name__ = f"decode_{name.replace('-', '_').replace('.', '_')}"  # type: ignore[attr-defined]
+
+    def step(params: Params, caches: Any, ids: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:
+        return decode(params, caches, ids, position, m, THETA[name])
+
+    step.__name__ = name.replace("-", "_").replace(".", "_")
     at = [{"b": b, "t": CACHED} for b in batches]
     return rx.optimize(step, *specs(m, layers), target=target, at=at, weights=("params",), **options).report
 

@@ -32,6 +32,7 @@ from relax_eg.ir import (
 )
 from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
+from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.reports import Comparison, CostReport, compare
@@ -63,6 +64,7 @@ __all__ = [
     "Module",
     "Object",
     "Optimized",
+    "Plan",
     "Profile",
     "Proved",
     "Ready",
@@ -97,6 +99,7 @@ __all__ = [
     "optimize",
     "output",
     "parse",
+    "plan_memory",
     "prove",
     "rules",
     "shape",

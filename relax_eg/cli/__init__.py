@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | compare | ablate | view | rules | verify | why-not | ...`.
+"""The command line: `relax-eg optimize | compare | ablate | view | plan | rules | verify | ...`.
 
 One module a command; this one gives them their names and their order.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from relax_eg.cli import ablate, cache, calibrate, compare, extract, optimize, prove, rules, view, why_not
+from relax_eg.cli import ablate, cache, calibrate, compare, extract, optimize, plan, prove, rules, view, why_not
 
 app = typer.Typer(
     name="relax-eg",
@@ -23,6 +23,7 @@ app.command("view")(view.view)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)
+app.command("plan")(plan.plan)
 app.command("prove")(prove.prove)
 app.command("extract")(extract.extract)
 app.command("calibrate")(calibrate.calibrate)
