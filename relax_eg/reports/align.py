@@ -40,11 +40,12 @@ class Column:
 @dataclass
 class Row:
     """Work that is the same in all programs: the user's lines (or an operator), and of each column what it costs there.
-    `causes`: of each column, what made it another than in the first."""
+    `causes`: of each column, what made it another than in the first; `code`: what stands at the line."""
 
     where: str
     parts: list[list[Part]]
     causes: list[list[str]] = field(default_factory=list[list[str]])
+    code: str = ""
 
     def seconds(self, column: int) -> float:
         return sum(p.seconds for p in self.parts[column] if not p.ahead)
@@ -67,7 +68,10 @@ def rows_of(columns: Sequence[Column]) -> tuple[str, list[Row]]:
     for i, side in enumerate(parts):
         for p in side:
             where = p.what if by == "operator" else p.line or NO_LINE
-            row = rows.setdefault(where, Row(where, [[] for _ in columns]))
+            if where not in rows:
+                code = next((text for c in columns if (text := c.report.code.get(where))), "")
+                rows[where] = Row(where, [[] for _ in columns], code=code)
+            row = rows[where]
             row.parts[i].append(p)
     made = [list(dict.fromkeys(r for p in side for r in _rules([p]))) for side in parts]
     for row in rows.values():

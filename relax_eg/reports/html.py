@@ -143,6 +143,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
             "changes": [
                 {
                     "where": r.where,
+                    "code": r.code,
                     "before": r.seconds(0),
                     "after": r.seconds(i),
                     "better": r.delta(i) < 0,

@@ -46,6 +46,12 @@ def test_every_part_stands_for_a_line_of_the_user(best: rx.Optimized, kernels: r
             assert part.lines and set(part.lines) <= known, part
 
 
+def test_the_users_lines_are_quoted(best: rx.Optimized) -> None:
+    assert best.report.code[line("softmax")] == "scores = jax.nn.softmax(q @ k.T / 8.0, axis=-1)"
+    (row,) = [r for r in rx.compare(best).rows if r.where == line("softmax")]
+    assert row.code in str(rx.compare(best))
+
+
 def test_a_value_that_a_rule_made_has_the_line_of_what_it_equals(kernels: rx.CostReport) -> None:
     (fused,) = [p for p in kernels.after.parts if len(p.operators) > 1]
     assert "softmax" in fused.operators and line("softmax") in fused.lines
