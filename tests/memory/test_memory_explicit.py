@@ -196,6 +196,15 @@ def test_a_tensor_outside_its_storage_is_found_when_it_runs() -> None:
         evaluate(module, [np.ones(5, np.float32)])
 
 
+def test_explicit_memory_is_neither_planned_nor_optimized_again() -> None:
+    module = rx.trace(lambda x: jnp.abs(jnp.sign(x)), "n")
+    explicit = lowered(rx.plan_memory(module), module)
+    with pytest.raises(MemoryPlanError, match=r"main\(\) allocates its memory itself"):
+        rx.plan_memory(explicit)
+    with pytest.raises(rx.errors.SpecError, match=r"main\(\) allocates its memory itself, which XLA does on its own"):
+        rx.optimize(explicit)
+
+
 def test_memory_holds_no_exact_numbers() -> None:
     module = rx.trace(lambda x: jnp.abs(jnp.sign(x)), "n")
     explicit = lowered(rx.plan_memory(module), module)
