@@ -10,6 +10,7 @@ from typing import Any
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, State, States, boxed, joined_states, unmerged
+from relax_eg.dynamic.softmax import IDIOMS, softmax
 from relax_eg.dynamic.special import SPECIAL, native
 from relax_eg.dynamic.step import NotPredicated, Step, Use
 from relax_eg.errors import RelaxEgError
@@ -201,7 +202,7 @@ class _FunctionAnalysis:
             raise NotPredicated("whether it applies depends on the sizes")
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
         use = Use(Site(e.op, operands, attrs), states, self.whole.moves, constants)
-        special = SPECIAL.get(e.op)
+        special = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
         found = special(use) if special is not None else None
         if found is None and e.op == "reshape" and use.merged:
             found = special(Use(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
@@ -212,7 +213,8 @@ class _FunctionAnalysis:
         program = program_of(use.site)
         if program is None:
             raise NotPredicated("no index equations say what it does")
-        return derived(program, states, self.whole.moves, native(use))
+        plain = derived(program, states, self.whole.moves, native(use))
+        return next((found for idiom in IDIOMS if (found := idiom(e, use, plain)) is not None), plain)
 
     def _program(self, e: Expr) -> TensorProgram:
         """The tensor program of a call, its size variables replaced by the caller's sizes."""

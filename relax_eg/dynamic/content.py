@@ -6,7 +6,6 @@ others are anywhere. What comes out is what the padding of the equation's result
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,21 +19,28 @@ from relax_eg.tir.functions import FUNCTIONS, kind
 
 @dataclass(frozen=True)
 class Content:
-    """`what`: "any" (NaN and infinities included), "finite", or "is" (every element is `value`)."""
+    """`what`: "any" (NaN and infinities included), "finite", or "is" (every element is `value`). With `or_nan` an
+    element may also be NaN where, at the same place of the other axes, one of those that count is NaN: a row of a
+    softmax that is NaN anyway. To a sum or an extreme along the axis that makes no difference."""
 
     what: str
     value: Any = None
+    or_nan: bool = False
 
     @property
     def is_finite(self) -> bool:
-        return self.what == "finite" or (self.what == "is" and bool(np.isfinite(np.asarray(self.value, complex))))
+        return self.what == "finite" or (self.is_constant and bool(np.isfinite(np.asarray(self.value, complex))))
 
-    def equals(self, value: Any) -> bool:
+    @property
+    def is_constant(self) -> bool:
+        return self.what == "is" and not self.or_nan
+
+    def equals(self, value: Any, or_nan: bool = False) -> bool:
         """Whether every element is `value`; zeros of both signs count as one."""
-        return self.what == "is" and bool(self.value == value)
+        return self.what == "is" and bool(self.value == value) and (or_nan or not self.or_nan)
 
     def __str__(self) -> str:
-        return str(self.value) if self.what == "is" else self.what
+        return f"{self.value}{' or NaN' if self.or_nan else ''}" if self.what == "is" else self.what
 
 
 ANY, FINITE = Content("any"), Content("finite")
@@ -43,10 +49,12 @@ ANY, FINITE = Content("any"), Content("finite")
 _BOUNDED = frozenset(
     "negative abs sign floor ceil round round_away maximum minimum tanh sigmoid sin cos erf erfc real imag conj".split()
 )
+# Functions of one number that give NaN of NaN.
+_NAN_STAYS = frozenset("negative exp exp2 sqrt tanh".split())
 
 
-def known(value: Any) -> Content:
-    return Content("is", value)
+def known(value: Any, or_nan: bool = False) -> Content:
+    return Content("is", value, or_nan)
 
 
 def of_dtype(dtype: str) -> Content:
@@ -59,7 +67,9 @@ def of_dtype(dtype: str) -> Content:
 
 def joined(a: Content, b: Content) -> Content:
     """What is either `a` or `b`."""
-    if a == b or (a.what == b.what == "is" and a.value == b.value):
+    if a.what == b.what == "is" and a.value == b.value:
+        return a if a.or_nan else b
+    if a == b:
         return a
     return FINITE if a.is_finite and b.is_finite else ANY
 
@@ -90,7 +100,7 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
             found = read(term)
         case Select():
             cond, then, other = parts
-            found = (then if cond.value else other) if cond.what == "is" else joined(then, other)
+            found = (then if cond.value else other) if cond.is_constant else joined(then, other)
         case Cast():
             found = _cast(term, parts[0])
         case Apply():
@@ -105,6 +115,9 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
 def _cast(term: Cast, part: Content) -> Content:
     if part.what == "is":
         held = _number(part.value, term.arg.dtype)
+        if part.or_nan:
+            floats = kind(term.dtype) == kind(term.arg.dtype) == "f"
+            return known(held.astype(np.dtype(term.dtype)).item(), or_nan=True) if floats else ANY
         if kind(term.dtype) in "biu" and not part.is_finite:
             return FINITE
         with np.errstate(all="ignore"):
@@ -118,10 +131,13 @@ def _number(value: Any, dtype: str) -> Any:
 
 
 def _applied(term: Apply, parts: Sequence[Content]) -> Content:
+    nan = any(p.or_nan for p in parts)
+    if nan and term.fn not in _NAN_STAYS:
+        return ANY
     if all(p.what == "is" for p in parts):
         given = [_number(p.value, a.dtype) for p, a in zip(parts, term.args, strict=True)]
         with np.errstate(all="ignore"):
-            return known(FUNCTIONS[term.fn](given, term.dtype).item())
+            return known(FUNCTIONS[term.fn](given, term.dtype).item(), or_nan=nan)
     finite = all(p.is_finite for p in parts)
     if term.fn in ("multiply", "bitwise_and") and finite and any(p.equals(0) for p in parts):
         return known(False if term.dtype == "bool" else 0)
@@ -129,17 +145,11 @@ def _applied(term: Apply, parts: Sequence[Content]) -> Content:
 
 
 def _reduced(term: Reduce, body: Content) -> Content:
-    if term.kind in ("max", "min", "any", "all") and body.what == "is" and term.kind in ("max", "min"):
-        return ANY  # over nothing it is another
     if term.kind == "sum" and body.equals(0):
         return known(0)
     return ANY
 
 
-def is_identity(content: Content, identity: Any) -> bool:
-    """Whether what a reduction would meet in the padding changes nothing."""
-    if content.what != "is":
-        return False
-    if isinstance(identity, float) and math.isnan(identity):
-        return False
-    return bool(content.value == identity)
+def is_identity(content: Content, identity: Any, kind_of: str) -> bool:
+    """Whether what a reduction of this kind would meet in the padding changes nothing."""
+    return content.equals(identity, or_nan=kind_of in ("sum", "prod", "max", "min"))

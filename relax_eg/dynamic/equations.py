@@ -112,7 +112,7 @@ def _as_it_is(
             digits = current[read.buffer].axes[axis]
             moving = [d for d, digit in enumerate(digits) if moves(digit.size)]
             for digit in moving:
-                if not is_identity(digits[digit].content, need.fill):
+                if not is_identity(digits[digit].content, need.fill, need.reduce.kind):
                     masks.append(Wanted(operand, axis, digit, need.fill, need.reason))
 
 
@@ -216,7 +216,7 @@ def _needs(
     def content(part: Scalar) -> Content:
         return _content(part, var, digit, buffers, moves)
 
-    if is_identity(content(body), neutral):
+    if is_identity(content(body), neutral, term.kind):
         return []
     what = f"{term.kind} over {extent}"
     kinds = {"sum": "multiply", "any": "bitwise_and"}
@@ -235,9 +235,10 @@ def _of_factors(
 ) -> list[_Selected]:  # fmt: skip
     """Of a product: each factor that may be anything, as 0 times NaN is NaN; and one of them in any case."""
     contents = [content(f) for f in factors]
-    chosen = [f for f, c in zip(factors, contents, strict=True) if not c.is_finite]
+    zeros = [c.equals(neutral, or_nan=term.kind == "sum") for c in contents]
+    chosen = [f for f, c, zero in zip(factors, contents, zeros, strict=True) if not (c.is_finite or zero)]
     reason = f"{what}: zero times what is there may be NaN"
-    if not chosen and not any(c.equals(neutral) for c in contents):
+    if not chosen and not any(zeros):
         chosen = [min(factors, key=lambda f: _weight(f, buffers))]
         reason = f"{what}: one factor is zero, the others are finite"
     out: list[_Selected] = []

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from relax_eg.backend.scalar_functions import identity
-from relax_eg.dynamic.content import is_identity
 from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
 from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
-from relax_eg.ops import get
+from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
 from relax_eg.ops.windows import identity as neutral_of_window
 from relax_eg.shapes import Dim
@@ -71,7 +70,7 @@ def top_k(use: Use) -> Step | None:
     if not use.moves(size):
         return as_it_is(use)
     least = identity("min" if use.site.attrs.get("largest") is False else "max", dtype).item()
-    masks = _unless_there(use, 0, axis, least, f"order along {size}")
+    masks = unless_there(use, 0, axis, least, f"order along {size}")
     inner = native(use)
 
     def compute(at: At, arrays: Sequence[Any]) -> Any:
@@ -81,9 +80,12 @@ def top_k(use: Use) -> Step | None:
     return Step(compute, plain_result(use), masks, use.merged)
 
 
-def _unless_there(use: Use, operand: int, axis: int, fill: Any, reason: str) -> tuple[Wanted, ...]:
+def unless_there(
+    use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False
+) -> tuple[Wanted, ...]:
+    """A mask on a box, if it is needed. Elsewhere the operator must not look at NaN, or give NaN for a row of it."""
     digits = use.states[operand].axes[axis]
-    if len(digits) == 1 and is_identity(digits[0].content, fill):
+    if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
         return ()
     return (Wanted(operand, axis, 0, fill, reason),)
 
@@ -174,7 +176,7 @@ def conv(use: Use) -> Step | None:
     if not axes:
         return None
     masks = [
-        m for a in axes for m in _unless_there(use, 0, 2 + a, 0, f"windows over {x[2 + a]}") if use.moves(x[2 + a])
+        m for a in axes for m in unless_there(use, 0, 2 + a, 0, f"windows over {x[2 + a]}") if use.moves(x[2 + a])
     ]
     return _windowed(use, masks, [(2 + a, a) for a in axes], site.shape(1)[2:])
 
@@ -189,7 +191,7 @@ def reduce_window(use: Use) -> Step | None:
     if not axes:
         return None if not use.moving() or get(site.op).equations else as_it_is(use)
     fill = neutral_of_window(site["kind"], site.dtype())
-    masks = [m for a in axes for m in _unless_there(use, 0, a, fill, f"windows over {shape[a]}") if use.moves(shape[a])]
+    masks = [m for a in axes for m in unless_there(use, 0, a, fill, f"windows over {shape[a]}") if use.moves(shape[a])]
     return _windowed(use, masks, [(a, a) for a in axes], site["window"])
 
 
@@ -256,6 +258,11 @@ def each(use: Use) -> Step | None:
     return as_it_is(use)
 
 
+def bitcast(use: Use) -> Step | None:
+    """Where numbers are cut, or joined, the pieces are an axis of fixed size."""
+    return None if program_of(use.site) is not None else as_it_is(use)
+
+
 def counted(use: Use) -> Step | None:
     """Random numbers made from their place: with partitionable threefry, those of a first part are the same however
     much follows, if what varies is the first axis."""
@@ -284,5 +291,5 @@ SPECIAL: dict[str, Rule] = {
     "reduce_window": reduce_window, "window_scatter": window_derivative, "window_gather": window_derivative,
     **{name: _matrices(*ranks) for name, ranks in _MATRICES.items()}, "fft": fft, "random_seed": each,
     "random_fold_in": each, "random_wrap": each, "random_unwrap": each, "random_gamma": each, "threefry2x32": each,
-    "random_split": counted, "random_bits": counted, "rng_bit_generator": varying,
+    "bitcast": bitcast, "random_split": counted, "random_bits": counted, "rng_bit_generator": varying,
 }  # fmt: skip
