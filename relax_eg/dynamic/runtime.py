@@ -118,7 +118,7 @@ class Sized:
             ours = type(x) is self._array and (self._single or not x.committed)
             weak = self._program.weak_in[self._others_at[i]]
             if (ours or type(x) is np.ndarray) and x.dtype == self._dtypes[i]:
-                if not weak and not (ours and jax.typeof(x).weak_type):
+                if not weak and not (ours and getattr(x, "weak_type", False)):
                     continue
             elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours):
                 raise ElsewhereError
