@@ -175,7 +175,9 @@ def test_ahead_of_calls() -> None:
 
 def test_ahead_refused() -> None:
     best = optimized()
-    with pytest.raises(OptionError, match=re.escape("compile_ahead({'s': 4}): sizes of attend(), {'b': 128, 's': 128}")):
+    with pytest.raises(
+        OptionError, match=re.escape("compile_ahead({'s': 4}): sizes of attend(), {'b': 128, 's': 128}")
+    ):
         best.compile_ahead({"s": 4})
     with pytest.raises(BoundsError, match="s = 400 exceeds its bound 20"):
         best.compile_ahead({"b": 1, "s": 400})

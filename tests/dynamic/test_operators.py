@@ -32,7 +32,9 @@ DRAWN = int(os.environ.get("RELAX_EG_FACETS", "3"))
 SEED = int(os.environ.get("RELAX_EG_FACETS_SEED", "0"))
 NAMES = sorted(TABLE)
 TOGETHER = 40
-SLOW = frozenset("random_gamma igamma igammac igamma_grad_a betainc cholesky_update random_split random_fold_in".split())
+SLOW = frozenset(
+    "random_gamma igamma igammac igamma_grad_a betainc cholesky_update random_split random_fold_in".split()
+)
 
 
 def cases(name: str, rng: np.random.Generator) -> list[Case]:
