@@ -86,4 +86,4 @@ def _with_content(state: State, axis: int, content: Content) -> State:
     return State(tuple(axes), state.dtype)
 
 
-IDIOMS: tuple[Callable[[Expr, Use, Step], "Step | None"], ...] = (less_its_greatest, by_its_sum)
+IDIOMS: tuple[Callable[[Expr, Use, Step], Step | None], ...] = (less_its_greatest, by_its_sum)

@@ -80,9 +80,7 @@ def top_k(use: Use) -> Step | None:
     return Step(compute, plain_result(use), masks, use.merged)
 
 
-def unless_there(
-    use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False
-) -> tuple[Wanted, ...]:
+def unless_there(use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False) -> tuple[Wanted, ...]:
     """A mask on a box, if it is needed. Elsewhere the operator must not look at NaN, or give NaN for a row of it."""
     digits = use.states[operand].axes[axis]
     if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
@@ -105,7 +103,12 @@ def scatter(use: Use) -> Step | None:
             raise NotPredicated(f"its windows are {u} long on an axis of {shape[a]}: part of a window would be written")
     batch = [(a, d) for a, d in enumerate(indices[:-1]) if use.moves(d)]
     rooms = {n: shape[a] - size_in.get(a, ONE) for n, a in enumerate(targets)}
-    guarded = {n: room for n, room in rooms.items() if use.moves(room)}
+    # A single element beyond the true size is written to the padding, where it does not matter.
+    guarded = {
+        n: room
+        for n, (room, a) in enumerate(zip(rooms.values(), targets, strict=True))
+        if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
+    }
     if not batch and not guarded:
         return as_it_is(use)
     inner = [Inner(d, f"updates beyond {d} are dropped") for _, d in batch]
@@ -171,14 +174,11 @@ def conv(use: Use) -> Step | None:
     ]
     if any(use.moves(site.shape(1)[2 + a]) or use.moves(site["low"][a]) for a in range(len(x) - 2)):
         raise NotPredicated("how far its windows reach, or where they start, depends on the sizes")
-    if use.moves(x[1]) or use.moves(site.shape(1)[1]):
-        raise NotPredicated("the number of channels varies")
+    if (use.moves(x[1]) or use.moves(site.shape(1)[1])) and (axes or site["groups"] != 1):
+        raise NotPredicated("the number of channels varies, and with it " + ("groups" if not axes else "space"))
     if not axes:
         return None
-    masks = [
-        m for a in axes for m in unless_there(use, 0, 2 + a, 0, f"windows over {x[2 + a]}") if use.moves(x[2 + a])
-    ]
-    return _windowed(use, masks, [(2 + a, a) for a in axes], site.shape(1)[2:])
+    return _windowed(use, [(2 + a, a) for a in axes], site.shape(1)[2:], 0)
 
 
 def reduce_window(use: Use) -> Step | None:
@@ -191,13 +191,18 @@ def reduce_window(use: Use) -> Step | None:
     if not axes:
         return None if not use.moving() or get(site.op).equations else as_it_is(use)
     fill = neutral_of_window(site["kind"], site.dtype())
-    masks = [m for a in axes for m in unless_there(use, 0, a, fill, f"windows over {shape[a]}") if use.moves(shape[a])]
-    return _windowed(use, masks, [(a, a) for a in axes], site["window"])
+    return _windowed(use, [(a, a) for a in axes], site["window"], fill)
 
 
-def _windowed(use: Use, masks: Sequence[Wanted], axes: Sequence[tuple[int, int]], window: Sequence[Dim]) -> Step:
-    """The operator's own lowering, with as much around the (axis, place in the attributes) `axes` as capacity needs."""
+def _windowed(use: Use, axes: Sequence[tuple[int, int]], window: Sequence[Dim], fill: Any) -> Step:
+    """The operator's own lowering, with as much around the (axis, place in the attributes) `axes` as capacity needs,
+    and `fill` beyond the end where windows reach beyond it."""
     site, states = use.site, plain_result(use)
+    masks: list[Wanted] = []
+    for axis, n in axes:
+        size, high = site.shape()[axis], site["high"][n]
+        if use.moves(size) and not (high.is_const and high.value <= 0):
+            masks += unless_there(use, 0, axis, fill, f"windows over {size}")
     run = get(site.op).jax_function()
     between: Sequence[int] = site["input_dilation"]
 

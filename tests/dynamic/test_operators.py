@@ -7,26 +7,21 @@ at exact sizes; or it says that it cannot.
 from __future__ import annotations
 
 import os
-import sys
 import zlib
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from facets import QUICKLY, Case, accepted, by_mode, make, same_value, sizes_of
+from ops_draws import DRAWS
+from ops_samples import USES
+from padding import POISONS, capacities, padded, within
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))
-
-from facets import QUICKLY, Case, accepted, by_mode, make, same_value, sizes_of  # noqa: E402
-from ops_draws import DRAWS  # noqa: E402
-from ops_samples import USES  # noqa: E402
-from padding import POISONS, capacities, padded, within  # noqa: E402
-
-from relax_eg.backend.lower import run_at  # noqa: E402
-from relax_eg.dynamic import plan  # noqa: E402
-from relax_eg.ops import TABLE  # noqa: E402
-from relax_eg.ops.keys import to_jax  # noqa: E402
+from relax_eg.backend.lower import run_at
+from relax_eg.dynamic import plan
+from relax_eg.ops import TABLE
+from relax_eg.ops.keys import to_jax
 
 DRAWN = int(os.environ.get("RELAX_EG_FACETS", "3"))
 SEED = int(os.environ.get("RELAX_EG_FACETS_SEED", "0"))

@@ -6,23 +6,18 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from padding import POISONS, capacities, padded, within
+from programs import arguments, programs, size_bindings
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from padding import POISONS, capacities, padded, within  # noqa: E402
-from programs import arguments, programs, size_bindings  # noqa: E402
-
-from relax_eg.backend.lower import run_function  # noqa: E402
-from relax_eg.dynamic import plan  # noqa: E402
-from relax_eg.ir import Module  # noqa: E402
+from relax_eg.backend.lower import run_function
+from relax_eg.dynamic import plan
+from relax_eg.ir import Module
 
 PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "60"))
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
