@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from relax_eg.backend.family import Family, Variant
@@ -14,6 +15,7 @@ from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
 from relax_eg.dynamic.statistics import ExecutableRow, Statistics
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
+from relax_eg.reports.report import CostReport
 
 
 class AtCapacity(Optimized):
@@ -38,6 +40,18 @@ class AtCapacity(Optimized):
         self._policy, self._predict = policy, predict
         self._executables = Executables(policy.executables)
         self._sized: dict[tuple[Any, ...], Sized] = {}
+
+    @property
+    def report(self) -> CostReport:
+        """With what cannot run at capacity, where that is known by now or was asked for."""
+        report = super().report
+        if self._policy.dynamic == "capacity" and not self._sized:
+            self._sized_for({})
+        bodies = [b for s in self._sized.values() for b in s.bodies]
+        for body in bodies if self._policy.dynamic == "capacity" else ():
+            _ = body.dims
+        why = {k: v for b in bodies for k, v in b.reasons.items()}
+        return replace(report, at_exact_sizes=why) if why else report
 
     def _sized_for(self, weight_shapes: Mapping[int, tuple[int, ...]]) -> Sized:
         """What runs per call where weights of these shapes are bound: the same for all weights of the same shapes."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
+from relax_eg.debug import tell
 from relax_eg.dynamic.fitting import Fit, at, fit
 from relax_eg.dynamic.plan import Plan, plan
 from relax_eg.errors import RelaxEgError
@@ -23,8 +24,8 @@ from relax_eg.ir.partition import split
 class Body:
     """A program, of whose parameters those at `indices` are weights: bound once, their sizes `fixed`.
 
-    Its operands are what is prepared from the weights, then the other leaves. `reasons`: what cannot run at capacity, a
-    size variable or a value, and why.
+    Its operands are what is prepared from the weights, then the other leaves. `reasons`, once `dims` are known: what
+    cannot run at capacity, an operator and its line or the program, and why.
     """
 
     def __init__(self, program: Program, indices: frozenset[int], fixed: frozenset[str]) -> None:
@@ -69,10 +70,17 @@ class Body:
                 self.reasons.update(found.exact)
                 free = tuple(v for v in free if v not in found.exact_dims) if found.exact_dims else ()
                 found = plan(self._module, free)
-        except RelaxEgError as e:
-            self.reasons[program.name] = str(e)
+        except Exception as e:  # what cannot be planned runs as it would without
+            self.refuse(e)
             return None
         return None if found.exact or not free else (found, free)
+
+    def refuse(self, e: Exception) -> None:
+        """Let it run at its very sizes from here on, as it cannot be made for a capacity."""
+        said = str(e) if isinstance(e, RelaxEgError) else f"internal {type(e).__name__}: {e}"
+        self.reasons[self._program.name] = said
+        tell(1, f"{self._program.name} runs at its very sizes: {said}")
+        self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> Fit | None:
         """What a call needs; None where something grows as a size shrinks."""

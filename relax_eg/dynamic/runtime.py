@@ -32,10 +32,12 @@ _EVERY = 16
 NO_FASTER = 0.98  # of a call at capacity: what an executable for one size must beat to be kept
 _MOST_CALLS = 4096  # combinations of shapes whose sizes, fits and counts are remembered
 _AS_IT_IS = Fit((), ())
+_config: Any = jax.config
 
 
 class ElsewhereError(Exception):
-    """Arguments that are traced, or that lie elsewhere than where an executable runs."""
+    """A call that no executable of ours is to serve: its arguments are traced or lie on another device, or JAX is to
+    look for NaN."""
 
 
 @dataclass(eq=False)
@@ -95,6 +97,8 @@ class Sized:
     def run(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> Any:
         """The result of a call. `held`: what was prepared, for each of `bodies`; `others`: the other leaves.
         ElsewhereError; ShapeError, BoundsError where the arrays do not fit, before anything runs."""
+        if _config.jax_debug_nans or _config.jax_debug_infs:  # which would look into the padding
+            raise ElsewhereError
         others = self._checked(others)
         key = tuple([x.shape for x in others])
         call = self._calls.get(key) or self._first_of(key)
@@ -153,6 +157,8 @@ class Sized:
             return self._exactly(sizes)
         variant = self._family.at(capacities)
         body = self.bodies[self._which[variant]]
+        if not body.dims:
+            return self._exactly(sizes)
         fit = body.fit(sizes, capacities) if all(v in body.dims for v in sizes if sizes[v] != capacities[v]) else None
         if fit is None:
             return self._exactly(sizes)
@@ -174,7 +180,15 @@ class Sized:
                 call.mode, call.missed = "capacity", 0
         with self._lock:
             call.missed += 1
-        found, fit = self._at_capacity(call)
+        try:
+            found, fit = self._at_capacity(call)
+        except Exception as e:
+            # Nothing ran yet: the program as such is fine, only not at a capacity.
+            self.bodies[self._which[call.variant]].refuse(e)
+            with self._lock:
+                self._calls.clear()
+            call.mode = "exact"
+            return self._chosen(call)
         if self._policy.dynamic == "auto" and call.mode == "capacity" and self._earns(call, found):
             call.mode = "trial"
             make = self._executables.make_beside if self._policy.background else self._executables.make

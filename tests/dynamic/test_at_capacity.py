@@ -207,6 +207,7 @@ def test_what_cannot_run_at_capacity_runs_exactly_and_says_why() -> None:
         return jnp.linalg.qr(x)[1]
 
     best = optimized(cube, "n 3", bounds={"n": (3, 16)})
+    assert best.report.at_exact_sizes and "runs at its very sizes: " in str(best.report)
     x = values(1, 5)[0, :, :3]
     np.testing.assert_allclose(np.abs(best(x)), np.abs(cube(x)), rtol=1e-4, atol=1e-5)
     found = best.statistics()
@@ -261,3 +262,28 @@ def test_exact_is_as_jax_compiles() -> None:
 def test_capacity_refused_where_there_is_not_one_program() -> None:
     with pytest.raises(OptionError, match=r"dynamic='capacity': attend\(\) runs kernel by kernel; 'auto' and 'exact'"):
         rx.optimize(attend, "8 8", "b s 8", dynamic="capacity", execution="kernels")
+
+
+def test_what_cannot_be_compiled_at_capacity_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = optimized()
+
+    def broken(self: Any, capacities: Any) -> Any:
+        raise TypeError("no such lowering")
+
+    monkeypatch.setattr("relax_eg.dynamic.bodies.Body.at_capacity", broken)
+    for s in (3, 5):
+        same(best(W, values(1, s)), jax.jit(attend)(W, values(1, s)))
+    found = best.statistics()
+    assert [r.kind for r in found.executables] == ["exact", "exact"]
+    assert found.exact == {"attend": "internal TypeError: no such lowering"}
+
+
+def test_jax_that_looks_for_nan_sees_no_padding() -> None:
+    best = optimized(lambda x: 1 / x, "s", bounds={"s": (1, 20)})
+    with jax.debug_nans(True), jax.debug_infs(True):
+        same(best(np.ones(5, np.float32)), jnp.ones(5))
+    assert best.statistics().compilations == 0
+
+
+def test_every_bit_is_kept_where_that_is_asked_for() -> None:
+    assert not isinstance(rx.optimize(attend, "8 8", "b s 8", numerics="exact"), AtCapacity)
