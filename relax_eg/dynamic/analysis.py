@@ -10,6 +10,7 @@ from typing import Any
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, State, States, boxed, joined_states, unmerged
+from relax_eg.dynamic.moving import Rule
 from relax_eg.dynamic.softmax import IDIOMS, softmax
 from relax_eg.dynamic.special import SPECIAL, native
 from relax_eg.dynamic.step import NotPredicated, Step, Use
@@ -105,6 +106,14 @@ class Analysis:
         if key not in self._known:
             self._known[key] = _FunctionAnalysis(self, f, params, sizes).plan
         return self._known[key]
+
+    def snapshot(self) -> tuple[Any, ...]:
+        return len(self.masks), dict(self.exact), set(self.exact_dims), dict(self._known)
+
+    def back_to(self, snapshot: tuple[Any, ...]) -> None:
+        """Forget what was found since."""
+        count, self.exact, self.exact_dims, self._known = snapshot
+        del self.masks[count:]
 
     def number(self, value: str, axis: int | None, size: Dim, fill: Any, reason: str, source: str) -> int:
         self.masks.append(Mask(len(self.masks), value, axis, str(size), fill, reason, source))
@@ -202,7 +211,7 @@ class _FunctionAnalysis:
             raise NotPredicated("whether it applies depends on the sizes")
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
         use = Use(Site(e.op, operands, attrs), states, self.whole.moves, constants)
-        special = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
+        special: Rule | None = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
         found = special(use) if special is not None else None
         if found is None and e.op == "reshape" and use.merged:
             found = special(Use(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
@@ -214,7 +223,11 @@ class _FunctionAnalysis:
         if program is None:
             raise NotPredicated("no index equations say what it does")
         plain = derived(program, states, self.whole.moves, native(use))
-        return next((found for idiom in IDIOMS if (found := idiom(e, use, plain)) is not None), plain)
+        for idiom in IDIOMS:
+            found = idiom(e, use, plain)
+            if found is not None:
+                return found
+        return plain
 
     def _program(self, e: Expr) -> TensorProgram:
         """The tensor program of a call, its size variables replaced by the caller's sizes."""
@@ -279,17 +292,14 @@ class _FunctionAnalysis:
         carry: tuple[States, ...] = tuple(q.carry)
         count = len(carry)
         while True:
-            masks, exact, exact_dims = len(self.whole.masks), dict(self.whole.exact), set(self.whole.exact_dims)
-            known_plans = dict(self.whole._known)
+            before = self.whole.snapshot()
             body = self._function(functions[-1], (*p.constants, *p.carry, *slices), (*q.constants, *carry, *xs))
             fields = _unmerged_all(body.result)
             assert isinstance(fields, tuple)
             after = tuple(joined_states(a, b) for a, b in zip(carry, fields, strict=False))
             if after == carry:
                 break
-            # Masks of a round that was not the last are none.
-            del self.whole.masks[masks:]
-            self.whole.exact, self.whole.exact_dims, self.whole._known = exact, exact_dims, known_plans
+            self.whole.back_to(before)  # what was found in a round that was not the last does not count
             carry = after
         plans = [body]
         if e.op == WHILE:
@@ -320,7 +330,7 @@ class _FunctionAnalysis:
         missing = sorted(wanted - sizes.keys())
         if missing:
             raise NotPredicated(f"the size {missing[0]} of `{f.name}` is not told by its arguments")
-        return self.whole.function(f, tuple(states), {v: sizes[v] for v in sorted(wanted)})
+        return self.whole.function(f, tuple(states), sizes)
 
 
 def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:

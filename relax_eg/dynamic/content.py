@@ -100,7 +100,9 @@ def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content])
             found = read(term)
         case Select():
             cond, then, other = parts
-            found = (then if cond.value else other) if cond.is_constant else joined(then, other)
+            # Of a row that is NaN it may take what is not: then NaN in the padding would show.
+            mixed = ANY if then.or_nan or other.or_nan else joined(then, other)
+            found = (then if cond.value else other) if cond.is_constant else mixed
         case Cast():
             found = _cast(term, parts[0])
         case Apply():

@@ -38,6 +38,7 @@ from relax_eg.tir import (
     loop_of,
     walk,
 )
+from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.program import dims_of
 
 Native = Callable[[At, Sequence[Any]], Any]
@@ -110,6 +111,8 @@ def _as_it_is(
             axis = read.indices.index(need.var)
             operand = names.index(read.buffer)
             digits = current[read.buffer].axes[axis]
+            if size_of(digits) is not need.size:
+                raise _NotAsItIs  # the reduction ends before the operand does
             moving = [d for d, digit in enumerate(digits) if moves(digit.size)]
             for digit in moving:
                 if not is_identity(digits[digit].content, need.fill, need.reduce.kind):
@@ -125,16 +128,14 @@ def _first_need(program: TensorProgram, buffers: dict[str, State], moves: Moves)
             if isinstance(term, Reduce):
                 for var, extent in term.over:
                     if moves(extent):
-                        for digit in _moving(axes[str(loop_of(var))], moves):
-                            needs = _needs(n, term, var, extent, digit, known, stage, moves)
+                        for digit, one in enumerate(axes[str(loop_of(var))]):
+                            needs = (
+                                _needs(n, term, var, extent, (digit, one.size), known, stage) if moves(one.size) else []
+                            )
                             if needs:
                                 return needs
         known[stage.output.name] = _written(stage, axes, known, moves)
     return known
-
-
-def _moving(axis: Axis, moves: Moves) -> list[int]:
-    return [d for d, digit in enumerate(axis) if moves(digit.size)]
 
 
 def _axes_of_loops(stage: Stage, buffers: Mapping[str, State], moves: Moves) -> dict[str, Axis]:
@@ -179,22 +180,23 @@ def _written(stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, State
         digits = axes[str(loop_of(var))]
         out.append(
             tuple(
-                Digit(d.size, _content(stage.value, var, n, buffers, moves)) if moves(d.size) else d
+                Digit(d.size, _content(stage.value, var, n, d.size, buffers)) if moves(d.size) else d
                 for n, d in enumerate(digits)
             )
         )
     return State(tuple(out), stage.output.dtype)
 
 
-def _content(term: Scalar, var: Dim, digit: int, buffers: Mapping[str, State], moves: Moves) -> Content:
-    """What `term` is where `var` is beyond the true size of one of its digits."""
+def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str, State]) -> Content:
+    """What `term` is where `var` is beyond the true size of one of its digits, which is `size`."""
 
     def read(at: Read) -> Content:
         state = buffers.get(at.buffer)
         if state is not None:
             for axis, i in zip(state.axes, at.indices, strict=True):
-                if i == var and len(axis) > digit and moves(axis[digit].size):
-                    return axis[digit].content
+                if i == var and len(axis) > digit and axis[digit].size is size:
+                    content = axis[digit].content
+                    return content if not content.or_nan or _only_there(at, var) else of_dtype(at.dtype)
         return of_dtype(at.dtype)
 
     return evaluated(term, read)
@@ -204,17 +206,17 @@ def _content(term: Scalar, var: Dim, digit: int, buffers: Mapping[str, State], m
 
 
 def _needs(
-    stage: int, term: Reduce, var: Dim, extent: Dim, digit: int, buffers: Mapping[str, State], whole: Stage,
-    moves: Moves,
+    stage: int, term: Reduce, var: Dim, extent: Dim, digit: tuple[int, Dim], buffers: Mapping[str, State], whole: Stage
 ) -> list[_Selected]:  # fmt: skip
-    """The terms that a reduction needs masked along one loop; none where it meets its identity already."""
+    """The terms that a reduction needs masked along one loop, in one of its digits (place and size); none where it
+    meets its identity already."""
     neutral = neutral_of(term)
     body = term.body
     if _is_skipped(body, var, extent, {**_extents(whole), **dict(term.over)}, neutral):
         return []
 
     def content(part: Scalar) -> Content:
-        return _content(part, var, digit, buffers, moves)
+        return _content(part, var, *digit, buffers)
 
     if is_identity(content(body), neutral, term.kind):
         return []
@@ -259,7 +261,7 @@ def _weight(factor: Scalar, buffers: Mapping[str, State]) -> tuple[int, int]:
 
 def neutral_of(term: Reduce) -> Any:
     """The identity of a reduction, as a Python number of the body's dtype; of positions that of the extreme."""
-    kind = {"argmax": "max", "argmin": "min"}.get(term.kind, term.kind)
+    kind: ReduceKind = "max" if term.kind == "argmax" else "min" if term.kind == "argmin" else term.kind
     return identity(kind, term.body.dtype).item()
 
 
@@ -346,7 +348,7 @@ def _by_equations(program: TensorProgram, states: Sequence[State], moves: Moves,
             if isinstance(term, Reduce):
                 for var, extent in term.over:
                     if moves(extent):
-                        selected += _needs(n, term, var, extent, 0, known, stage, moves)
+                        selected += _needs(n, term, var, extent, (0, extent), known, stage)
         axes = {str(loop_of(v)): (Digit(d, of_dtype(stage.output.dtype)),) for v, d in _extents(stage).items()}
         known[stage.output.name] = _written(stage, axes, known, moves)
     results = tuple(known[name] for name in program.outputs)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from relax_eg.dynamic.content import of_dtype
@@ -23,10 +24,12 @@ Rule = Callable[[Use], "Step | None"]
 
 
 def fitted(x: Any, axis: int, size: int) -> Any:
-    """`x` with `size` elements along an axis: the first ones, and zeros where there are too few."""
+    """`x` with `size` elements along an axis: the first ones, and anything where there are too few."""
     have = x.shape[axis]
     if have >= size:
         return lax.slice_in_dim(x, 0, size, axis=axis)
+    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):  # of random keys there is none to put
+        return jnp.take(x, np.minimum(np.arange(size), have - 1), axis=axis)
     missing = jnp.zeros((*x.shape[:axis], size - have, *x.shape[axis + 1 :]), x.dtype)
     return lax.concatenate([x, missing], axis)
 

@@ -15,6 +15,7 @@ from relax_eg.dynamic.content import Content, known
 from relax_eg.dynamic.layout import Digit, State
 from relax_eg.dynamic.special import native, unless_there
 from relax_eg.dynamic.step import Step, Use
+from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 
 _NEGATIVE_INFINITY = float("-inf")
@@ -32,7 +33,7 @@ def softmax(use: Use) -> Step | None:
 
 def less_its_greatest(e: Expr, use: Use, plain: Step) -> Step | None:
     """`x - max(x)`: x is masked as it is for the maximum."""
-    if e.op != "subtract" or plain.unmerged or use.merged:
+    if e.op != "subtract" or plain.unmerged or use.merged or not is_float(use.site.dtype()):
         return None
     axis = _row_value(e.args[1], e.args[0], "max")
     if axis is None or not use.moves(use.site.shape()[axis]):

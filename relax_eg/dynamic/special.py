@@ -111,6 +111,8 @@ def scatter(use: Use) -> Step | None:
     }
     if not batch and not guarded:
         return as_it_is(use)
+    if not targets and batch and site["kind"] == "set":
+        raise NotPredicated("all its updates have one place, and which of them is the last depends on the sizes")
     inner = [Inner(d, f"updates beyond {d} are dropped") for _, d in batch]
     first_guard = len(inner)
     if site["mode"] != "promise":
@@ -135,17 +137,11 @@ def scatter(use: Use) -> Step | None:
         places = jnp.stack([jnp.where(dropped, -1, c) for c in columns], -1) if columns else places
         if not columns:
             keep = lax.broadcast_in_dim(~dropped, new.shape, [a for a in range(new.ndim) if a not in windows])
-            raise_if_set(site["kind"])
             new = jnp.where(keep, new, _combined_with_nothing(site["kind"], new.dtype))
         attrs = {**site.attrs, "mode": "fill", "sorted": False, "unique": site["unique"] and not batch}
         return run(x, places, new, **attrs)
 
     return Step(compute, plain_result(use), (), use.merged, tuple(inner))
-
-
-def raise_if_set(kind: str) -> None:
-    if kind == "set":
-        raise NotPredicated("updates of the whole array, one after the other, of which the last true one counts")
 
 
 def _combined_with_nothing(kind: str, dtype: Any) -> Any:

@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padding import POISONS, capacities, padded, within
 from programs import arguments, programs, size_bindings
 
+import relax_eg as rx
 from relax_eg.backend.lower import run_function
 from relax_eg.dynamic import plan
 from relax_eg.ir import Module
@@ -25,12 +26,27 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_pass
 TOLERANCES = {"float32": 1e-4, "float16": 0.1, "bfloat16": 0.5}
 
 
-@settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck))
+def examples(share: float) -> Any:
+    count = max(1, round(PROGRAMS * share))
+    return settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@examples(0.8)
 @given(programs(), st.integers(0, 2**32 - 1))
 def test_a_program_at_capacity(module: Module, seed: int) -> None:
+    assert_right(module, seed)
+
+
+@examples(0.2)
+@given(programs(), st.integers(0, 2**32 - 1))
+def test_a_program_of_tensor_programs_at_capacity(module: Module, seed: int) -> None:
+    assert_right(rx.legalize(module), seed)
+
+
+def assert_right(module: Module, seed: int) -> None:
     rng = np.random.default_rng(seed)
     p = plan(module)
-    assume(not p.exact)
+    assert not p.exact, f"{p}\n{module}"
     (sizes,) = size_bindings(module, rng, 1)
     args = arguments(module, sizes, rng)
     wanted = jax.tree.leaves(run_function(module, module.main, args))

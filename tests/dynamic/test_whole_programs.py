@@ -88,6 +88,36 @@ def test_a_row_of_a_softmax_that_is_nan_stays_nan() -> None:
     np.testing.assert_allclose(got, jax.nn.softmax(jnp.asarray(x), -1) @ v, equal_nan=True)
 
 
+def test_what_a_select_takes_of_a_softmax_is_masked_again() -> None:
+    """A row that is NaN may be replaced: then the NaN of its padding would show."""
+
+    def replaced(x: Any, v: Any) -> Any:
+        p = jax.nn.softmax(x, -1)
+        return jnp.where(jnp.isnan(p), 0.0, p) @ v, jnp.where(jnp.isnan(x[:, :1]), 0.0, p) @ v
+
+    p = plan(rx.trace(replaced, "m n", "n 2"))
+    x = np.array([[-np.inf, -np.inf], [np.nan, 0], [1, 2]], "float32")
+    full, v, full_v = np.full((3, 5), np.nan, "float32"), np.ones((2, 2), "float32"), np.zeros((5, 2), "float32")
+    full[:, :2], full_v[:2] = x, v
+    got = p.lower({"m": 3, "n": 5})([full, full_v], {"m": 3, "n": 2})
+    for have, want in zip(got, replaced(jnp.asarray(x), v), strict=True):
+        np.testing.assert_allclose(have, want, equal_nan=True)
+
+
+def test_a_mask_is_none_for_what_ends_earlier() -> None:
+    """After a slice to n - 1 elements the last true one is padding, which nothing has cleaned."""
+
+    def shorter(x: Any) -> Any:
+        y = jnp.where(jnp.arange(x.shape[0]) >= 0, x, 0.0)
+        total = jnp.sum(y)
+        return total, jnp.sum(jax.lax.pad(y, jnp.float32(0), [(0, -1, 0)])), jnp.sum(y[:-1])
+
+    program = Program(shorter, ("n",), 3, ({"n": 5}, {"n": 2}, {"n": 8}), {"n": 8}, assume="n >= 2")
+    module = program.module()
+    p = plan(module)
+    assert len(p.masks) == 3 and is_right(program, module, p, np.random.default_rng(0)), str(p)
+
+
 def test_masks_say_where_they_come_from() -> None:
     p = plan(rx.trace(lambda x: jnp.sum(x * 2, 0), "n 3"))
     (mask,) = p.masks
