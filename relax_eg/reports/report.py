@@ -51,7 +51,8 @@ class CostReport:
     round by round; `unproved`: guards of rules that were neither proved nor refuted, so that the rule did not fire;
     `others`: the same prices at the other bindings of `at=[...]`; `curves`: cost over a size, by variant; `signature`:
     parameters and result of the function, by which reports of different programs are told apart; `rule_set`: the rules
-    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known.
+    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known;
+    `at_exact_sizes`: what cannot run at capacity, and why, where the function has symbolic sizes and was asked to.
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -90,6 +91,7 @@ class CostReport:
     curves: tuple[Curve, ...] = ()
     signature: str = ""
     rule_set: str = ""
+    at_exact_sizes: Mapping[str, str] = field(default_factory=dict[str, str])
     code: Mapping[str, str] = field(default_factory=dict[str, str])
     more: Any = field(default=None, compare=False, repr=False)
 
