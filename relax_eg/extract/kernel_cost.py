@@ -8,6 +8,7 @@ which as they stand are kernels of one.
 from __future__ import annotations
 
 from relax_eg.extract.cost import NodeCost, WholeCost, counted_once
+from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONTROL, CORE
 from relax_eg.ops import Site, bytes_of
@@ -24,17 +25,17 @@ class KernelCost(WholeCost):
     def folds_transposes(self) -> bool:
         return False
 
-    def kernel(self, contracting: float, other: float, moved: int) -> float:
+    def kernel(self, contracting: Number, other: Number, moved: Number) -> Number:
         """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it."""
         p = self.profile
         moving = p.move(moved)
-        overlapped = max(contracting, moving) + _NOT_HIDDEN * min(contracting, moving)
+        overlapped = larger(contracting, moving) + _NOT_HIDDEN * smaller(contracting, moving)
         # Each is a call, and wakes other cores for itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate
-        woken = p.fork if flops >= p.fork_flops else 0.0
+        woken = choose(flops >= p.fork_flops, p.fork, 0.0)
         return p.dispatch + p.launch + woken + overlapped + other
 
-    def bytes(self, annotation: Annotation) -> int:
+    def bytes(self, annotation: Annotation) -> Number:
         return self._at(bytes_of(annotation))
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:

@@ -1,0 +1,147 @@
+"""Guards: which sizes a variant of a program serves. A guard is a union of boxes; a box bounds sizes and expressions
+of them: `n <= 16`, `17 <= n <= 128 and b*n <= 4096`, `s % 8 == 0`.
+
+That some guards together cover all sizes, and none twice, is proved (`covered`) before anything relies on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from relax_eg.errors import SpecError
+from relax_eg.shapes.dim import Dim
+from relax_eg.shapes.piecewise import dim_select
+from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.scope import Scope
+from relax_eg.shapes.verdict import Verdict
+
+EVERYWHERE = "all sizes"
+PROOF_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`low <= dim <= high`; None where there is no bound on that side. At least one is there."""
+
+    dim: Dim
+    low: int | None
+    high: int | None
+
+    def holds(self, value: int) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.dim} == {self.low}"
+        if self.low is None:
+            return f"{self.dim} <= {self.high}"
+        return f"{self.dim} >= {self.low}" if self.high is None else f"{self.low} <= {self.dim} <= {self.high}"
+
+
+Box = tuple[Bound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The sizes at which all bounds of one of `boxes` hold. No box holds nowhere, an empty one everywhere."""
+
+    boxes: tuple[Box, ...]
+
+    @staticmethod
+    def read(text: str) -> Guard:
+        """The guard that prints so. SpecError for a text that is none."""
+        if text == EVERYWHERE:
+            return Guard(((),))
+        return Guard(tuple(_box(part) for part in text.split(" or ")))
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        return any(all(b.holds(b.dim.evaluate(sizes)) for b in box) for box in self.boxes)
+
+    def __str__(self) -> str:
+        if () in self.boxes:
+            return EVERYWHERE
+        return " or ".join(" and ".join(map(str, box)) for box in self.boxes)
+
+
+def _box(text: str) -> Box:
+    bounds: dict[Dim, Bound] = {}
+    for relation in read_statement(text):
+        bound = _bound(relation)
+        old = bounds.get(bound.dim)
+        bounds[bound.dim] = bound if old is None else Bound(bound.dim, *_both(old, bound))
+    return tuple(bounds.values())
+
+
+def _both(a: Bound, b: Bound) -> tuple[int | None, int | None]:
+    lows, highs = [x for x in (a.low, b.low) if x is not None], [x for x in (a.high, b.high) if x is not None]
+    return max(lows, default=None), min(highs, default=None)
+
+
+def _bound(relation: Relation) -> Bound:
+    left, op, right = relation.left, relation.op, relation.right
+    if left.is_const:
+        left, op, right = right, {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}.get(op, op), left
+    if left.is_const or not right.is_const or op == "!=":
+        raise SpecError(f"`{relation}` is no bound of a guard; accepted: 17 <= n <= 128, n*m >= 4, n % 8 == 0")
+    n = right.value
+    low = {"==": n, ">=": n, ">": n + 1}.get(op)
+    high = {"==": n, "<=": n, "<": n - 1}.get(op)
+    return Bound(left, low, high)
+
+
+class Dispatch:
+    """Which of several guards holds: a few comparisons a call."""
+
+    def __init__(self, guards: Sequence[Guard], fallback: int = 0) -> None:
+        """`fallback`: the one where none holds."""
+        dims = list(dict.fromkeys(b.dim for g in guards for box in g.boxes for b in box))
+        self._readers = [_reader(d) for d in dims]
+        place = {d: i for i, d in enumerate(dims)}
+        self._boxes = [
+            (i, tuple((place[b.dim], b.low, b.high) for b in box)) for i, g in enumerate(guards) for box in g.boxes
+        ]
+        self._fallback = fallback
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The place of the first guard that holds at `sizes`."""
+        values = [read(sizes) for read in self._readers]
+        for index, box in self._boxes:
+            for place, low, high in box:
+                value = values[place]
+                if (low is not None and value < low) or (high is not None and value > high):
+                    break
+            else:
+                return index
+        return self._fallback
+
+
+def _reader(d: Dim) -> Callable[[Mapping[str, int]], Any]:
+    """`d.evaluate`, faster where it is a variable or a product of variables."""
+    if len(d.terms) == 1 and not d.const:
+        monomial, coefficient = d.terms[0]
+        if coefficient == 1 and all(atom.op == "var" for atom in monomial):
+            names = [atom.name for atom in monomial]
+            if len(names) == 1:
+                return itemgetter(names[0])
+            take = itemgetter(*names)
+            return lambda sizes: math.prod(take(sizes))
+    return d.evaluate
+
+
+def covered(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
+    """Whether exactly one box of one guard holds at all sizes that the scope allows."""
+    total = Dim.of(0)
+    for g in guards:
+        for box in g.boxes:
+            holds = Dim.of(1)
+            for b in box:
+                if b.low is not None:
+                    holds = holds * dim_select(b.dim, ">=", b.low, 1, 0)
+                if b.high is not None:
+                    holds = holds * dim_select(b.dim, "<=", b.high, 1, 0)
+            total = total + holds
+    return scope.prover.prove(Relation.of(total, "==", 1), timeout_ms)
