@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
-from relax_eg.extract.cost import WholeCost
+import numpy as np
+
+from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.kernel_cost import KernelCost
+from relax_eg.extract.numbers import Number
 from relax_eg.extract.report import ProgramCost, price_program
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
@@ -15,19 +18,24 @@ from relax_eg.options import Options, Sizes
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 
+Columns = Mapping[str, np.ndarray]
 Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of another
 
 
 def price(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
     the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
-    kind = KernelCost if options.execution == "kernels" else WholeCost
-    model = kind(options.profile, binding, {f.name: f for f in module}, options.cost)
+    model = _model(module, options, binding)
     if weights is None:
         return price_program(module.main, model)
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = (len(cut), prepared_bytes(cut, binding))
     return price_program(module.main, model, static_expressions(module.main, weights), prepared)
+
+
+def _model(module: Module, options: Options, binding: Mapping[str, Number]) -> WholeCost:
+    kind = KernelCost if options.execution == "kernels" else WholeCost
+    return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
 
 
 def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:
@@ -39,9 +47,26 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
 def of_a_call(cost: ProgramCost, options: Options) -> float:
     """Seconds of a call of a program: where it is one executable, and the profile prices it, also of its dispatch and
     of waking other cores."""
+    return _of_a_call(cost.seconds, cost.wakes, options)
+
+
+def _of_a_call(seconds: Number, wakes: Number, options: Options) -> Number:
     if options.execution != "whole" or options.cost is not None:
-        return cost.seconds
-    return options.profile.call(cost.seconds, cost.wakes)
+        return seconds
+    return options.profile.call(seconds, wakes)
+
+
+def seconds_at(module: Module, options: Options, columns: Columns, weights: set[str] | None = None) -> np.ndarray:
+    """Seconds of a call of a program at many bindings at once: `of_a_call` of `price` at each. `columns`: of each size
+    variable its values, one for each binding."""
+    model = _model(module, options, columns)
+    skip = None if weights is None else static_expressions(module.main, weights)
+    seconds: Number = 0.0
+    wakes: Number = False
+    for _, cost in priced(module.main, model, skip):
+        seconds, wakes = seconds + cost.seconds, wakes | cost.wakes
+    found = _of_a_call(seconds, wakes, options)
+    return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 
 def pays(found: Sequence[Prices], options: Options) -> bool:

@@ -34,10 +34,11 @@ def cheapest(
     weights: set[str],
     models: Sequence[WholeCost],
     once: float | None = None,
+    share: float = PREPARED_SHARE,
 ) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
-    Bytes of prepared values get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'.
+    Bytes of prepared values get a price, which is raised until they fit into `share` times the weights'.
     With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
     and takes no bytes to speak of.
     """
@@ -47,7 +48,7 @@ def cheapest(
     if not weights or once is not None:
         return Chosen(select_exactly(graph, costs, selection), costs)
     binding = models[0].binding
-    limit = PREPARED_SHARE * _weight_bytes(graph, weights, binding)
+    limit = share * _weight_bytes(graph, weights, binding)
     price = selection.written_cost / max(limit, 1.0) / 16
 
     def fits(selection: Selection) -> bool:
