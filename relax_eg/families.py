@@ -231,14 +231,14 @@ class _Pool:
         sizes = [Dim.var(v) for v in self.varying]
         several = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(len(sizes) + 1))
         terms = [math.prod(s, start=Dim.of(1)) for s in several]
+        groups = (1 + len(sizes) + math.comb(len(sizes), 2), len(terms))
         terms += [a * math.prod(s, start=Dim.of(1)) for a in sizes for n in (1, 2) for s in _with(a, sizes, n)]
         columns = [np.broadcast_to(evaluated(t, self.columns), len(self.costs[0])).astype(float) for t in terms]
         found: list[Dim] = []
         for p, q in itertools.combinations(programs, 2):
-            whole = boundary(self.costs[p], self.costs[q], columns)
+            whole = boundary(self.costs[p], self.costs[q], columns, (*groups, len(terms)))
             if whole is not None:
-                # Which number it is compared with is for the partition to find.
-                found.append(sum((c * t for c, t in zip(whole, terms, strict=True) if not t.is_const), Dim.of(0)))
+                found.append(sum((c * t for c, t in zip(whole, terms, strict=True) if c), Dim.of(0)))
         return found
 
     def _visits(self) -> list[dict[str, int]]:

@@ -24,19 +24,26 @@ _PENALTY = 0.003  # of the points: by so many more must a later group of feature
 
 def few(ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]) -> tuple[list[int], float, np.ndarray]:
     """At most `most` programs, a limit, and the points at which no program is within the limit: none of them where
-    greedy covering finds such programs. `fits`: whether programs may be chosen together; the first one always may."""
+    greedy covering finds such programs. `fits`: whether programs may be chosen together; a single one always may."""
     for limit in LIMITS:
-        chosen = _covering(ratios, ratios <= limit, most, fits)
-        open_ = np.flatnonzero(ratios[chosen].min(0) > limit)
+        near = ratios <= limit
+        chosen = _covering(ratios, near, most, fits, [])
+        open_ = np.flatnonzero(~near[chosen].any(0))
         if not len(open_):
-            break
-    return chosen, limit, open_
+            return chosen, limit, open_
+    # What is best in most places may stand in the way of what is needed in the others.
+    tried = [chosen, *(_covering(ratios, near, most, fits, [p]) for p in range(len(ratios)))]
+    beyond = [float(np.maximum(ratios[c].min(0) - limit, 0.0).sum()) for c in tried]
+    chosen = tried[int(np.argmin(beyond))]
+    return chosen, limit, np.flatnonzero(~near[chosen].any(0))
 
 
-def _covering(ratios: Table, near: Table, most: int, fits: Callable[[Sequence[int]], bool]) -> list[int]:
-    chosen: list[int] = []
+def _covering(
+    ratios: Table, near: Table, most: int, fits: Callable[[Sequence[int]], bool], first: list[int]
+) -> list[int]:
+    chosen = list(first)
     mean = np.minimum(ratios, 10.0).mean(1)
-    open_ = np.ones(near.shape[1], bool)
+    open_ = ~near[chosen].any(0)
     while open_.any() and len(chosen) < most:
         gains = (near & open_).sum(1)
         order = sorted(range(len(ratios)), key=lambda p: (-gains[p], mean[p], p))
@@ -91,7 +98,8 @@ class Partition:
     leaves: list[Leaf] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._near = self.ratios <= self.limit * (1 + 1e-9)
+        # Where none is within the limit, those are near that are as good as the best.
+        self._near = self.ratios <= np.maximum(self.limit, self.ratios.min(0) * (1 + _HELPS)) * (1 + 1e-9)
         self.leaves = [self._leaf({}, np.arange(self.ratios.shape[1]))]
         done: list[Leaf] = []
         while self.leaves and len(self.leaves) + len(done) < self.most:
