@@ -1,4 +1,4 @@
-"""Families: with `bounds=` and no single `at`, `optimize` finds several programs, each for the sizes at which it is best.
+"""Families: with `bounds=` and no single `at`, `optimize` finds several programs, each for the sizes it is best at.
 
 One saturated e-graph serves all sizes: programs are extracted from it at corners, on a grid and at random sizes, priced
 anew each time, until several in a row bring nothing better. What each costs is evaluated at thousands of sizes at once
@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from relax_eg.extract.cover import Leaf, Partition, few
 from relax_eg.extract.curves import Crossover, Curve, FamilyRow, Series, VariantRow
 from relax_eg.extract.numbers import evaluated
 from relax_eg.extract.profile import AS_USUAL
-from relax_eg.extract.weights import PREPARED_SHARE, prepared_bytes
+from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
@@ -47,7 +47,7 @@ _WORK = 40_000  # candidates to choose from, times extractions
 _FEWEST, _MOST_EXTRACTIONS = 8, 80
 _CURVE = 33  # sizes of a curve
 _CURVES = 4
-_FRUGAL_POINTS, _FRUGAL_SHARES = 4, (0.5, 0.25)
+_FRUGAL_POINTS = 4
 _MODULI = 2  # of one size
 
 
@@ -94,7 +94,7 @@ def family(search: Search) -> Family:
         pool.extractions, len(pool.programs), len(own), proof, max(0.0, float(regrets.max()) - 1),
         pool.prepared(members), time.perf_counter() - started,
     )  # fmt: skip
-    made = [_member(pool, program, guard, served_by == i, i == 0) for i, (program, guard) in enumerate(zip(members, guards, strict=True))]
+    made = [_member(pool, p, g, served_by == i, i == 0) for i, (p, g) in enumerate(zip(members, guards, strict=True))]
     rows = tuple(
         VariantRow(
             f"variant {i + 1}", str(m.guard), m.at, () if m.candidate.entry is None else m.candidate.entry.rules,
@@ -172,7 +172,7 @@ class _Pool:
         known = {p.entry.module for p in self.programs if p.entry is not None}
         for i in points[np.linspace(0, len(points) - 1, min(len(points), _FRUGAL_POINTS)).astype(int)]:
             point = {v: int(c[i]) for v, c in self.columns.items()}
-            for share in _FRUGAL_SHARES:
+            for share in FRUGAL:
                 entry = self.search.entry_at(point, share=share * PREPARED_SHARE)
                 self.extractions += 1
                 if entry.module not in known:
@@ -346,8 +346,9 @@ def _divided(
         best = chosen[int(np.argmin(ratios[chosen].max(1)))]
         return [best], [Guard(((),))], np.zeros(ratios.shape[1], np.int64), "trivial: one guard holds everywhere"
     # Point 0 is the first of `at`.
-    of_first = next(leaf.program for leaf in leaves if (leaf.points == 0).any())
-    order = sorted({leaf.program for leaf in leaves}, key=lambda p: (p != of_first, min(_corner(x) for x in leaves if x.program == p)))
+    of_first = next(x.program for x in leaves if (x.points == 0).any())
+    first_box = {p: min(_corner(x) for x in leaves if x.program == p) for p in {x.program for x in leaves}}
+    order = sorted(first_box, key=lambda p: (p != of_first, first_box[p]))
     served = np.zeros(ratios.shape[1], np.int64)
     for leaf in leaves:
         served[leaf.points] = order.index(leaf.program)
@@ -387,6 +388,19 @@ def _member(pool: _Pool, program: int, guard: Guard, mine: np.ndarray, is_first:
         middle = points[np.argsort(product, kind="stable")[len(points) // 2]]
         at = {v: int(pool.columns[v][middle]) for v in pool.names}
     return Member(candidate, guard, at, served)
+
+
+def nearest_guards(groups: Sequence[Sequence[Sizes]]) -> list[Guard]:
+    """For groups of bindings guards that tell them apart: sizes between two bindings are cut in the middle, by how many
+    times they differ."""
+    bindings = [(i, b) for i, group in enumerate(groups) for b in group]
+    names = [v for v in bindings[0][1] if len({b[v] for _, b in bindings}) > 1]
+    owners = np.array([i for i, _ in bindings])
+    ratios = np.where(owners[None, :] == np.arange(len(groups))[:, None], 1.0, 2.0)
+    columns = [np.array([b[v] for _, b in bindings], np.int64) for v in names]
+    leaves = Partition(ratios, columns, len(columns), 1.5, len(bindings)).leaves
+    mine = [sorted((x for x in leaves if x.program == i), key=_corner) for i in range(len(groups))]
+    return [_guard(part, [Dim.var(v) for v in names]) for part in mine]
 
 
 # --- curves ---

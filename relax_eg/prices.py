@@ -11,10 +11,13 @@ from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.report import ProgramCost, price_program
+from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
+from relax_eg.ops import bytes_of
 from relax_eg.options import Options, Sizes
+from relax_eg.shapes import Dim
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 
@@ -31,6 +34,17 @@ def price(module: Module, options: Options, binding: Sizes, weights: set[str] | 
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = (len(cut), prepared_bytes(cut, binding))
     return price_program(module.main, model, static_expressions(module.main, weights), prepared)
+
+
+def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> dict[str, str]:
+    """Flops, bytes, launches and bytes of workspace of a program as text, expressions in its sizes; and of what is
+    prepared from `weights`. At a binding they are what `price` has there, as far as the profile's own model prices."""
+    skip = None if weights is None else static_expressions(module.main, weights)
+    done = total_amounts(module.main, _model(module, options, binding), skip)
+    cut = split(module.main, weights).prepare.result.args if weights else ()
+    prepared = sum((bytes_of(e.annotation) for e in cut), Dim.of(0))
+    found = {"flops": done.flops, "bytes": done.bytes, "launches": done.launches, "workspace": done.workspace}
+    return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
 def _model(module: Module, options: Options, binding: Mapping[str, Number]) -> WholeCost:

@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
 }
 # May import everything.
 CONDUCTORS = {
-    "driver", "measured", "options", "prices", "units", "cache", "jit", "explaining", "why", "legalize", "cli",
+    "driver", "families", "measured", "options", "prices", "units", "cache", "jit", "explaining", "why", "legalize", "cli",
     "__init__", "__main__",
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ import numpy as np
 Table = np.ndarray  # programs x points
 Interval = tuple[int | None, int | None]
 
-LIMITS = (1.01, 1.02)
+LIMITS = (1.01, 1.02)  # what is near, at best and at most
 LEAVES = 24  # boxes of a family at most
 _HELPS = 0.005  # of the cost: by so much a program has to be nearer where none may be near
 _PENALTY = 0.003  # of the points: by so many more must a later group of features tell programs apart
@@ -25,17 +25,16 @@ _PENALTY = 0.003  # of the points: by so many more must a later group of feature
 def few(ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]) -> tuple[list[int], float, np.ndarray]:
     """At most `most` programs, a limit, and the points at which no program is within the limit: none of them where
     greedy covering finds such programs. `fits`: whether programs may be chosen together; a single one always may."""
-    for limit in LIMITS:
-        near = ratios <= limit
-        chosen = _covering(ratios, near, most, fits, [])
-        open_ = np.flatnonzero(~near[chosen].any(0))
-        if not len(open_):
-            return chosen, limit, open_
+    strict, loose = LIMITS
+    chosen = _covering(ratios, ratios <= strict, most, fits, [])
+    if (ratios[chosen].min(0) <= strict).all():
+        return chosen, strict, np.zeros(0, np.int64)
     # What is best in most places may stand in the way of what is needed in the others.
-    tried = [chosen, *(_covering(ratios, near, most, fits, [p]) for p in range(len(ratios)))]
-    beyond = [float(np.maximum(ratios[c].min(0) - limit, 0.0).sum()) for c in tried]
+    near = ratios <= loose
+    tried = [_covering(ratios, near, most, fits, first) for first in ([], *([p] for p in range(len(ratios))))]
+    beyond = [float(np.maximum(ratios[c].min(0) - loose, 0.0).sum()) for c in tried]
     chosen = tried[int(np.argmin(beyond))]
-    return chosen, limit, np.flatnonzero(~near[chosen].any(0))
+    return chosen, loose, np.flatnonzero(~near[chosen].any(0))
 
 
 def _covering(
@@ -68,9 +67,10 @@ def _needed(ratios: Table, near: Table, chosen: list[int], fits: Callable[[Seque
     covered, least = near[chosen].any(0), ratios[chosen].min(0)
     for p in list(reversed(chosen)):  # what came later may have made one needless
         rest = [q for q in chosen if q != p]
-        same = (near[rest].any(0) >= covered) & (covered | (ratios[rest].min(0) <= least * (1 + _HELPS))) if rest else covered
-        if rest and same.all() and fits(rest):
-            chosen = rest
+        if not rest or not fits(rest):
+            continue
+        as_near = np.where(covered, near[rest].any(0), ratios[rest].min(0) <= least * (1 + _HELPS))
+        chosen = rest if as_near.all() else chosen
     return chosen
 
 
@@ -116,8 +116,8 @@ class Partition:
         near, ratios = self._near[:, points], self.ratios[:, points]
         misses = (~near).sum(1)
         # Of programs that are near everywhere the one that is best on the whole; else the one that fails least.
-        order = [(int(m), float(ratios[p].max()) if m else 0.0, float(ratios[p].mean()), p) for p, m in enumerate(misses)]
-        program = min(order)[-1]
+        worst, mean = ratios.max(1), ratios.mean(1)
+        program = min(range(len(misses)), key=lambda p: (misses[p], worst[p] if misses[p] else 0.0, mean[p], p))
         return Leaf(bounds, points, program, int(misses[program]))
 
     def _parts(self, leaf: Leaf) -> list[Leaf] | None:
@@ -138,7 +138,7 @@ class Partition:
                 continue
             left, right = below[:, ends], counts - below[:, ends]
             reached = left.max(0) + right.max(0)
-            pure = (left.astype(float) ** 2).sum(0) / (ends + 1) + (right.astype(float) ** 2).sum(0) / (count - ends - 1)
+            pure = (left**2).sum(0) / (ends + 1) + (right**2).sum(0) / (count - ends - 1)
             scores = reached * count + pure if int(reached.max()) > whole else pure
             top = float(scores.max())
             ties = np.flatnonzero(scores >= top * (1 - 1e-9))

@@ -82,6 +82,15 @@ class FamilyRow:
     seconds: float
 
 
+def from_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a report that tell of its family, from the report as plain data."""
+    return {
+        "family": FamilyRow(**data["family"]) if data.get("family") else None,
+        "variants": tuple(VariantRow.from_data(v) for v in data.get("variants", ())),
+        "curves": tuple(Curve.from_data(c) for c in data.get("curves", ())),
+    }
+
+
 def told(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
     """The lines of a report on its family."""
     lines = [

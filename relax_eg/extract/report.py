@@ -14,6 +14,7 @@ from rich.text import Text
 
 from relax_eg.debug import stage
 from relax_eg.errors import OptionError
+from relax_eg.extract import curves
 from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
@@ -210,7 +211,9 @@ class CostReport:
     `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
     beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
     program as written first; `kernels`: with `execution="kernels"`, those that hold several operators; `libraries`: the
-    routines that it calls, and those that were missing.
+    routines that it calls, and those that were missing; `family`, `variants`, `curves`: where several programs share
+    the sizes, how they were found, which serves which, and what they cost over each size; `extracted_at`: the sizes for
+    which this one was chosen; `expressions`: what both programs do, in the sizes (`extract.totals`).
     """
 
     name: str
@@ -240,6 +243,11 @@ class CostReport:
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
     kernels: tuple[KernelRow, ...] = ()
     libraries: tuple[LibraryRow, ...] = ()
+    extracted_at: Mapping[str, int] = field(default_factory=dict[str, int])
+    expressions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    family: curves.FamilyRow | None = None
+    variants: tuple[curves.VariantRow, ...] = ()
+    curves: tuple[curves.Curve, ...] = ()
 
     @property
     def predicted_gain(self) -> float:
@@ -286,7 +294,7 @@ class CostReport:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
             more["runner_up"] = RunnerUp(**second)
-        return CostReport(**{k: v for k, v in data.items() if k in known} | more)
+        return CostReport(**{k: v for k, v in data.items() if k in known} | more | curves.from_data(data))
 
     @staticmethod
     def from_json(text: str) -> CostReport:
@@ -311,8 +319,8 @@ class CostReport:
             table.add_column(column, justify="right")
         b, a = self.before, self.after
         for label, x, y, show in (
-            ("operators", b.count, a.count, _plain),
-            ("kernel launches", b.launches, a.launches, _plain),
+            ("operators", b.count, a.count, str),
+            ("kernel launches", b.launches, a.launches, str),
             ("flops", b.flops, a.flops, _si),
             ("bytes moved", b.bytes, a.bytes, _si),
             ("predicted time", b.seconds, a.seconds, _time),
@@ -331,21 +339,21 @@ class CostReport:
         if self.kept_as_written:
             why = "was measured to be faster" if self.measured else "was predicted to be more than 5% faster"
             lines.append(f"kept as written: no program {why}")
-        bindings = list({str(r.at): r.at for r in self.measured}.values())
-        for at in bindings:
+        for at in (bindings := list({str(r.at): r.at for r in self.measured}.values())):
             sizes = f" at {', '.join(f'{v}={n}' for v, n in at.items())}" if len(bindings) > 1 else ""
             lines.append(f"measured{sizes}: " + "; ".join(str(r) for r in self.measured if r.at == at))
         if self.measured or self.compiler_options:
             told = ", ".join(f"{k}={v!r}" for k, v in self.compiler_options.items()) or "as usual"
             lines.append(f"compiler options: {told}")
+        if self.family is not None:
+            lines += curves.told(self.family, self.variants)
         if self.selected:
             lines.append(_selection(self.selected))
         if self.runner_up is not None:
             lines.append(str(self.runner_up))
-        if self.after.prepared_values:
-            lines.append(
-                f"weights: {self.after.prepared_values} values are computed from them once, ahead of the calls"
-            )
+        if n := self.after.prepared_values:
+            lines.append(f"weights: {n} values are computed from them once, ahead of the calls")
+        lines += [f"{k}: {v}" for k, v in self.expressions.get("after", {}).items() if self.at and v != "0"]
         if self.kernels:
             lines.append(_fused(self.kernels))
         if self.cached:
@@ -415,10 +423,10 @@ def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
         x, y = old.get(op, none), new.get(op, none)
         table.add_row(
             op,
-            _pair(x.count, y.count, _plain),
+            _pair(x.count, y.count, str),
             _pair(x.flops, y.flops, _si),
             _pair(x.bytes, y.bytes, _si),
-            _pair(x.launches, y.launches, _plain),
+            _pair(x.launches, y.launches, str),
             _pair(x.seconds, y.seconds, _time),
         )
     if len(ops) > most:
@@ -432,10 +440,6 @@ def _dearest(*rows: OperatorRow | None) -> float:
 
 def _pair(x: float, y: float, show: Any) -> str:
     return show(x) if x == y else f"{show(x)} -> {show(y)}"
-
-
-def _plain(x: float) -> str:
-    return str(int(x))
 
 
 def _si(x: float) -> str:

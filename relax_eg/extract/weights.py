@@ -14,6 +14,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.partition import sizes_in, split
 from relax_eg.ops import bytes_of
 
+FRUGAL = (0.5, 0.25)  # of that, where several programs prepare and the whole has to fit
 PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
 # Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken, and of two equal programs
 # the one that prepares nothing.
