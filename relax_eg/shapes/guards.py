@@ -6,11 +6,10 @@ That some guards together cover all sizes, and none twice, is proved (`covered`)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any
+from math import inf
+from operator import itemgetter, mul
 
 from relax_eg.errors import SpecError
 from relax_eg.shapes.dim import Dim
@@ -94,42 +93,61 @@ def _bound(relation: Relation) -> Bound:
 
 
 class Dispatch:
-    """Which of several guards holds: a few comparisons a call."""
+    """Which of several guards holds: a few comparisons a call, of products and sums that are computed once."""
 
     def __init__(self, guards: Sequence[Guard], fallback: int = 0) -> None:
         """`fallback`: the one where none holds."""
         dims = list(dict.fromkeys(b.dim for g in guards for box in g.boxes for b in box))
-        self._readers = [_reader(d) for d in dims]
         place = {d: i for i, d in enumerate(dims)}
         self._boxes = [
-            (i, tuple((place[b.dim], b.low, b.high) for b in box)) for i, g in enumerate(guards) for box in g.boxes
+            (i, tuple((place[b.dim], -inf if b.low is None else b.low, inf if b.high is None else b.high) for b in box))
+            for i, g in enumerate(guards)
+            for box in g.boxes
         ]
         self._fallback = fallback
+        self._empty: list[int | None] = [None] * len(dims)
+        # Products of sizes stand behind the sizes, each one size more than another before it.
+        self._names = sorted({v for d in dims for v in d.variables})
+        self._steps: list[tuple[int, int]] = []
+        self._products: dict[tuple[str, ...], int] = {(v,): i for i, v in enumerate(self._names)}
+        self._readers = [self._reader(d) for d in dims]
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """The place of the first guard that holds at `sizes`."""
-        values = [read(sizes) for read in self._readers]
+        products = [sizes[v] for v in self._names]
+        for i, j in self._steps:
+            products.append(products[i] * products[j])
+        values = self._empty.copy()
         for index, box in self._boxes:
             for place, low, high in box:
                 value = values[place]
-                if (low is not None and value < low) or (high is not None and value > high):
+                if value is None:
+                    value = values[place] = self._readers[place](products, sizes)
+                if not low <= value <= high:
                     break
             else:
                 return index
         return self._fallback
 
+    def _reader(self, d: Dim) -> Callable[[Sequence[int], Mapping[str, int]], int]:
+        """`d.evaluate`, faster where it is a sum of products of variables."""
+        if any(atom.op != "var" for monomial, _ in d.terms for atom in monomial):
+            return lambda _, sizes: d.evaluate(sizes)
+        places = [self._product(tuple(atom.name for atom in monomial)) for monomial, _ in d.terms]
+        coefficients, constant = [c for _, c in d.terms], d.const
+        if coefficients == [1] and not constant:
+            return lambda products, _, place=places[0]: products[place]
+        # A place twice does no harm: of a single one itemgetter would give no tuple.
+        take, times = itemgetter(*places, places[0]), [*coefficients, 0]
+        return lambda products, _: sum(map(mul, times, take(products)), constant)
 
-def _reader(d: Dim) -> Callable[[Mapping[str, int]], Any]:
-    """`d.evaluate`, faster where it is a variable or a product of variables."""
-    if len(d.terms) == 1 and not d.const:
-        monomial, coefficient = d.terms[0]
-        if coefficient == 1 and all(atom.op == "var" for atom in monomial):
-            names = [atom.name for atom in monomial]
-            if len(names) == 1:
-                return itemgetter(names[0])
-            take = itemgetter(*names)
-            return lambda sizes: math.prod(take(sizes))
-    return d.evaluate
+    def _product(self, names: tuple[str, ...]) -> int:
+        """The place of a product of sizes."""
+        for end in range(2, len(names) + 1):
+            if names[:end] not in self._products:
+                self._products[names[:end]] = len(self._names) + len(self._steps)
+                self._steps.append((self._products[names[: end - 1]], self._products[names[end - 1 : end]]))
+        return self._products[names]
 
 
 def covered(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
