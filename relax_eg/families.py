@@ -48,6 +48,7 @@ _FEWEST, _MOST_EXTRACTIONS = 8, 80
 _CURVE = 33  # sizes of a curve
 _CURVES = 4
 _FRUGAL_POINTS = 4
+_BLOCK = 8
 _MODULI = 2  # of one size
 
 
@@ -121,6 +122,8 @@ class _Pool:
         self.ranges = {v: _range(self.scope, v, [b[v] for b in options.bindings]) for v in self.names}
         self.varying = [v for v, (low, high) in self.ranges.items() if low < high]
         self.moduli = _moduli(search.traced.module, self.scope, self.varying)
+        if options.cost is not None:  # a device may be told to like whole blocks, which no profile says
+            self.moduli = {v: sorted({*self.moduli.get(v, ()), _BLOCK}) for v in self.varying}
         self.visits = self._visits()
         self.columns = self._columns([*self.visits, *self._sample()])
         self.programs: list[Candidate] = []
