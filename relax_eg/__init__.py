@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.ablation import Ablation, ablate
 from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
@@ -15,7 +16,6 @@ from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.frontends.onnx_graph import from_onnx
 from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
@@ -32,8 +32,10 @@ from relax_eg.ir import (
 )
 from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
+from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
+from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
@@ -48,17 +50,20 @@ except _NotInstalled:  # a source tree that is not installed
 
 __all__ = [
     "PROFILES",
+    "Ablation",
     "Budget",
     "Buffer",
     "Callable",
     "Certificate",
     "Check",
+    "Comparison",
     "CostReport",
     "Explanation",
     "Jitted",
     "Module",
     "Object",
     "Optimized",
+    "Plan",
     "Profile",
     "Proved",
     "Ready",
@@ -73,9 +78,11 @@ __all__ = [
     "Unknown",
     "Variant",
     "WhyNot",
+    "ablate",
     "cache",
     "call_dps_library",
     "call_tir",
+    "compare",
     "dataflow",
     "errors",
     "from_onnx",
@@ -90,6 +97,7 @@ __all__ = [
     "optimize",
     "output",
     "parse",
+    "plan_memory",
     "prove",
     "rules",
     "shape",

@@ -21,9 +21,10 @@ from relax_eg.debug import stage, tell
 from relax_eg.errors import BoundsError
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import Leaf, Partition, few
-from relax_eg.extract.curves import Crossover, Curve, FamilyRow, Series, VariantRow
+from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.numbers import evaluated
 from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.report import Crossover, Curve, Series
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import Expr

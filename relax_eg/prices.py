@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 
 import numpy as np
 
 from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.detail import Origins, memory_of, parts_of
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.report import ProgramCost, price_program
@@ -50,6 +52,27 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
 def _model(module: Module, options: Options, binding: Mapping[str, Number]) -> WholeCost:
     kind = KernelCost if options.execution == "kernels" else WholeCost
     return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
+
+
+def detailed(
+    cost: ProgramCost,
+    module: Module,
+    options: Options,
+    binding: Sizes,
+    origins: Origins,
+    kernels: Mapping[str, tuple[str, ...]] | None = None,
+    weights: set[str] | None = None,
+) -> ProgramCost:
+    """`cost`, which `price` gave for these, with all that a report tells of it. `origins`: where expressions come from;
+    `kernels`: the operators inside of composed programs, by name."""
+    model = _model(module, options, binding)
+    once = static_expressions(module.main, weights) if weights else None
+    return replace(
+        cost,
+        parts=parts_of(module.main, model, origins, once, kernels),
+        memory=memory_of(module.main, model, origins, once),
+        call=of_a_call(cost, options),
+    )
 
 
 def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:

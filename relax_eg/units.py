@@ -22,6 +22,7 @@ from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.detail import Origin
 from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernels import select_kernels
@@ -38,6 +39,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
+from relax_eg.origins import origins_of, written_origins
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
@@ -89,8 +91,9 @@ class _Saturated:
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included. `outcomes`: what became of each
-    e-graph in the latest run; with `record`, `searched` has what is needed to explain that."""
+    `functions`: every function in its best form so far, those that rules made included. Of the latest run are
+    `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the expressions of its form
+    compute, and the rules that made them; and with `record`, `searched`: what is needed to explain the outcome."""
 
     module: Module
     options: Options
@@ -98,6 +101,7 @@ class Units:
     searched: list[Searched] = field(default_factory=list[Searched])
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
@@ -152,7 +156,7 @@ class Units:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
         # New ones, so that a copy of this object keeps what the run before gave.
-        self.outcomes, self.searched, self.functions = [], [], dict(self.functions)
+        self.outcomes, self.searched, self.functions, self.origins = [], [], dict(self.functions), {}
         entry = self.module.main
         self._ahead = _known_ahead(entry, weights)
         self._facts = facts_of_functions(
@@ -179,6 +183,7 @@ class Units:
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
         sources = dict(function.sources)
+        self.origins[function.name] = written_origins(function)
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
@@ -245,7 +250,8 @@ class Units:
             why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
             runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
-        cheap, makers = read.decode_with_rules(selection.choice)
+        cheap, makers, classes = read.decode_with_rules(selection.choice)
+        self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
         values = [cheap]
         if kept is not None:
             equal = tuple(roots), tuple(values[0]), tuple(saturated.alternatives)
@@ -279,7 +285,20 @@ class Units:
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, models[0])
         self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
+        self._tell_origins(function, read, built.roots, built.classes, built.rules)
         return built.roots
+
+    def _tell_origins(
+        self,
+        function: str,
+        read: Dump,
+        values: Sequence[Expr],
+        classes: Mapping[Expr, Sequence[int]],
+        makers: Mapping[Expr, str],
+    ) -> None:
+        mine = self.origins[function]
+        lines = {e: origin.lines for e, origin in mine.items()}
+        mine.update(origins_of(values, classes, makers, read.written, lines))
 
     @contextmanager
     def _advised(self) -> Generator[None]:

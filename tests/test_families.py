@@ -21,11 +21,11 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError
 from relax_eg.extract.cost import NodeCost
 from relax_eg.extract.devices import CPU, WITHOUT_YNN
-from relax_eg.extract.report import CostReport
 from relax_eg.families import levels
 from relax_eg.ops import counts
 from relax_eg.options import read_options
 from relax_eg.prices import of_a_call, price, seconds_at
+from relax_eg.reports import CostReport
 from relax_eg.shapes import Dim, Proved
 from relax_eg.shapes.guards import Guard, covered
 

@@ -16,8 +16,9 @@ from relax_eg import measured
 from relax_eg.extract.devices import CPU, PROFILES, WITHOUT_YNN
 from relax_eg.extract.devices import nearest as nearest_device
 from relax_eg.extract.profile import AS_USUAL, Profile
-from relax_eg.extract.report import CostReport, MeasuredRow
+from relax_eg.extract.report import MeasuredRow
 from relax_eg.families import nearest_guards
+from relax_eg.reports import CostReport
 from relax_eg.shapes import Proved, Scope
 from relax_eg.shapes.guards import Dispatch, covered
 

@@ -1,46 +1,9 @@
-"""What a report tells of a family of programs: which variant serves which sizes, and what each costs over them."""
+"""What a report tells of a family of programs: how it was found, and which variant serves which sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Seconds of one program over the sizes of a curve; None outside of the sizes it serves."""
-
-    label: str
-    seconds: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Crossover:
-    """From `size` on, another program is the cheaper one."""
-
-    size: int
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Predicted cost over one size variable, all others as in `at`, for several programs: the variants of a family, or
-    the program as written beside the chosen one."""
-
-    variable: str
-    at: Mapping[str, int]
-    sizes: tuple[int, ...]
-    series: tuple[Series, ...]
-    crossovers: tuple[Crossover, ...] = ()
-
-    @staticmethod
-    def from_data(data: Mapping[str, Any]) -> Curve:
-        """The curve that `asdict` gave as plain data."""
-        series = tuple(Series(s["label"], tuple(s["seconds"])) for s in data["series"])
-        crossovers = tuple(Crossover(**c) for c in data["crossovers"])
-        return Curve(data["variable"], data["at"], tuple(data["sizes"]), series, crossovers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +22,6 @@ class VariantRow:
     fallback: bool
     prepared_bytes: int
 
-    @staticmethod
-    def from_data(data: Mapping[str, Any]) -> VariantRow:
-        """The row that `asdict` gave as plain data."""
-        given: dict[str, Any] = {**data, "rules": tuple(data["rules"])}
-        return VariantRow(**given)
-
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
@@ -80,15 +37,6 @@ class FamilyRow:
     regret: float
     prepared_bytes: int
     seconds: float
-
-
-def from_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a report that tell of its family, from the report as plain data."""
-    return {
-        "family": FamilyRow(**data["family"]) if data.get("family") else None,
-        "variants": tuple(VariantRow.from_data(v) for v in data.get("variants", ())),
-        "curves": tuple(Curve.from_data(c) for c in data.get("curves", ())),
-    }
 
 
 def told(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
