@@ -162,7 +162,7 @@ def run(name: str, count: int, target: str, timed: int, longest: float, quiet: b
         here = predicted(mine.module, mine.report.kept_as_written, at)
         regrets.append(here / predicted(one.module, one.report.kept_as_written, at) - 1)
         alone.append(one)
-    took = [timeit.timeit(lambda at=at: dispatch.at(at), number=2000) / 2000 for at in sizes[:50]]
+    took = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""
     found = Outcome(name, target, len(best.variants), cover, seconds, max(took), sizes, regrets)
     for at, one in zip(sizes, alone, strict=True):

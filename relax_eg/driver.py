@@ -26,7 +26,7 @@ from relax_eg.errors import OptionError
 from relax_eg.explaining import explained, no_explanation
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
-from relax_eg.families import family, nearest_guards
+from relax_eg.families import BY_CLOCK, family, nearest_guards
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import written
@@ -212,6 +212,7 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
         choices = _measured(search) if options.measure else (_predicted(search),)
     found = Found(choices, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
+    stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:

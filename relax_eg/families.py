@@ -37,6 +37,7 @@ from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.guards import Bound, Guard, covered
 
 MOST = 6  # variants
+NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
 _FAR = 4096  # sizes are looked at up to here, or this many times the least, where no upper bound was given
 _SAMPLES = 3000  # sizes at which every program is priced
 _LATTICE = 1500  # of them on a lattice, at most
@@ -93,7 +94,7 @@ def family(search: Search) -> Family:
     worst = ratios[members].max(1)
     fallback = int(np.argmin(worst))
     row = FamilyRow(
-        pool.extractions, len(pool.programs), len(own), proof, max(0.0, float(regrets.max()) - 1),
+        pool.extractions, pool.stop, len(pool.programs), len(own), proof, max(0.0, float(regrets.max()) - 1),
         pool.prepared(members), time.perf_counter() - started,
     )  # fmt: skip
     made = [_member(pool, p, g, served_by == i, i == 0) for i, (p, g) in enumerate(zip(members, guards, strict=True))]
@@ -130,6 +131,7 @@ class _Pool:
         self.programs: list[Candidate] = []
         self.costs: list[np.ndarray] = []
         self.extractions = 0
+        self.stop = ""
         self._prepared: dict[Module, frozenset[Expr]] = {}
         self._add(Candidate(None, AS_USUAL))
 
@@ -150,10 +152,18 @@ class _Pool:
         search.entry()
         most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
+        deadline = time.perf_counter() + options.budget.seconds
         known = {(search.traced.module, "")} if not search.weights else set[tuple[Module, str]]()
         quiet = 0
-        for i, point in enumerate(self.visits[: max(most, len(options.bindings))]):
+        for i, point in enumerate(self.visits):
+            is_asked = i < len(options.bindings)
             if quiet >= _QUIET and i >= first:
+                self.stop = NOTHING_NEW
+            elif i >= most and not is_asked:
+                self.stop = f"limit of {most} extractions"
+            elif time.perf_counter() > deadline and not is_asked:
+                self.stop = BY_CLOCK
+            if self.stop:
                 break
             before = min(float(c[i]) for c in self.costs)
             for mode in modes:
@@ -167,6 +177,7 @@ class _Pool:
             tell(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
             if options.progress is not None:
                 options.progress("family", self.extractions, len(self.programs))
+        self.stop = self.stop or NOTHING_NEW
 
     def fill_frugally(self, points: np.ndarray) -> None:
         """Extract programs for some of these points that prepare less from weights: what several variants prepare has
@@ -341,12 +352,14 @@ def _divided(
     """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; of each point which
     of them serves it; and how the cover was proved."""
     plain = pool.features()
-    features = [*plain, *pool.boundaries(chosen)]
-    columns = [np.broadcast_to(evaluated(f, pool.columns), ratios.shape[1]) for f in features]
-    leaves = Partition(ratios[chosen], columns, len(plain), limit).leaves
-    verdict = covered([_guard(leaves, features)], pool.scope)
-    if not isinstance(verdict, Proved):
-        tell(1, f"{pool.search.traced.name}: cover of the guards not proved ({verdict}): one program for all sizes")
+    for features in ([*plain, *pool.boundaries(chosen)], plain):
+        columns = [np.broadcast_to(evaluated(f, pool.columns), ratios.shape[1]) for f in features]
+        leaves = Partition(ratios[chosen], columns, len(plain), limit).leaves
+        verdict = covered([_guard(leaves, features)], pool.scope)
+        if isinstance(verdict, Proved):
+            break
+        tell(1, f"{pool.search.traced.name}: the cover of guards is not proved ({verdict})")
+    else:
         best = chosen[int(np.argmin(ratios[chosen].max(1)))]
         return [best], [Guard(((),))], np.zeros(ratios.shape[1], np.int64), "trivial: one guard holds everywhere"
     # Point 0 is the first of `at`.
@@ -378,7 +391,7 @@ def _member(pool: _Pool, program: int, guard: Guard, mine: np.ndarray, is_first:
     """A variant, with the binding of its report: the first of `at` that it serves, where it was extracted, or a size in
     the middle of those that it serves."""
     candidate, given = pool.programs[program], pool.search.options.bindings
-    served = tuple(b for i, b in enumerate(given) if mine[i])
+    served = tuple(b for b in given if guard.holds(b))
     entry = candidate.entry
     if is_first:
         at: Sizes = given[0]

@@ -25,12 +25,13 @@ class VariantRow:
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
-    """How a family was found: `extractions` at as many bindings gave `programs` different ones, priced at `points`
+    """How a family was found: `extractions`, until `stop`, gave `programs` different ones, priced at `points`
     sizes; `cover`: how it was proved that exactly one guard holds at all sizes allowed; `regret`: the most that a
     variant costs more than the best of these programs, a share; `prepared_bytes`: of all variants together, shared
     values once; `seconds`: that all this took."""
 
     extractions: int
+    stop: str
     programs: int
     points: int
     cover: str
@@ -44,7 +45,7 @@ def told(family: FamilyRow, variants: Sequence[VariantRow]) -> list[str]:
     lines = [
         f"family of {len(variants)} {'variant' if len(variants) == 1 else 'variants'}, at most "
         f"{100 * family.regret:.2g}% dearer than the best of {family.programs} programs at {family.points} sizes; "
-        f"cover of the bounds {family.cover}"
+        f"{family.extractions} extractions, stopped: {family.stop}; cover of the bounds {family.cover}"
     ]
     for v in variants:
         what = "as written" if v.kept_as_written else ", ".join(v.rules[:3]) + (", ..." if len(v.rules) > 3 else "")
