@@ -28,7 +28,8 @@ from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernels import select_kernels
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
-from relax_eg.extract.select import second_best
+from relax_eg.extract.select import problem_of, second_best
+from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.weights import PREPARED_SHARE, cheapest
 from relax_eg.frontends.jax_batch import batched
 from relax_eg.ir.calls import callees_first
@@ -242,7 +243,8 @@ class Units:
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
             if rule:
                 made[rule] = made.get(rule, 0) + 1
-        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count)
+        fewer = () if is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
+        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
         second = second_best(read.graph, chosen.costs, selection)
         runner_up = None
         if second is not None:
@@ -282,7 +284,8 @@ class Units:
         with self._advised():
             selection = select_kernels(read.graph, models, options.steps, composed)
         built = build_kernels(read.graph, selection, read.build, self._names)
-        row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
+        how = selection.how, selection.cost, selection.bound, selection.kept, selection.fewer
+        row = SelectedRow(function, *how)
         rows = built.rows(function, models[0])
         self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
         self._tell_origins(function, read, built.roots, built.classes, built.rules)

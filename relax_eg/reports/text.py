@@ -118,7 +118,19 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
     proved = f"selection among the {candidates} candidates kept: {len(rows) - len(open_)} of {len(rows)} proved optimal"
     shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
     rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
-    return "; ".join((proved, *shown, *rest))
+    return "; ".join((proved, *shown, *rest, *_sensitivity(rows)))
+
+
+def _sensitivity(rows: Sequence[SelectedRow]) -> list[str]:
+    """What fewer candidates would cost, in the function that they cost most."""
+    more: dict[int, float] = {}
+    for r in rows:
+        for n, extra in r.fewer:
+            more[n] = max(more.get(n, 0.0), extra)
+    if not more:
+        return []
+    counts, shares = (", ".join(x) for x in (map(str, more), (f"{100 * x:.2g}%" for x in more.values())))
+    return [f"with at most {counts} candidates of each value {shares} dearer"]
 
 
 def _fused(rows: Sequence[KernelRow]) -> str:
