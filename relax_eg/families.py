@@ -232,12 +232,21 @@ class _Pool:
         return {v: np.array([p[v] for p in points], np.int64) for v in self.names}
 
     def features(self) -> list[Dim]:
-        """What guards may compare: sizes, then products of them, then remainders."""
+        """What guards may compare: sizes, then products and differences of them, then remainders."""
         sizes = [Dim.var(v) for v in self.varying]
-        products = [a * b for a, b in itertools.combinations(sizes, 2)]
-        if len(sizes) > 2:
-            products.append(math.prod(sizes[1:], start=sizes[0]))
-        return [*sizes, *products, *(Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))]
+        pairs = list(itertools.combinations(sizes, 2))
+        products = [a * b for a, b in pairs] + ([math.prod(sizes[1:], start=sizes[0])] if len(sizes) > 2 else [])
+        return [
+            *sizes,
+            *products,
+            *(a - b for a, b in pairs),
+            *(Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ())),
+        ]
+
+    def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
+        """What expressions of the sizes are at the sample points."""
+        columns = {v: c.astype(np.float64) for v, c in self.columns.items()}
+        return [np.broadcast_to(np.asarray(evaluated(d, columns), np.float64), len(self.costs[0])) for d in dims]
 
     def boundaries(self, programs: Sequence[int]) -> list[Dim]:
         """Polynomials in the sizes that tell two of the programs apart; none where one size varies alone."""
@@ -246,9 +255,12 @@ class _Pool:
         sizes = [Dim.var(v) for v in self.varying]
         several = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(len(sizes) + 1))
         terms = [math.prod(s, start=Dim.of(1)) for s in several]
-        groups = (1 + len(sizes) + math.comb(len(sizes), 2), len(terms))
-        terms += [a * math.prod(s, start=Dim.of(1)) for a in sizes for n in (1, 2) for s in _with(a, sizes, n)]
-        columns = [np.broadcast_to(evaluated(t, self.columns), len(self.costs[0])).astype(float) for t in terms]
+        groups = [1 + len(sizes) + math.comb(len(sizes), 2), len(terms)]
+        powers = (
+            math.prod(s, start=Dim.of(1)) for n in (2, 3) for s in itertools.combinations_with_replacement(sizes, n)
+        )
+        terms += [t for t in dict.fromkeys(powers) if t not in set(terms)]
+        columns = self.values(terms)
         found: list[Dim] = []
         for p, q in itertools.combinations(programs, 2):
             whole = boundary(self.costs[p], self.costs[q], columns, (*groups, len(terms)))
@@ -297,11 +309,6 @@ class _Pool:
         if len(found) < len(distinct):
             found += self.scope.points(self.names, max(16, len(distinct) // 8))
         return found
-
-
-def _with(a: Dim, sizes: Sequence[Dim], count: int) -> list[tuple[Dim, ...]]:
-    """Combinations of `count` sizes that `a` is one of."""
-    return [s for s in itertools.combinations(sizes, count) if a in s]
 
 
 def allows(scope: Scope, point: Sizes) -> bool:
@@ -353,8 +360,7 @@ def _divided(
     of them serves it; and how the cover was proved."""
     plain = pool.features()
     for features in ([*plain, *pool.boundaries(chosen)], plain):
-        columns = [np.broadcast_to(evaluated(f, pool.columns), ratios.shape[1]) for f in features]
-        leaves = Partition(ratios[chosen], columns, len(plain), limit).leaves
+        leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit).leaves
         verdict = covered([_guard(leaves, features)], pool.scope)
         if isinstance(verdict, Proved):
             break

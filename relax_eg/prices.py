@@ -96,7 +96,8 @@ def _of_a_call(seconds: Number, wakes: Number, options: Options) -> Number:
 def seconds_at(module: Module, options: Options, columns: Columns, weights: set[str] | None = None) -> np.ndarray:
     """Seconds of a call of a program at many bindings at once: `of_a_call` of `price` at each. `columns`: of each size
     variable its values, one for each binding."""
-    model = _model(module, options, columns)
+    # Products of large sizes pass 64 bits.
+    model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     seconds: Number = 0.0
     wakes: Number = False

@@ -327,6 +327,14 @@ def test_a_call_outside_of_the_bounds() -> None:
         best(*arguments(65))
 
 
+def test_sizes_whose_products_pass_64_bits() -> None:
+    big = 1 << 31
+    best = rx.optimize(lambda a, b: a @ b @ b, "n k", "k k", bounds={"n": (1, big), "k": (1, big)}, target="cpu")
+    assert best.report.family is not None and best.report.family.regret <= 0.02
+    assert serving(best, {"n": 1, "k": big}) != serving(best, {"n": big, "k": 1}) or len(best.variants) == 1
+    np.testing.assert_allclose(best(*arrays((3, 40), (40, 40))).shape, (3, 40))
+
+
 def test_levels() -> None:
     assert levels(1, 5, 9) == [1, 2, 3, 4, 5]
     assert levels(1, 1000, 4) == [1, 10, 100, 1000]

@@ -16,6 +16,7 @@ _NEAR = 0.5  # shares of the cost: differences that are looked at
 _FEWEST = 24  # points of them
 _TOLD = 0.01  # shares of the cost: which program is the cheaper one matters from here on
 _WRONG = 0.004  # of the points looked at: so few may be on the wrong side
+_BETTER = 0.7  # times as many are wrong: what longer sums have to reach
 _MATTERS = 0.01  # of the cost: a term below that everywhere is left out
 _DIGITS = 100.0  # coefficients are integers of about so much at least
 _LARGEST = 2.0**50  # values are exact as floats
@@ -37,7 +38,7 @@ def boundary(a: np.ndarray, b: np.ndarray, terms: Sequence[np.ndarray], groups: 
         kept, found = _fitted(rows[:, :count], share[near])
         sums = rows[:, kept] @ found
         wrong = float((((sums > 0) != (share[near] > 0)) & (np.abs(share[near]) > _TOLD)).mean())
-        if best is None or wrong < best[0]:
+        if best is None or wrong < _BETTER * best[0]:
             best = (wrong, kept, found)
         if wrong <= _WRONG:
             break
