@@ -235,13 +235,11 @@ class _Pool:
         """What guards may compare: sizes, then products and differences of them, then remainders."""
         sizes = [Dim.var(v) for v in self.varying]
         pairs = list(itertools.combinations(sizes, 2))
-        products = [a * b for a, b in pairs] + ([math.prod(sizes[1:], start=sizes[0])] if len(sizes) > 2 else [])
-        return [
-            *sizes,
-            *products,
-            *(a - b for a, b in pairs),
-            *(Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ())),
-        ]
+        products = [a * b for a, b in pairs]
+        if len(sizes) > 2:
+            products.append(math.prod(sizes[1:], start=sizes[0]))
+        remainders = (Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))
+        return [*sizes, *products, *(a - b for a, b in pairs), *remainders]
 
     def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
         """What expressions of the sizes are at the sample points."""
