@@ -47,7 +47,7 @@ def plan_text(plan: Plan) -> str:
     if plan.live.unsized:
         names = ", ".join(plan.program.values[v].name for v in plan.live.unsized[:LINES])
         lines.append(f"  not planned    {names}: their sizes are known only when they are there")
-    lines += ["", f"  at the peak{f' ({at})' if at else ''}:"]
+    lines += ["", f"  at the peak{f' ({at})' if at else ''}:"] if plan.peak else []
     lines += [
         f"    {mib(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}" for x in plan.peak[:LINES]
     ]
@@ -87,7 +87,8 @@ def _order(plan: Plan) -> str:
     o = plan.order
     searched = f"{o.exact} of {o.blocks} blocks ordered exactly" if o.blocks else "nothing to choose"
     if o.after < o.before:
-        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched})"
+        always = f"never more, whatever the sizes: {plan.lower_everywhere.verdict}"
+        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched}; {always})"
     return f"as written ({searched})"
 
 

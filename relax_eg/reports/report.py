@@ -52,9 +52,10 @@ class CostReport:
     round by round; `unproved`: guards of rules that were neither proved nor refuted, so that the rule did not fire;
     `others`: the same prices at the other bindings of `at=[...]`; `curves`: cost over a size, by variant; `signature`:
     parameters and result of the function, by which reports of different programs are told apart; `rule_set`: the rules
-    that were allowed, by the name of their set. Where several programs share the sizes, `family` and `variants` tell
-    how they were found and which serves which, and `extracted_at` for which sizes this one was chosen. `expressions`:
-    what both programs do, in the sizes (flops, bytes, launches, bytes of workspace and of what is prepared).
+    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known. Where
+    several programs share the sizes, `family` and `variants` tell how they were found and which serves which, and
+    `extracted_at` for which sizes this one was chosen. `expressions`: what both programs do, in the sizes (flops,
+    bytes, launches, bytes of workspace and of what is prepared).
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -93,6 +94,7 @@ class CostReport:
     curves: tuple[Curve, ...] = ()
     signature: str = ""
     rule_set: str = ""
+    code: Mapping[str, str] = field(default_factory=dict[str, str])
     family: FamilyRow | None = None
     variants: tuple[VariantRow, ...] = ()
     extracted_at: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -174,11 +176,12 @@ class CostReport:
             Path(path).write_text(written + "\n", encoding="utf-8")
         return written
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The report as one HTML file that needs nothing else; also written to `path` if given."""
+    def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
+        """The report as one HTML file that needs nothing else; also written to `path` if given. `derivation`: what
+        `best.explain()` returned, to be shown too."""
         from relax_eg.reports.html import page_of_report
 
-        return page_of_report(self, path)
+        return page_of_report(self, path, str(derivation))
 
     def _repr_html_(self) -> str:
         from relax_eg.reports.html import notebook_of_report
