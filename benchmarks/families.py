@@ -179,7 +179,7 @@ def run(name: str, count: int, target: str, timed: int, longest: float, quiet: b
 
 def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str, int]) -> float:
     """Seconds of a call of `best` over those of `one`, in turns."""
-    args, _ = arguments(traced, options, at)
+    args, _ = arguments(traced, dict(options.facts), at)
     calls: dict[str, Callable[[], Any]] = {}
     for label, found in (("family", best), ("alone", one)):
         run: Callable[..., Any] = found
