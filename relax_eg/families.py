@@ -51,6 +51,7 @@ _CURVE = 33  # sizes of a curve
 _CURVES = 4
 _FRUGAL_POINTS = 4
 _BLOCK = 8
+_FULL_SUMS = 4  # sizes: sums of more have products of two sizes at most, and powers are for fewer
 _MODULI = 2  # of one size
 
 
@@ -251,13 +252,13 @@ class _Pool:
         if len(self.varying) < 2:
             return []
         sizes = [Dim.var(v) for v in self.varying]
-        several = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(len(sizes) + 1))
+        most = len(sizes) if len(sizes) <= _FULL_SUMS else 2
+        several = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(most + 1))
         terms = [math.prod(s, start=Dim.of(1)) for s in several]
         groups = [1 + len(sizes) + math.comb(len(sizes), 2), len(terms)]
-        powers = (
-            math.prod(s, start=Dim.of(1)) for n in (2, 3) for s in itertools.combinations_with_replacement(sizes, n)
-        )
-        terms += [t for t in dict.fromkeys(powers) if t not in set(terms)]
+        if len(sizes) < _FULL_SUMS:
+            powers = (s for n in (2, 3) for s in itertools.combinations_with_replacement(sizes, n))
+            terms = list(dict.fromkeys([*terms, *(math.prod(s, start=Dim.of(1)) for s in powers)]))
         columns = self.values(terms)
         found: list[Dim] = []
         for p, q in itertools.combinations(programs, 2):
@@ -279,12 +280,14 @@ class _Pool:
 
     def _sample(self) -> list[dict[str, int]]:
         rng = np.random.default_rng(1)
-        per_size = {1: _LATTICE, 2: 36, 3: 11}.get(len(self.varying), 4)
+        per_size = {1: _LATTICE, 2: 36, 3: 11, 4: 6, 5: 4}.get(len(self.varying), 2)
         lattice = self._lattice(per_size, _LATTICE, small=True)
         return self._allowed(lattice + self._random(_SAMPLES - len(lattice), rng))
 
     def _lattice(self, per_size: int, most: int, small: bool) -> list[dict[str, int]]:
         axes = [levels(*self.ranges[v], per_size, small) for v in self.names]
+        if small and math.prod(map(len, axes)) > most:  # a part of it would leave out whole ranges of some sizes
+            return []
         return [dict(zip(self.names, p, strict=True)) for p in itertools.islice(itertools.product(*axes), most)]
 
     def _random(self, count: int, rng: np.random.Generator) -> list[dict[str, int]]:

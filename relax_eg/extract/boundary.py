@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 _NEAR = 0.5  # shares of the cost: differences that are looked at
-_FEWEST = 24  # points of them
+_FEWEST, _MOST = 24, 1500  # points of them
 _TOLD = 0.01  # shares of the cost: which program is the cheaper one matters from here on
 _WRONG = 0.004  # of the points looked at: so few may be on the wrong side
 _BETTER = 0.7  # times as many are wrong: what longer sums have to reach
@@ -32,6 +32,8 @@ def boundary(a: np.ndarray, b: np.ndarray, terms: Sequence[np.ndarray], groups: 
     near = np.abs(share) < _NEAR
     if near.sum() < _FEWEST or share.min() > -_TOLD or share.max() < _TOLD:
         return None
+    near = np.flatnonzero(near)
+    near = near[:: 1 + len(near) // _MOST]
     rows = np.array([t[near] / scale[near] for t in terms], np.float64).T
     best: tuple[float, list[int], np.ndarray] | None = None
     for count in groups:
@@ -55,10 +57,12 @@ def _fitted(rows: np.ndarray, share: np.ndarray) -> tuple[list[int], np.ndarray]
         scaled = rows[:, kept] / unit
         found = np.linalg.lstsq(scaled * weight[:, None], share * weight, rcond=1e-10)[0]
         matters = np.abs(scaled * found).max(0)
-        least = int(np.argmin(matters))
-        if matters[least] >= _MATTERS or len(kept) == 1:
+        weak = [int(i) for i in np.argsort(matters, kind="stable") if matters[i] < _MATTERS]
+        if not weak or len(kept) == 1:
             return kept, found / unit
-        del kept[least]
+        # One at a time, as the others take over what it did; of many a fourth.
+        out = set(weak[: max(1, len(weak) // 4)])
+        kept = [k for i, k in enumerate(kept) if i not in out] or kept[:1]
 
 
 def _whole(kept: Sequence[int], found: np.ndarray, terms: Sequence[np.ndarray]) -> list[int] | None:
