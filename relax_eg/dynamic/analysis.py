@@ -176,7 +176,7 @@ class _FunctionAnalysis:
 
     def _stays(self, e: Expr) -> bool:
         """Whether nothing about `e` moves: it runs as it is."""
-        if e.op in (CALL, *CONTROL):
+        if e.op in (CALL, MATCH_CAST, *CONTROL):
             return False
         annotations = [self.annotation(x) for x in (e, *e.args)]
         dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in _dims_in(v)]

@@ -149,6 +149,23 @@ def test_what_cannot_run_at_capacity_is_named() -> None:
     np.testing.assert_allclose(jax.jit(q.lower({"b": 4}))([full], {"b": 2}), spectrum(x), rtol=1e-5)
 
 
+def test_what_looks_at_sizes_or_is_not_known_is_named() -> None:
+    cast = rx.parse(
+        """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n", 4), dtype="float32")) -> R.Tensor(("k", 4), dtype="float32"):
+        y: R.Tensor(("k", 4), dtype="float32") = R.match_cast(x, R.Tensor(("k", 4), dtype="float32"))
+        return y
+"""
+    )
+    assert dict(plan(cast).exact) == {"match_cast": "it looks at the sizes of a value"}
+    looped = jax.vmap(lambda r: jax.lax.while_loop(lambda x: jnp.sum(x) > 1, lambda x: x / 2, r))
+    ((where, why),) = plan(rx.trace(looped, "n 3")).exact.items()
+    assert where.startswith("`jax.while` at") and why == "what `jax.while` does with its operands is not known"
+
+
 def test_bad_input() -> None:
     p = plan(rx.trace(lambda x: x + 1, "n 3"))
     with pytest.raises(OptionError, match=r"dims: `.*` has no size `s`; it has: n"):
