@@ -28,6 +28,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
             "name": values[v].name,
             "bytes": str(values[v].bytes),
             "offset": str(offset),
+            "reserved": str(plan.offsets.reserved[plan.offsets.of_value[v]]),
             **({"storage": placed.storage_of[v]} if v in placed.storage_of else {}),
         }
         for v, offset in sorted(placed.offsets.items())

@@ -27,10 +27,6 @@ class Lifetime:
     itemsize: int
     role: str
 
-    def meets(self, other: Lifetime) -> bool:
-        """Whether both are needed at some step."""
-        return self.start <= other.end and other.start <= self.end
-
 
 @dataclass(frozen=True)
 class Liveness:

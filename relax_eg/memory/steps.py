@@ -319,7 +319,8 @@ class _Tracer:
         """The function that a call is replaced by: neither one that has steps of its own, nor one that calls itself."""
         if e.op != CALL:
             return None
-        f = self.functions.get(known.get(e.args[0], e.args[0]).attr("name"))
+        called = known.get(e.args[0], e.args[0])
+        f = self.functions.get(called.attr("name")) if called.op == FUNCTION else None
         return None if f is None or f.name in calls or f.name in self.impure else f
 
     def _kernel(

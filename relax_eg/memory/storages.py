@@ -7,7 +7,7 @@ are equal by proof. What is handed out to the caller takes none, so that no late
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from relax_eg.memory.liveness import Lifetime, Liveness, last_use
@@ -46,8 +46,7 @@ class RuntimeStep:
 
 @dataclass(frozen=True)
 class RuntimePlan:
-    """Whole storages and the steps that use them. `last_holder`: for each storage the value that is in it after a
-    call."""
+    """Whole storages and the steps that use them."""
 
     program: Program
     aliasing: Aliasing
@@ -55,7 +54,6 @@ class RuntimePlan:
     of_value: Mapping[int, int]
     steps: tuple[RuntimeStep, ...]
     reuses: tuple[Reuse, ...]
-    last_holder: tuple[int, ...] = field(default=())
 
     @property
     def bytes(self) -> Dim:
@@ -111,8 +109,7 @@ def runtime_plan(live: Liveness, sizes: Sizes, aliasing: Aliasing = "elements") 
                 tuple(dying.get(s.number, ())),
             )
         )
-    holders = tuple(holder[s.number] for s in pool.storages)
-    return RuntimePlan(program, aliasing, tuple(pool.storages), of_value, tuple(steps), tuple(pool.reuses), holders)
+    return RuntimePlan(program, aliasing, tuple(pool.storages), of_value, tuple(steps), tuple(pool.reuses))
 
 
 class _Pool:

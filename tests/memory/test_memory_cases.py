@@ -244,6 +244,15 @@ def test_layers_that_are_called_are_planned_as_if_written_out() -> None:
     assert len(plan.runtime.storages) == 3 and plan.bytes == Dim.of("96*n")
 
 
+def test_a_function_that_is_passed_is_one_kernel() -> None:
+    # The callable variable has the name of a function of the module, which is not what is called.
+    tensor = ir.Tensor("n")
+    x, a, g = ir.var("x", tensor), ir.var("a", tensor), ir.var("f", ir.Callable((tensor,), tensor))
+    f = ir.pure_function("f", [a], [rx.op.exp(rx.op.cos(a))])
+    main = ir.pure_function("main", [x, g], [rx.op.sin(ir.call_function(g, [x]))])
+    assert [s.name for s in program_of(ir.Module((main, f))).steps] == ["call", "sin"]
+
+
 def test_a_lower_peak_by_another_order() -> None:
     def run(x: Any) -> Any:
         wide = [jnp.sin(x[:, None] * (jnp.arange(64.0) + i)) for i in range(6)]
