@@ -91,7 +91,8 @@ class Sized:
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
         self.alone = policy.dynamic == "auto"
-        self._array = type(jnp.zeros(()))
+        with jax.ensure_compile_time_eval():  # the first call may be within a trace
+            self._array = type(jnp.zeros(()))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
     def run(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> Any:
