@@ -95,7 +95,7 @@ class Sized:
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
         self.alone = policy.dynamic == "auto"
-        with jax.ensure_compile_time_eval():  # it may be that JAX traces now
+        with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jnp.zeros(()))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
