@@ -116,7 +116,8 @@ class Body:
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """True sizes as `at_capacity` takes them."""
-        return {v: jnp.int32(sizes[v]) for v in self.dims}
+        with jax.ensure_compile_time_eval():
+            return {v: jnp.int32(sizes[v]) for v in self.dims}
 
     def exact(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
         """`operands -> results` for arrays of these very sizes."""

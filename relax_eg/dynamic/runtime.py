@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
@@ -33,6 +35,8 @@ NO_FASTER = 0.98  # of a call at capacity: what an executable for one size must 
 _MOST_CALLS = 4096  # combinations of shapes whose sizes, fits and counts are remembered
 _AS_IT_IS = Fit((), ())
 _config: Any = jax.config
+_trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
+_NO_TRACE = _trace_state()
 
 
 class ElsewhereError(Exception):
@@ -98,7 +102,8 @@ class Sized:
     def run(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> Any:
         """The result of a call. `held`: what was prepared, for each of `bodies`; `others`: the other leaves.
         ElsewhereError; ShapeError, BoundsError where the arrays do not fit, before anything runs."""
-        if _config.jax_debug_nans or _config.jax_debug_infs:  # which would look into the padding
+        # What JAX traces, it traces with constants too; and where it looks for NaN, it would look into the padding.
+        if _trace_state() != _NO_TRACE or _config.jax_debug_nans or _config.jax_debug_infs:
             raise ElsewhereError
         others = self._checked(others)
         key = tuple([x.shape for x in others])

@@ -221,6 +221,7 @@ def test_what_jax_traces_runs_at_its_very_sizes() -> None:
     same(jax.vmap(lambda x: best(W, x))(many), jax.vmap(lambda x: attend(W, x))(many))
     same(jax.grad(lambda w: best(w, values(1, 3))[1].sum())(W), jax.grad(lambda w: attend(w, values(1, 3))[1].sum())(W))
     same(jax.jit(best)(W, values(1, 3)), jax.jit(attend)(W, values(1, 3)))
+    same(jax.jit(lambda k: best(W, values(1, 3))[1] * k)(2.0), attend(W, values(1, 3))[1] * 2)
     assert best.statistics().compilations == 0
 
 
