@@ -213,7 +213,7 @@ def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
     for name in SLOW_LOOPS:
         names, written = alike[name]
         (e,) = [e for e in ir.postorder([written]) if e.op == name]
-        seconds = max(times[name] - p.call(p.launch, False), 0.1 * times[name])
+        seconds = max(times[name] - float(p.call(p.launch, False)), 0.1 * times[name])
         rates |= dict.fromkeys(names, counts(site_of(e)).flops.value / seconds)
     return rates
 
