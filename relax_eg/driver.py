@@ -21,6 +21,8 @@ from relax_eg.backend.steps import InSteps
 from relax_eg.cache import Choice, Found, Place, place_of
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
+from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.explaining import explained, no_explanation
@@ -34,7 +36,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
-from relax_eg.prices import NEVER_SLOWER, closed_forms, moves_less, pays, price
+from relax_eg.prices import NEVER_SLOWER, closed_forms, moves_less, of_a_call, pays, price
 from relax_eg.reporting import report_of
 from relax_eg.rules import Numerics, RuleSet
 
@@ -61,6 +63,10 @@ def optimize(
     measure: int = 0,
     cost: CostModel | None = None,
     execution: Execution = "whole",
+    dynamic: Dynamic = "auto",
+    capacities: Capacities = POWERS,
+    executables: int = EXECUTABLES,
+    background: bool = False,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -82,7 +88,12 @@ def optimize(
     as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
     the nearest of `at`, in the sense of the guards of `best.variants`. With 0, price decides. `cost`: a cost model in
     place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
-    each kernel, which fusion then is a matter of (`docs/kernels.md`).
+    each kernel, which fusion then is a matter of (`docs/kernels.md`). `dynamic`: "exact", an executable for each
+    combination of sizes that is called; "capacity", executables for few capacities, in which the true sizes are
+    arguments; "auto", capacities from the second combination of sizes on, and an executable of its own for one that is
+    called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list, "bound", or one of
+    these for each size variable; `executables`: how many are kept; `background`: compile in a thread wherever another
+    executable serves the call meanwhile (`docs/dynamic.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -94,6 +105,12 @@ def optimize(
     options = read_options(
         traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost, execution
     )
+    policy = read_policy(
+        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background
+    )
+    if dynamic == "capacity" and (traced.in_steps or execution == "kernels"):
+        how = "runs in steps" if traced.in_steps else "runs kernel by kernel"
+        raise OptionError(f"dynamic='capacity': {traced.name}() {how}; 'auto' and 'exact' are accepted")
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -102,10 +119,10 @@ def optimize(
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
-        return _optimized(traced, options, replace(found, choices=tuple(known)))
+        return _optimized(traced, options, replace(found, choices=tuple(known)), policy)
     with _collector_paused():
         found = _search(traced, options, place)
-    return _optimized(traced, options, found)
+    return _optimized(traced, options, found, policy)
 
 
 @contextmanager
@@ -153,7 +170,7 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
+def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
     program = Program(
         traced.fn,
         traced.identifier,
@@ -198,7 +215,23 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
         explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
+    # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.
+    ways = ("capacity",) if options.is_exact else ("capacity", "auto")
+    if policy is not None and policy.dynamic in ways and policy.ladders and not found.effectful:
+        tolerance = max(tolerance, _TOLERANCES["reassociate"])
+        predict = functools.partial(_predicted_call, traced, options, tuple(c.module for c in found.choices))
+        return AtCapacity(program, variants, options.weights, tolerance, explain, policy, predict)
     return Optimized(program, variants, options.weights, tolerance, explain)
+
+
+def _predicted_call(
+    traced: Source, options: Options, modules: Sequence[Module | None], variant: int, sizes: Mapping[str, int]
+) -> float:
+    """Seconds of a call of a variant at these sizes, as its price says."""
+    module, weights = modules[variant], {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+    if module is None:
+        return of_a_call(price(traced.module, options, sizes), options)
+    return of_a_call(price(module, options, sizes, weights), options)
 
 
 def _search(traced: Source, options: Options, place: Place | None) -> Found:

@@ -84,7 +84,7 @@ class Optimized:
             or len(self._ready_for) != len(held)
             or any(r() is not x for r, x in zip(self._ready_for, held, strict=True))
         ):
-            ready = Ready(self._family, self._weight_indices, held)
+            ready = self._bind(held)
             self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
 
@@ -148,7 +148,11 @@ class Optimized:
                 raise ShapeError(f"prepare(): `{w}` has {len(found)} arrays, optimized for {len(expected)}")
             leaves += list(zip(expected, found, strict=True))
         leaves.sort(key=lambda pair: pair[0])
-        return Ready(self._family, self._weight_indices, [x for _, x in leaves])
+        return self._bind([x for _, x in leaves])
+
+    def _bind(self, weights: list[Any]) -> Ready:
+        """The function with its weights bound to these arrays."""
+        return Ready(self._family, self._weight_indices, weights)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the

@@ -94,6 +94,7 @@ def notes(r: CostReport) -> list[str]:
         more = f" and {len(r.unproved) - MOST_RULES} more" if len(r.unproved) > MOST_RULES else ""
         lines.append(f"a rule waits for what was not proved: {'; '.join(r.unproved[:MOST_RULES])}{more}")
     lines += map(str, r.libraries)
+    lines += [f"runs at its very sizes: {what}: {why}" for what, why in r.at_exact_sizes.items()]
     for o in r.opaque:
         where = f" at {o.source}" if o.source else ""
         lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
