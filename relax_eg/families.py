@@ -52,6 +52,7 @@ _CURVES = 4
 _FRUGAL_POINTS = 4
 _BLOCK = 8
 _FULL_SUMS = 4  # sizes: sums of more have products of two sizes at most, and powers are for fewer
+_CHANGE = 1e-3  # of the cost: by so much a change that gains less than 5% counts as worse
 _MODULI = 2  # of one size
 
 
@@ -197,11 +198,14 @@ class _Pool:
 
     def ratios(self) -> np.ndarray:
         """What each program costs at each point beside what would be chosen for that point alone: the cheapest, or the
-        one as written where that is less than 5% dearer."""
+        one as written where that is less than 5% dearer. There others count as a little worse, however cheap they are:
+        what is gained is less than predictions can tell."""
         costs = np.array(self.costs)
         least = costs.min(0)
-        alone = np.where(costs[0] <= NEVER_SLOWER * least, costs[0], least)
-        return costs / np.maximum(alone, 1e-300)
+        stays = costs[0] <= NEVER_SLOWER * least
+        found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), 1e-300), 1.0)
+        found[1:, stays] += _CHANGE
+        return found
 
     # --- what is prepared from weights ---
 
@@ -332,7 +336,8 @@ def levels(low: int, high: int, count: int, small: bool = False) -> list[int]:
     """Sizes from low to high, evenly by how many times they differ; with `small` also the least ones all."""
     if high - low < count:
         return list(range(low, high + 1))
-    steps = (low * (high / low) ** (i / (count - 1)) for i in range(count))
+    least = max(low, 1)
+    steps = (least * (high / least) ** (i / (count - 1)) for i in range(count))
     first = range(low, min(high, low + count // 4) + 1) if small else ()
     return sorted({low, high, *first, *(min(high, max(low, round(s))) for s in steps)})
 
