@@ -114,7 +114,7 @@ class KernelSearch:
         ways, problem = self._problem()
         choice, total = tree_greedy(problem)
         check_executable(graph, problem, choice)
-        order = sorted((c for c in range(len(graph.candidates)) if total[c] < math.inf), key=lambda c: total[c])
+        classes = [c for c in range(len(graph.candidates)) if total[c] < math.inf]
         written = self._each_alone(ways, graph.as_written, choice)
         written_cost = choice_cost(problem, written)
         if len(self.models) > 1:
@@ -137,14 +137,8 @@ class KernelSearch:
         everything = self._cheap_ways(problem, ways, total, as_written, by_algebra)
         found: list[list[Way | None]] = [self._ways_of(ways, written), self._ways_of(ways, algebra)]
         for allowed, start in ((as_written, found[0]), (by_algebra, found[1])):
-            found.append(self._round(order, allowed, start, only=True))
-        best = self._cheapest(found)
-        for _ in range(_ROUNDS):
-            before = self._cost(best)
-            found.append(self._round(order, everything, best, only=False))
-            best = self._cheapest([best, *found])
-            if self._cost(best) > before * (1 - 1e-6):
-                break
+            found.append(self._rounds(classes, allowed, start, only=True))
+        best = self._rounds(classes, everything, self._cheapest(found), only=False)
         if FUSE_SIBLINGS in self.steps:
             self._add_siblings(best)
         return self._exact(best, written_cost)
@@ -251,6 +245,21 @@ class KernelSearch:
             if best is None or cost < best[1] * (1 - 1e-9):
                 best = choice, cost
         assert best is not None
+        return best
+
+    def _rounds(
+        self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
+    ) -> list[Way | None]:
+        """The best program after some rounds, each of which is priced by the one before, as long as they help."""
+        # By what is read, not by price: an operand may cost more than what reads it, which has cheaper ways.
+        below = [[x for k in allowed[c] for x in row[k].children] for c, row in enumerate(self.graph.candidates)]
+        order = operands_first((*self.graph.roots, *classes), below.__getitem__)
+        best = start
+        for _ in range(_ROUNDS):
+            before = self._cost(best)
+            best = self._cheapest([best, self._round(order, allowed, best, only)])
+            if self._cost(best) > before * (1 - 1e-6):
+                break
         return best
 
     def _round(
