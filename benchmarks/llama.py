@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import relax_eg as rx
+from relax_eg.shapes import Dim, parse_spec
 
 Params = dict[str, Any]
 
@@ -60,9 +61,11 @@ class Layer:
         """The residual stream after attention to all keys that the mask, if there is one, lets through."""
         w, (b, s, d) = self.widths, x.shape
         k, v = (jnp.repeat(y, w.heads // w.groups, axis=1) for y in (k, v))
-        logits = q @ k.transpose(0, 1, 3, 2) * w.head**-0.5
+        # Half precision has its logits in float32, as in jax.nn.
+        made = jnp.matmul(q, k.transpose(0, 1, 3, 2), preferred_element_type=jnp.float32)
+        logits = made * w.head**-0.5
         logits = logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
-        weights = jax.nn.softmax(logits, axis=-1)
+        weights = jax.nn.softmax(logits, axis=-1).astype(x.dtype)
         return x + (weights @ v).transpose(0, 2, 1, 3).reshape(b, s, d) @ p["o"]
 
     def attention_half(self, p: Params, x: Any, cos: Any, sin: Any) -> Any:
@@ -115,13 +118,19 @@ def arguments(specs: Any, at: Mapping[str, int], seed: int = 0) -> list[Any]:
 
     def array(text: str) -> Any:
         dims, _, dtype = text.partition("@")
-        shape = tuple(int(rx.Dim.parse(d).evaluate(at)) for d in dims.split())
+        shape = tuple(_size(d, at) for d in dims.split())
         if dtype.strip().startswith(("int", "uint")):
             return jnp.asarray(rng.integers(0, 1 << 16, shape), dtype.strip())
         scale = 1.0 if len(shape) != 2 else shape[0] ** -0.5
         return jnp.asarray(scale * rng.standard_normal(shape), dtype.strip() or "float32")
 
     return [jax.tree.map(array, s) for s in specs]
+
+
+def _size(text: str, at: Mapping[str, int]) -> int:
+    (dim,) = parse_spec(text).dims
+    assert isinstance(dim, Dim)
+    return dim.evaluate(at)
 
 
 @dataclass(frozen=True)
