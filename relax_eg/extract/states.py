@@ -197,8 +197,18 @@ class StateTable:
             # The one that loads everything stays.
             loaded = next(pair for pair in grown if all(s is None for s in pair[1].values()))
             partial = [*grown[:_PARTIAL], *([loaded] if loaded not in grown[:_PARTIAL] else [])]
-        made = (self._placed(c, k, operation, chosen) for _, chosen in partial)
+        combined = [chosen for _, chosen in partial]
+        deepest = {child: self._deepest(child, c) for child in children}
+        if deepest not in combined:
+            combined.append(deepest)
+        made = (self._placed(c, k, operation, chosen) for chosen in combined)
         return [s for s in made if s is not None]
+
+    def _deepest(self, child: int, reader: int) -> State | None:
+        """The state of an operand that asks least of other kernels; None where loading it asks less."""
+        inside = (s for s in self.states[child] if reader not in s.members and reader not in s.loads)
+        best = min(inside, key=self._asks, default=None)
+        return best if best is not None and self._asks(best) <= (not self._given[child]) else None
 
     def _placed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
         """The state of class `c` by its candidate `k` where operands are loaded (None) or in these states."""
