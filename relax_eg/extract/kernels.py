@@ -101,6 +101,7 @@ class KernelSearch:
     weights: list[float] = field(default_factory=list[float])
     memo: dict[int, float] = field(default_factory=dict[int, float])
     checked: set[int] = field(default_factory=set[int])
+    made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change
 
     def run(self) -> KernelSelection:
         graph = self.graph
@@ -147,7 +148,8 @@ class KernelSearch:
 
     def _add(self, c: int, state: State) -> None:
         key = frozenset(state.loads), frozenset(state.members.items())
-        self.pool[c].setdefault(key, state)
+        if key not in self.pool[c]:
+            self.pool[c][key], self.made = state, None
 
     def _add_alone(self, operations: Iterable[tuple[int, int]]) -> None:
         for c, k in operations:
@@ -161,6 +163,11 @@ class KernelSearch:
 
     def _problem(self) -> tuple[list[list[Way]], Problem]:
         """All ways to compute each class, then each kernel with several outputs, with reads and costs."""
+        if self.made is None:
+            self.made = self._made_problem()
+        return self.made
+
+    def _made_problem(self) -> tuple[list[list[Way]], Problem]:
         ways: list[list[Way]] = []
         reads: list[list[tuple[int, ...]]] = []
         costs: list[list[float]] = []
@@ -216,10 +223,10 @@ class KernelSearch:
         used = [c for c in used_classes(problem, written) if c < len(self.graph.candidates)]
         weights: list[float] = []
         for i in range(len(self.models)):
-            self.weights, self.memo = [float(i == j) for j in range(len(self.models))], {}
+            self.weights, self.memo, self.made = [float(i == j) for j in range(len(self.models))], {}, None
             total = sum(self._way_seconds(c, ways[c][written[c]]) for c in used)
             weights.append(1.0 / max(total, 1e-12))
-        self.weights, self.memo = weights, {}
+        self.weights, self.memo, self.made = weights, {}, None
 
     def _way_seconds(self, c: int, way: Way) -> float:
         if way.state is not None:
@@ -386,6 +393,7 @@ class KernelSearch:
         made = Several(outputs, loads, members, sum(e.contracting for e in efforts), other)
         if all(set(o.outputs) != set(outputs) or o.members != members for o in self.several):
             self.several.append(made)
+            self.made = None
 
     # --- the outcome ---
 
@@ -419,7 +427,7 @@ class KernelSearch:
             each = self.composed(c, state.members, state.loads)
             seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
-                self.memo[id(state)] = seconds
+                self.memo[id(state)], self.made = seconds, None
                 found = True
         return found
 
