@@ -28,11 +28,11 @@ from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS, Placed, program_at
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
-KEPT = 3  # states of a value of each phase, besides its one-operator kernel
+KEPT = 4  # states of a value of each phase, besides its one-operator kernel
 MOST_MEMBERS = 64
 OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
 _TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
-_PARTIAL = 16  # combinations of operands' states that are looked at further
+_PARTIAL = 24  # combinations of operands' states that are looked at further
 
 INLINE_ELEMENTWISE = "inline_elementwise"
 INLINE_PROLOGUE = "inline_prologue"
