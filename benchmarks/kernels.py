@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks.llama import Case, Layer, arguments, layer_cases, rms_norm
+from benchmarks.llama_layer import Case, Layer, arguments, layer_cases, rms_norm
 from benchmarks.timing import duration, measure
 from relax_eg import ir
 from relax_eg.extract.report import CostReport

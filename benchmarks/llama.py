@@ -1,150 +1,218 @@
-"""A layer of a Llama-shaped decoder, whole and in halves: prefill of a prompt, and one step with keys and values kept."""
+"""Decoders of published language models, at their sizes, without weights: Llama3-8B and its relatives.
+
+    python -m benchmarks.llama [--layers 32] [--picture build/llama]
+
+One function serves prefill and decode: `decoder(params, caches, ids)` gives the logits of each sequence's last token.
+The key/value cache is outside: attention is a routine of a library that rotates queries and keys, appends to the cache
+and attends, as paged caches have it. Nothing here is run: parameters are specs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+import typer
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from rich.console import Console
+from rich.table import Table
 
 import relax_eg as rx
-from relax_eg.shapes import Dim, parse_spec
+from relax_eg.ir import Tensor
+from relax_eg.memory.picture import draw
+from relax_eg.memory.steps import Step, kernel_name
+from relax_eg.shapes import Dim
 
 Params = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Widths:
-    """Sizes of a layer: of the residual stream, of heads and their groups, of the gated part."""
+class Sizes:
+    """A decoder's published sizes. `bias`: whether the projections to queries, keys and values have one; `tied`:
+    whether the embedding is the head too; `act`: what gates the inner layer."""
 
-    width: int = 1024
-    heads: int = 16
-    groups: int = 8
-    inner: int = 2816
-
-    @property
-    def head(self) -> int:
-        return self.width // self.heads
-
-
-def rms_norm(x: Any, weight: Any) -> Any:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight
-
-
-def rotate(x: Any, cos: Any, sin: Any) -> Any:
-    a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    vocabulary: int
+    act: str = "silu"
+    bias: bool = False
+    tied: bool = False
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The functions of a layer of these widths, and what they take. `dtype`: of activations and weights."""
+MODELS = {
+    "llama3-8b": Sizes(32, 4096, 14336, 32, 8, 128, 128256),
+    "gemma1.1-7b": Sizes(28, 3072, 24576, 16, 16, 256, 256000, act="gelu", tied=True),
+    "qwen2-7b": Sizes(28, 3584, 18944, 28, 4, 128, 152064, bias=True),
+}
 
-    widths: Widths = Widths()
-    dtype: str = "float32"
-
-    def projected(self, p: Params, x: Any, cos: Any, sin: Any) -> tuple[Any, Any, Any]:
-        """Queries, keys and values of the tokens of `x`, heads before positions."""
-        w, (b, s, _) = self.widths, x.shape
-
-        def heads(y: Any, count: int) -> Any:
-            return y.reshape(b, s, count, w.head).transpose(0, 2, 1, 3)
-
-        h = rms_norm(x, p["norm1"])
-        q, k, v = (heads(h @ p[n], count) for n, count in (("q", w.heads), ("k", w.groups), ("v", w.groups)))
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
-
-    def attended(self, p: Params, x: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
-        """The residual stream after attention to all keys that the mask, if there is one, lets through."""
-        w, (b, s, d) = self.widths, x.shape
-        k, v = (jnp.repeat(y, w.heads // w.groups, axis=1) for y in (k, v))
-        # Half precision has its logits in float32, as in jax.nn.
-        made = jnp.matmul(q, k.transpose(0, 1, 3, 2), preferred_element_type=jnp.float32)
-        logits = made * w.head**-0.5
-        logits = logits if mask is None else jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
-        weights = jax.nn.softmax(logits, axis=-1).astype(x.dtype)
-        return x + (weights @ v).transpose(0, 2, 1, 3).reshape(b, s, d) @ p["o"]
-
-    def attention_half(self, p: Params, x: Any, cos: Any, sin: Any) -> Any:
-        s = x.shape[1]
-        q, k, v = self.projected(p, x, cos, sin)
-        return self.attended(p, x, q, k, v, jnp.tril(jnp.ones((s, s), bool)))
-
-    def mlp_half(self, p: Params, x: Any) -> Any:
-        h = rms_norm(x, p["norm2"])
-        return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
-
-    def prefill(self, p: Params, x: Any, cos: Any, sin: Any) -> Any:
-        """All tokens of a prompt."""
-        return self.mlp_half(p, self.attention_half(p, x, cos, sin))
-
-    def decode(self, p: Params, x: Any, cos: Any, sin: Any, keys: Any, values: Any) -> Any:
-        """One token after those whose keys and values are kept; gives these with its own."""
-        q, k, v = self.projected(p, x, cos, sin)
-        keys, values = jnp.concatenate([keys, k], 2), jnp.concatenate([values, v], 2)
-        return self.mlp_half(p, self.attended(p, x, q, keys, values, None)), keys, values
-
-    def params(self, *names: str) -> dict[str, str]:
-        """Specs of the weights of these names, or of all."""
-        w = self.widths
-        d, narrow = w.width, w.groups * w.head
-        found = {
-            "norm1": f"{d}", "norm2": f"{d}", "q": f"{d} {d}", "k": f"{d} {narrow}", "v": f"{d} {narrow}",
-            "o": f"{d} {d}", "gate": f"{d} {w.inner}", "up": f"{d} {w.inner}", "down": f"{w.inner} {d}",
-        }  # fmt: skip
-        return {n: f"{found[n]} @ {self.dtype}" for n in names or found}
-
-    def specs(self, name: str) -> tuple[Any, ...]:
-        """Specs of the arguments of the function called so."""
-        w, t = self.widths, f" @ {self.dtype}"
-        x, angle = f"b s {w.width}" + t, f"s {w.head // 2}" + t
-        if name == "mlp_half":
-            return self.params("norm2", "gate", "up", "down"), x
-        if name == "attention_half":
-            return self.params("norm1", "q", "k", "v", "o"), x, angle, angle
-        if name == "prefill":
-            return self.params(), x, angle, angle
-        one, kept = f"1 {w.head // 2}" + t, f"b {w.groups} t {w.head}" + t
-        return self.params(), f"b 1 {w.width}" + t, one, one, kept, kept
+# attention(qkv, cache): (b, s, heads and twice kv_heads) and what came before -> (b, s, heads)
+attention_p = Primitive("paged_attention")
+ROUTINE = "jax.paged_attention"
 
 
-def arguments(specs: Any, at: Mapping[str, int], seed: int = 0) -> list[Any]:
-    """Random arguments for specs (a spec, or dictionaries and sequences of them), small enough for a softmax of a
-    product; whole numbers are below 16 bits."""
-    rng = np.random.default_rng(seed)
-
-    def array(text: str) -> Any:
-        dims, _, dtype = text.partition("@")
-        shape = tuple(_size(d, at) for d in dims.split())
-        if dtype.strip().startswith(("int", "uint")):
-            return jnp.asarray(rng.integers(0, 1 << 16, shape), dtype.strip())
-        scale = 1.0 if len(shape) != 2 else shape[0] ** -0.5
-        return jnp.asarray(scale * rng.standard_normal(shape), dtype.strip() or "float32")
-
-    return [jax.tree.map(array, s) for s in specs]
+@attention_p.def_abstract_eval
+def _attention_shape(qkv: Any, keys: Any, values: Any, *, width: int) -> Any:
+    return ShapedArray((*qkv.shape[:-1], width), qkv.dtype)
 
 
-def _size(text: str, at: Mapping[str, int]) -> int:
-    (dim,) = parse_spec(text).dims
-    assert isinstance(dim, Dim)
-    return dim.evaluate(at)
+SPLITS = 8  # parts of the cache that a decode step attends to at once
+
+
+def attention_workspace(step: Step) -> Dim | None:
+    """Bytes that the attention routine needs beside its operands, by the rows that it attends for: the logarithms of
+    the sums in float32; in a decode step (one token of each sequence) that and partial results, for each part of the
+    cache."""
+    if kernel_name(step.kernel) != ROUTINE:
+        return None
+    qkv, keys, _ = (a.annotation for a in step.kernel.args)
+    assert isinstance(qkv, Tensor) and isinstance(keys, Tensor) and qkv.shape and keys.shape
+    width, head_width = step.kernel.attr("attrs")[0][1], keys.shape[-1].value
+    rows = (qkv.shape[0] * qkv.shape[1]).substitute(dict(step.sizes))
+    lines = rows * (width // head_width) * 4
+    return lines * (head_width + 1) * SPLITS if qkv.shape[1] == 1 else lines
+
+
+def rms_norm(x: jax.Array, weight: jax.Array) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-5)).astype(x.dtype) * weight
+
+
+def layer(p: Params, x: jax.Array, cache: tuple[jax.Array, jax.Array], sizes: Sizes) -> jax.Array:
+    qkv = rms_norm(x, p["norm1"]) @ p["qkv"]
+    if "bias" in p:
+        qkv = qkv + p["bias"]
+    x = x + attention_p.bind(qkv, *cache, width=sizes.heads * sizes.head_width) @ p["out"]
+    h = rms_norm(x, p["norm2"])
+    act = jax.nn.silu if sizes.act == "silu" else jax.nn.gelu
+    return x + (act(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+
+
+def decoder(params: Params, caches: list[tuple[jax.Array, jax.Array]], ids: jax.Array, sizes: Sizes) -> jax.Array:
+    """Logits (b, vocabulary), float32, of the last of the tokens `ids` (b, s)."""
+    x = params["embedding"][ids]
+    for p, cache in zip(params["layers"], caches, strict=True):
+        x = layer(p, x, cache, sizes)
+    last = rms_norm(x[:, -1], params["norm"])
+    head = params["embedding"].T if sizes.tied else params["head"]
+    return jnp.matmul(last, head, preferred_element_type=jnp.float32)
+
+
+def specs(sizes: Sizes, rows: str, layers: int | None = None) -> tuple[Any, ...]:
+    """Specs of the arguments of `decoder` after `params` come the caches of t tokens and ids of `rows`, "b s"."""
+    wide = sizes.heads * sizes.head_width
+    both = wide + 2 * sizes.kv_heads * sizes.head_width
+    w, n = sizes.width, layers or sizes.layers
+    one = {"norm1": f"{w} @ float16", "norm2": f"{w} @ float16", "qkv": f"{w} {both} @ float16"}
+    one |= {"out": f"{wide} {w} @ float16", "down": f"{sizes.inner} {w} @ float16"}
+    one |= {name: f"{w} {sizes.inner} @ float16" for name in ("gate", "up")}
+    if sizes.bias:
+        one["bias"] = f"{both} @ float16"
+    ends = {"embedding": f"{sizes.vocabulary} {w} @ float16", "norm": f"{w} @ float16"}
+    if not sizes.tied:
+        ends["head"] = f"{w} {sizes.vocabulary} @ float16"
+    pages = f"{rows.split()[0]} t {sizes.kv_heads} {sizes.head_width} @ float16"
+    return {**ends, "layers": [one] * n}, [(pages, pages)] * n, f"{rows} @ int32"
 
 
 @dataclass(frozen=True)
-class Case:
-    """A program, a spec per argument, and the sizes to be best at."""
+class Workload:
+    """Calls of a decoder: the axes of its ids, the bounds of its sizes, sizes as in the paper's Table 2, and what is
+    published, in MiB: the paper's figure, TVM 0.27's for its own graph of the model, and the liveness bound of that."""
 
-    fn: Callable[..., Any] | rx.Module
-    specs: tuple[Any, ...]
-    at: Mapping[str, int]
+    rows: str
+    bounds: Mapping[str, tuple[int, int]]
+    name: str
+    sizes: tuple[int, ...]
+    paper: float
+    tvm: float
+    tvm_bound: float
+
+    def at(self, size: int | None = None) -> dict[str, int]:
+        """All sizes: `size` (the largest if left out), and a cache of 1024 tokens."""
+        return {self.name: self.sizes[-1] if size is None else size, "t": 1024}
 
 
-def layer_cases(layer: Layer, tokens: int, kept: int) -> dict[str, Case]:
-    """Prefill of `tokens` tokens, and a step after `kept` tokens."""
-    return {
-        f"Llama layer, prefill of {tokens}": Case(layer.prefill, layer.specs("prefill"), {"b": 1, "s": tokens}),
-        f"Llama layer, decode after {kept}": Case(layer.decode, layer.specs("decode"), {"b": 1, "t": kept}),
-    }
+WORKLOADS = {
+    "prefill": Workload("1 s", {"s": (1, 1024)}, "s", (128, 256, 512, 1024), 149.7, 92.25, 92.00),
+    "decode": Workload("b 1", {"b": (1, 64)}, "b", (1, 16, 32, 64), 88.2, 49.22, 46.97),
+}
+
+
+def kernels_of(model: str, workload: str, layers: int | None = None, target: str = "a100") -> rx.Module:
+    """A decoder in kernels, as `optimize` chooses them for the largest size of a workload."""
+    sizes, work = MODELS[model], WORKLOADS[workload]
+    fn = functools.partial(decoder, sizes=sizes)
+    arguments = specs(sizes, work.rows, layers)
+    return rx.optimize(fn, *arguments, at=work.at(), execution="kernels", target=target).module
+
+
+def planned(module: rx.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.Plan:
+    """The plan with everything counted: logits, and what library routines need. `bounded`: one number of bytes for all
+    sizes; for a single size where one is given."""
+    bounds = dict(work.bounds) if size is None else {work.name: (size, size)}
+    at = work.at(size)
+    options: Any = {"bounds": bounds} if bounded else {}
+    return rx.plan_memory(module, at=at, temporary=attention_workspace, results="planned", **options)
+
+
+def main(
+    model: Annotated[str, typer.Option(help="one of those here")] = "llama3-8b",
+    layers: Annotated[int, typer.Option(help="0: all")] = 0,
+    picture: Annotated[str, typer.Option(help="where to draw the timelines: build/llama")] = "",
+) -> None:
+    """Activations of a decoder, planned; with those of the paper's Table 2 and of TVM."""
+    out = Console()
+    mib = 1 << 20
+    table = Table("MiB", *WORKLOADS, title=f"{model}: activations")
+    rows: dict[str, list[str]] = {}
+    modules = {name: kernels_of(model, name, layers or None) for name in WORKLOADS}
+    plans = {name: planned(modules[name], work) for name, work in WORKLOADS.items()}
+    for name, work in WORKLOADS.items():
+        plan = plans[name]
+        greedy = plan.greedy()
+        figures = {
+            "paper, Table 2": f"{work.paper}",
+            "TVM 0.27, its graph": f"{work.tvm}",
+            "liveness of that graph": f"{work.tvm_bound}",
+            "TVM's algorithm, our graph": f"{int(greedy.bytes.evaluate(plan.at)) / mib:.2f}",
+            "ours: whole storages, logits apart": f"{plan.runtime.bytes_at(plan.at) / mib:.2f}",
+            "ours: arena": f"{int(plan.bytes.evaluate({})) / mib:.2f}",
+            "needed at once, our graph": f"{plan.bound_at(plan.at) / mib:.2f}",
+            "kernels": f"{len(plan.program.steps)}",
+            "planned in": f"{plan.seconds:.2f} s",
+        }
+        for title, text in figures.items():
+            rows.setdefault(title, []).append(text)
+    for title, texts in rows.items():
+        table.add_row(title, *texts)
+    out.print(table)
+    for name, plan in plans.items():
+        peak = Table("MiB", "tensor", "shape", title=f"{name}: at the peak")
+        for x in plan.peak:
+            value = plan.program.values[x.values[-1]]
+            peak.add_row(f"{int(x.bytes.evaluate(plan.at)) / mib:.2f}", value.name, value.annotation.short)
+        out.print(peak)
+        if picture:
+            draw(plan, f"{picture}_{name}.svg")
+    for name, work in WORKLOADS.items():
+        free = planned(modules[name], work, bounded=False)
+        sizes = Table(work.name, "MiB, no bounds", "MiB, this size alone", title=f"{name}: {free.bytes} bytes")
+        for size in work.sizes:
+            alone = planned(modules[name], work, size)
+            both = free.bytes_at(work.at(size)), alone.bytes_at(work.at(size))
+            sizes.add_row(str(size), *(f"{b / mib:.3f}" for b in both))
+        out.print(sizes)
+        out.print(f"{len(free.runtime.storages)} whole storages without bounds")
+
+
+if __name__ == "__main__":
+    typer.run(main)

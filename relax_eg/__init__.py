@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.ablation import Ablation, ablate
 from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
@@ -15,7 +16,6 @@ from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.frontends.onnx_graph import from_onnx
 from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
@@ -32,13 +32,16 @@ from relax_eg.ir import (
 )
 from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
+from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
+from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.script import Buffer, local, tensor_program, workspace
+from relax_eg.view import View, view
 from relax_eg.why import WhyNot, why_not
 
 try:
@@ -48,17 +51,20 @@ except _NotInstalled:  # a source tree that is not installed
 
 __all__ = [
     "PROFILES",
+    "Ablation",
     "Budget",
     "Buffer",
     "Callable",
     "Certificate",
     "Check",
+    "Comparison",
     "CostReport",
     "Explanation",
     "Jitted",
     "Module",
     "Object",
     "Optimized",
+    "Plan",
     "Profile",
     "Proved",
     "Ready",
@@ -72,10 +78,13 @@ __all__ = [
     "Tuple",
     "Unknown",
     "Variant",
+    "View",
     "WhyNot",
+    "ablate",
     "cache",
     "call_dps_library",
     "call_tir",
+    "compare",
     "dataflow",
     "errors",
     "from_onnx",
@@ -90,6 +99,7 @@ __all__ = [
     "optimize",
     "output",
     "parse",
+    "plan_memory",
     "prove",
     "rules",
     "shape",
@@ -97,6 +107,7 @@ __all__ = [
     "tensor_program",
     "trace",
     "verify",
+    "view",
     "why_not",
     "workspace",
 ]

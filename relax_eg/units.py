@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +22,7 @@ from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.detail import Origin
 from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernels import select_kernels
@@ -37,6 +38,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
+from relax_eg.origins import origins_of, origins_told, source_text
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
@@ -77,15 +79,19 @@ class Searched:
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included. With `record`, `searched` has
-    what is needed to explain the outcome."""
+    `functions`: every function in its best form so far, those that rules made included; `origins`: by function, the
+    user's lines that the expressions of that form compute, and the rules that made them. With `record`, `searched` has
+    what is needed to explain the outcome. `watch`: called with each e-graph: the function's name, the graph, and the
+    candidate chosen for each class that is computed."""
 
     module: Module
     options: Options
     record: bool = False
     searched: list[Searched] = field(default_factory=list[Searched])
+    watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
@@ -146,6 +152,8 @@ class Units:
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
         sources = dict(function.sources)
+        self.origins[function.name] = origins_told(function)
+        outside: list[Block] = []
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
@@ -153,21 +161,26 @@ class Units:
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms, made = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
+            forms = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
-            sources = {**{e: self._origin(rule) for e, rule in made.items()}, **sources}
+            told = {e: source_text(o, self._where(o)) for e, o in self.origins[function.name].items()}
+            sources = {**told, **sources}
             if len(new) > 1 and len(function.blocks) == 1:
-                self._outside[function.name] = replace(function, blocks=(new[1],))
-        return replace(function, blocks=tuple(blocks), sources=MappingProxyType(sources))
+                outside.append(new[1])
+        sources = MappingProxyType(sources)
+        if outside:
+            self._outside[function.name] = replace(function, blocks=tuple(outside), sources=sources)
+        return replace(function, blocks=tuple(blocks), sources=sources)
 
-    def _origin(self, rule: str) -> str:
-        """What is said, where the user's source line would stand, of an expression that a rule made."""
-        rules = self.options.rules
-        found = rules[rule] if rule not in self._schemas else self._schemas[rule]
-        return f"by {rule}, {found.where}"
+    def _where(self, origin: Origin) -> str:
+        """Where the rule that made an expression stands."""
+        rule = origin.rule.partition(", ")[0]
+        if not rule:
+            return ""
+        return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
 
     @cached_property
     def _schemas(self) -> dict[str, Schema]:
@@ -182,9 +195,9 @@ class Units:
         same: set[str],
         once: float | None,
         known: Given,
-    ) -> tuple[list[list[Expr]], dict[Expr, str]]:
+    ) -> list[list[Expr]]:
         """The block's values: the cheapest and, where something is the `same` at every step, those that are when that
-        is nearly free. Also which rule made which expression of the cheapest."""
+        is nearly free."""
         options = self.options
         roots = [b.value for b in block.bindings]
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
@@ -197,12 +210,14 @@ class Units:
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         if options.execution == "kernels" and place[0] not in self._in_loops:
-            return [self._kernels(read, block, place[0], saturation)], {}
+            return [self._kernels(read, block, place[0], saturation)]
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
             chosen = cheapest(read.graph, read.decode, weights, models)
         selection = chosen.selection
+        if self.watch is not None:
+            self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
         made: dict[str, int] = {}
         for c, k in enumerate(selection.choice):
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
@@ -216,15 +231,18 @@ class Units:
             why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
             runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
-        cheap, makers = read.decode_with_rules(selection.choice)
+        cheap, makers, classes = read.decode_with_rules(selection.choice)
+        self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
         values = [cheap]
         if kept is not None:
             equal = tuple(roots), tuple(values[0]), tuple(alternatives)
             self.searched.append(Searched(*place, *equal, scope, known, kept))
         if same:
-            apart = cheapest(read.graph, read.decode, same, models, once)
-            values.append(read.decode(apart.selection.choice))
-        return values, makers
+            apart = cheapest(read.graph, read.decode, same, models, once).selection.choice
+            other, made_by, classes = read.decode_with_rules(apart)
+            self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
+            values.append(other)
+        return values
 
     def _kernels(self, read: Dump, block: Block, function: str, saturation: Saturation) -> list[Expr]:
         """The block's values as the cheapest kernels compute them."""
@@ -234,10 +252,27 @@ class Units:
         with self._advised():
             selection = select_kernels(read.graph, models, options.steps, composed)
         built = build_kernels(read.graph, selection, read.build, self._names)
+        if self.watch is not None:
+            inside = [w.state.members for w in selection.ways.values() if w.state is not None]
+            own = {c: w.candidate for c, w in selection.ways.items()}
+            self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, models[0])
         self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
+        self._tell_origins(function, read, built.roots, built.classes, built.rules)
         return built.roots
+
+    def _tell_origins(
+        self,
+        function: str,
+        read: Dump,
+        values: Sequence[Expr],
+        classes: Mapping[Expr, Sequence[int]],
+        makers: Mapping[Expr, str],
+    ) -> None:
+        mine = self.origins[function]
+        lines = {e: origin.lines for e, origin in mine.items()}
+        mine.update(origins_of(values, classes, makers, read.written, lines))
 
     @contextmanager
     def _advised(self) -> Generator[None]:

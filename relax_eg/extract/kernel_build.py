@@ -31,11 +31,13 @@ class BuiltKernel:
 @dataclass(slots=True)
 class Built:
     """The roots' expressions; the kernels of several operators; how often each rule made an operator, and how often
-    each fusion step was used."""
+    each fusion step was used; the classes that each expression computes, its result's last; what rules made them."""
 
     roots: list[Expr]
     kernels: list[BuiltKernel] = field(default_factory=list[BuiltKernel])
     made: Counter[str] = field(default_factory=Counter[str])
+    classes: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, tuple[int, ...]])
+    rules: dict[Expr, str] = field(default_factory=dict[Expr, str])
 
     def rows(self, function: str, model: KernelCost) -> tuple[KernelRow, ...]:
         """What each kernel holds and saves, equal ones together."""
@@ -70,14 +72,19 @@ def build_kernels(
             made.steps[FUSE_SIBLINGS] = len(outputs) - 1
         built.kernels.append(made)
         built.made.update(made.steps)
-        for x, k in members.items():
-            count_rule(x, k)
+        rules = [rule for x, k in members.items() if (rule := count_rule(x, k))]
+        tell_origin(made.call, tuple(members), ", ".join(dict.fromkeys([*rules, *made.steps])))
         return made.call
 
-    def count_rule(c: int, k: int) -> None:
+    def count_rule(c: int, k: int) -> str:
         rule = graph.candidates[c][k].made_by
         if rule:
             built.made[rule] += 1
+        return rule
+
+    def tell_origin(e: Expr, classes: tuple[int, ...], rules: str) -> None:
+        built.classes[e] = (*built.classes.get(e, ()), *classes)
+        built.rules.setdefault(e, rules)
 
     for c, way in selection.ways.items():
         candidate = graph.candidates[c][way.candidate]
@@ -90,7 +97,7 @@ def build_kernels(
             env[c] = kernel((c,), way.state.members, way.state.loads)
         else:
             env[c] = build(c, way.candidate, [env[x] for x in candidate.children])
-            count_rule(c, way.candidate)
+            tell_origin(env[c], (c,), count_rule(c, way.candidate))
             if way.state is None and candidate.op in VIEWS:
                 built.made[VIEW_OF_RESHAPE] += 1
     built.roots = [env[r] for r in graph.roots]

@@ -58,7 +58,7 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
     found: dict[str, list[tuple[str, Sequence[Annotation]]]] = {}
     for f in module:
         for e in f.expressions():
-            for name, args in _runs(e):
+            for name, args in runs(e):
                 found.setdefault(name, []).append((f.name, args))
         values = [b.value for block in f.blocks for b in block.bindings]
         for e in (*values, f.result):
@@ -67,7 +67,7 @@ def _sites(module: Module) -> dict[str, list[tuple[str, Sequence[Annotation]]]]:
     return found
 
 
-def _runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
+def runs(e: Expr) -> Iterator[tuple[str, Sequence[Annotation]]]:
     """The functions among the operands of `e`, and what each gets; nothing is known where one is only passed on."""
     operands = [a.annotation for a in e.args]
     given: list[Sequence[Annotation]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.llama import Layer, Widths
+from benchmarks.llama_layer import Layer, Widths
 
 import relax_eg as rx
 from relax_eg.extract import kernels, states

@@ -1,0 +1,27 @@
+"""Memory, planned with proofs: liveness, order, storages and offsets of what a module's entry needs."""
+
+from relax_eg.memory.liveness import Lifetime, Liveness, liveness
+from relax_eg.memory.plan import Plan, plan, plan_memory
+from relax_eg.memory.steps import Program, Step, Tree, Value, leaves, operands_of, program_of
+from relax_eg.memory.storages import Reuse, RuntimePlan, RuntimeStep, Storage, runtime_plan
+
+__all__ = [
+    "Lifetime",
+    "Liveness",
+    "Plan",
+    "Program",
+    "Reuse",
+    "RuntimePlan",
+    "RuntimeStep",
+    "Step",
+    "Storage",
+    "Tree",
+    "Value",
+    "leaves",
+    "liveness",
+    "operands_of",
+    "plan",
+    "plan_memory",
+    "program_of",
+    "runtime_plan",
+]

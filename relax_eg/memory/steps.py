@@ -1,0 +1,425 @@
+"""A module's entry as what happens to memory: values, and the kernels that read and write them, in order.
+
+Calls of module functions are followed, so that liveness reaches through them: a layer that is called 32 times stands 32
+times in the list. What moves nothing (a reshape, a tuple, a match_cast) has no memory of its own. Branches and loops
+are one kernel each, whose functions are planned by themselves: what they need at most is the kernel's workspace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, TypeAlias, cast
+
+from relax_eg.ir import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_TIR,
+    COND,
+    CONSTANT,
+    CONTROL,
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Annotation,
+    Expr,
+    Function,
+    Module,
+    Tensor,
+    Tuple,
+    dims_of,
+    impure_functions,
+    itemsize,
+    substitute,
+)
+from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.scopes import runs
+from relax_eg.ir.steps import effect_of
+from relax_eg.memory.elementwise import overwritable
+from relax_eg.ops.fused import VIEWS, called_program
+from relax_eg.shapes import Dim, dim_max
+from relax_eg.tir import TensorProgram
+
+Role = Literal["argument", "constant", "value", "workspace", "result"]
+# What an operand is in memory: the number of a value, a tuple of such, or nothing (a shape, a function, an object).
+Tree: TypeAlias = "int | tuple[Tree, ...] | None"
+
+WORKSPACE_BYTES = "workspace_bytes"  # the attribute by which a library call says what it needs beside its operands
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor in memory.
+
+    `role`: an "argument" and a "constant" are there before and after, and are not planned; a "result" is handed out; a
+    "workspace" is for one kernel alone. `bytes` and `elements` are sizes over the entry's variables, None where they
+    are not known before the kernel has run.
+    """
+
+    number: int
+    name: str
+    annotation: Tensor
+    role: Role
+
+    @property
+    def elements(self) -> Dim | None:
+        shape = self.annotation.shape
+        if shape is None or self.annotation.dtype is None:
+            return None
+        count = Dim.of(1)
+        for d in shape:
+            count = count * d
+        return count
+
+    @property
+    def itemsize(self) -> int:
+        return itemsize(self.annotation.dtype or "uint8")
+
+    @property
+    def bytes(self) -> Dim | None:
+        count = self.elements
+        return None if count is None else count * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel that runs.
+
+    `kernel`: the expression, in the terms of `function`, whose size variables are `sizes` in the entry's. `operands`:
+    what it reads, one for each of `operands_of(kernel)`. `writes`: its outputs in order. `workspaces`: memory that only
+    it uses; those that it is passed stand in `operands` too. `overwritable`: pairs (output, operand) of values of which
+    the output may be written where the operand is: it is read element for element. `region`: steps of one region may
+    change places, of several not: between them is an effect or a check.
+    """
+
+    number: int
+    name: str
+    kernel: Expr
+    function: str
+    sizes: Mapping[str, Dim]
+    operands: tuple[Tree, ...]
+    writes: tuple[int, ...]
+    workspaces: tuple[int, ...] = ()
+    overwritable: tuple[tuple[int, int], ...] = ()
+    region: int = 0
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The values that it reads, each once; its workspaces are not read."""
+        own = {*self.workspaces}
+        return tuple(dict.fromkeys(v for t in self.operands for v in leaves(t) if v not in own))
+
+    @property
+    def result(self) -> Tree:
+        """What the kernel's expression is in memory."""
+        single = not isinstance(self.kernel.annotation, Tuple)
+        return self.writes[0] if single and self.writes else tuple(self.writes)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What happens to memory in a call of a module's entry. `result`: what it returns; `constants`: which values they
+    are."""
+
+    name: str
+    values: tuple[Value, ...]
+    steps: tuple[Step, ...]
+    result: Tree
+    variables: tuple[str, ...]
+    constants: Mapping[Expr, int] = field(default_factory=dict[Expr, int])
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each value, the numbers of the steps that read it."""
+        found: list[list[int]] = [[] for _ in self.values]
+        for s in self.steps:
+            for v in s.reads:
+                found[v].append(s.number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def writer(self) -> tuple[int | None, ...]:
+        """For each value, the step that writes it (or whose workspace it is); None for what is there before."""
+        found: list[int | None] = [None] * len(self.values)
+        for s in self.steps:
+            for v in (*s.writes, *s.workspaces):
+                found[v] = s.number
+        return tuple(found)
+
+    def reordered(self, order: Sequence[int]) -> Program:
+        """The program with its steps in another order, by their numbers here; they are numbered anew."""
+        steps = tuple(replace(self.steps[old], number=new) for new, old in enumerate(order))
+        return replace(self, steps=steps)
+
+
+def leaves(tree: Tree) -> Iterator[int]:
+    """The values in a tree, in order."""
+    todo = [tree]
+    while todo:
+        t = todo.pop()
+        if isinstance(t, tuple):
+            todo.extend(reversed(t))
+        elif t is not None:
+            yield t
+
+
+def operands_of(e: Expr) -> tuple[Expr, ...]:
+    """What a kernel reads: of its operands what is behind views, each once; functions and shapes are no arrays."""
+    return tuple(dict.fromkeys(b for b in map(behind, e.args) if b.op not in (FUNCTION, SHAPE)))
+
+
+def behind(e: Expr) -> Expr:
+    """What `e` is a view of, or `e`."""
+    while e.op in VIEWS:
+        e = e.args[0]
+    return e
+
+
+def kernel_name(e: Expr) -> str:
+    """How a kernel is called in reports."""
+    if e.op == CALL_TIR:
+        return str(e.attr("program").value.name)
+    return str(e.attr("name")) if e.op == CALL_DPS_LIBRARY else e.op
+
+
+# Bytes that a kernel needs beside its operands and results, None where that is not known.
+Temporary = Callable[[Step], "Dim | int | None"]
+
+
+def program_of(
+    module: Module, temporary: Temporary | None = None, function: str | None = None, calls: tuple[str, ...] = ()
+) -> Program:
+    """The memory program of a module's entry, or of another `function` of it, in the order in which its text has it.
+    Linear in what it runs. Functions in `calls` are running already, and not followed.
+
+    `temporary` tells of a kernel what it allocates for itself (as from `memory_analysis`), beside what the module says.
+    """
+    f = module.main if function is None else module[function]
+    return _Tracer(module, temporary).run(f, (*calls, f.name))
+
+
+class _Tracer:
+    def __init__(self, module: Module, temporary: Temporary | None) -> None:
+        self.module = module
+        self.functions = {f.name: f for f in module}
+        self.temporary = temporary
+        self.impure = impure_functions(module)
+        self.values: list[Value] = []
+        self.steps: list[Step] = []
+        self.constants: dict[Expr, int] = {}
+        self.names: dict[str, int] = {}
+        self.inside: dict[str, tuple[Dim, ...]] = {}  # bytes at each step of functions that control nodes run
+        self.region = 0
+        self.pairs: dict[Expr, tuple[tuple[int, Expr], ...]] = {}
+
+    def run(self, f: Function, calls: tuple[str, ...]) -> Program:
+        sizes = {v: Dim.var(v) for v in (*f.size_variables, *f.cast_variables)}
+        args = [self._new(p.annotation, str(p.attr("name")), "argument") for p in f.params]
+        result = self._function(f, args, sizes, "", calls)
+        for v in leaves(result):  # an argument or a constant that is returned stays what it is
+            if self.values[v].role == "value":
+                self.values[v] = replace(self.values[v], role="result")
+        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), self.constants)
+
+    def _new(self, annotation: Annotation, name: str, role: Role) -> Tree:
+        if isinstance(annotation, Tuple):
+            return tuple(self._new(a, f"{name}[{i}]", role) for i, a in enumerate(annotation.fields))
+        if not isinstance(annotation, Tensor):
+            return None
+        self.values.append(Value(len(self.values), name, annotation, role))
+        return len(self.values) - 1
+
+    def _fresh(self, name: str) -> str:
+        n = self.names[name] = self.names.get(name, 0) + 1
+        return name if n == 1 else f"{name}.{n}"
+
+    def _function(
+        self, f: Function, args: Sequence[Tree], sizes: Mapping[str, Dim], prefix: str, calls: tuple[str, ...]
+    ) -> Tree:
+        env: dict[Expr, Tree] = dict(zip(f.params, args, strict=True))
+        known: dict[Expr, Expr] = {}  # callable variables by what they stand for
+        for block in f.blocks:
+            for b in block.bindings:
+                if not block.dataflow and b.value.op != VAR:
+                    env.pop(b.value, None)  # a step is run each time it is written
+                is_step = effect_of(b.value, self.impure) is not None
+                self.region += is_step
+                self._visit(f, b.value, env, known, sizes, prefix, calls, b.name)
+                self.region += is_step
+                env[b.var] = env[b.value]
+                if b.value.op == FUNCTION:
+                    known[b.var] = b.value
+        self._visit(f, f.result, env, known, sizes, prefix, calls, None)
+        return env[f.result]
+
+    def _visit(
+        self,
+        f: Function,
+        root: Expr,
+        env: dict[Expr, Tree],
+        known: Mapping[Expr, Expr],
+        sizes: Mapping[str, Dim],
+        prefix: str,
+        calls: tuple[str, ...],
+        name: str | None,
+    ) -> None:
+        todo = [root]
+        while todo:
+            e = todo[-1]
+            needs = () if e in env else self._needs(e)
+            missing = [a for a in needs if a not in env]
+            if missing:
+                todo += reversed(missing)
+                continue
+            todo.pop()
+            if e in env:
+                continue
+            own = name if e is root else None
+            if e.op == TUPLE:
+                env[e] = tuple(env[a] for a in e.args)
+            elif e.op == TUPLE_GET:
+                whole = env[e.args[0]]
+                env[e] = whole[e.attr("index")] if isinstance(whole, tuple) else None
+            elif e.op in (FUNCTION, SHAPE):
+                env[e] = None
+            elif e.op == CONSTANT:
+                if e not in self.constants:
+                    self.constants[e] = cast(int, self._new(e.annotation, self._fresh("constant"), "constant"))
+                env[e] = self.constants[e]
+            elif e.op in VIEWS or e.op == MATCH_CAST:
+                env[e] = env[behind(e) if e.op in VIEWS else e.args[0]]
+            elif (callee := self._callee(e, known, calls)) is not None:
+                inner = call_sizes([p.annotation for p in callee.params], [a.annotation for a in e.args[1:]])
+                env[e] = self._function(
+                    callee,
+                    [env[a] for a in e.args[1:]],
+                    {v: d.substitute(sizes) for v, d in inner.items()},
+                    f"{self._fresh(prefix + callee.name)}/",
+                    (*calls, callee.name),
+                )
+            else:
+                env[e] = self._kernel(f, e, env, sizes, prefix, calls, own)
+
+    def _needs(self, e: Expr) -> tuple[Expr, ...]:
+        if e.op in VIEWS:
+            return (behind(e),)
+        if e.op in (TUPLE, TUPLE_GET, CALL, MATCH_CAST):
+            return e.args
+        spaces = _passed_workspaces(e)
+        return tuple(a for a in operands_of(e) if a not in spaces)
+
+    def _callee(self, e: Expr, known: Mapping[Expr, Expr], calls: tuple[str, ...]) -> Function | None:
+        """The function that a call is replaced by: neither one that has steps of its own, nor one that calls itself."""
+        if e.op != CALL:
+            return None
+        f = self.functions.get(known.get(e.args[0], e.args[0]).attr("name"))
+        return None if f is None or f.name in calls or f.name in self.impure else f
+
+    def _kernel(
+        self,
+        f: Function,
+        e: Expr,
+        env: dict[Expr, Tree],
+        sizes: Mapping[str, Dim],
+        prefix: str,
+        calls: tuple[str, ...],
+        name: str | None,
+    ) -> Tree:
+        label = self._fresh(prefix + kernel_name(e))
+        spaces = _passed_workspaces(e)
+        at = dict(sizes)
+        own: list[int] = []
+        operands: list[Tree] = []
+        for a in operands_of(e):
+            if a in spaces:
+                space = self._new(substitute(a.annotation, at), f"{label}.{spaces[a]}", "workspace")
+                own += leaves(space)
+                operands.append(space)
+            else:
+                operands.append(env[a])
+        made = self._new(substitute(e.annotation, at), f"{prefix}{name}" if name else label, "value")
+        writes = tuple(leaves(made))
+        for space, annotation in _hidden_workspaces(e):
+            own += leaves(self._new(substitute(annotation, at), f"{label}.{space}", "workspace"))
+        most = self._inside(e, at, calls)
+        if most != 0:
+            own += leaves(self._new(Tensor((most,), "uint8"), f"{label}.inside", "workspace"))
+        pairs = self._overwritable(e, operands, writes)
+        step = Step(len(self.steps), label, e, f.name, at, tuple(operands), writes, tuple(own), pairs, self.region)
+        extra = None if self.temporary is None else self.temporary(step)
+        if extra is not None and not (isinstance(extra, int) and extra <= 0):
+            space = self._new(Tensor((Dim.of(extra),), "uint8"), f"{label}.temporary", "workspace")
+            step = replace(step, workspaces=(*step.workspaces, *leaves(space)))
+        self.steps.append(step)
+        return made
+
+    def _overwritable(self, e: Expr, operands: Sequence[Tree], writes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        if e not in self.pairs:
+            self.pairs[e] = tuple(overwritable(e, behind))
+        by_operand = dict(zip(operands_of(e), operands, strict=True))
+        # Two operands may be one value, where a function is called with it twice.
+        times = Counter(v for t in operands for v in leaves(t))
+        found = [(i, by_operand.get(a)) for i, a in self.pairs[e]]
+        return tuple((writes[i], v) for i, v in found if isinstance(v, int) and times[v] == 1)
+
+    def _inside(self, e: Expr, sizes: Mapping[str, Dim], calls: tuple[str, ...]) -> Dim:
+        """Bytes that the functions which a control node runs need at most, beside what goes in and out."""
+        from relax_eg.memory.liveness import liveness  # which is about programs
+
+        most = Dim.of(0)
+        for name, args in runs(e) if e.op in CONTROL else ():
+            if name in calls or name not in self.functions:
+                continue
+            f = self.functions[name]
+            if name not in self.inside:
+                inner = program_of(self.module, self.temporary, name, calls)
+                # What a branch gives is written where the caller wants it; a loop has the next carry beside the last.
+                sums = liveness(inner, "apart" if e.op == COND else "planned").sums
+                self.inside[name] = tuple(dict.fromkeys(sums))
+            passed = call_sizes([p.annotation for p in f.params], args)
+            told = {v: d.substitute(sizes) for v, d in passed.items()}
+            for total in self.inside[name]:
+                if total.variables <= told.keys() and total != 0:
+                    here = total.substitute(told)
+                    most = here if most == 0 else dim_max(most, here)
+        return most
+
+
+def _passed_workspaces(e: Expr) -> dict[Expr, str]:
+    """The arguments of a `call_tir` that are workspaces which its caller allocates, by the buffer's name. Only a value
+    that holds nothing (zeros, as lifting makes them) is one."""
+    if e.op != CALL_TIR:
+        return {}
+    program: TensorProgram = e.attr("program").value
+    lifted = e.args[len(program.inputs) :]
+    return {a: name for a, name in zip(lifted, program.lifted, strict=True) if a.op == "full" and not _is_read(e, a)}
+
+
+def _is_read(e: Expr, a: Expr) -> bool:
+    program: TensorProgram = e.attr("program").value
+    return a in e.args[: len(program.inputs)]
+
+
+def _hidden_workspaces(e: Expr) -> Iterator[tuple[str, Annotation]]:
+    """What a kernel says that it allocates itself."""
+    if e.op == CALL_TIR:
+        placed = called_program([a.annotation for a in e.args], dict(e.attrs))
+        program: TensorProgram = e.attr("program").value
+        for name in program.workspaces:
+            if name not in program.lifted and placed is not None:
+                b = program.buffers[name]
+                yield name, substitute(Tensor(b.shape, b.dtype), dict(placed.sizes))
+    elif e.op == CALL_DPS_LIBRARY:
+        size = dict(e.attr("attrs")).get(WORKSPACE_BYTES)
+        if isinstance(size, (int, Dim)) and not (isinstance(size, int) and size <= 0):
+            yield "workspace", Tensor((Dim.of(size),), "uint8")
+
+
+def sizes_in(program: Program) -> frozenset[str]:
+    """The size variables that the sizes of values mention."""
+    return frozenset(v for x in program.values for d in dims_of(x.annotation) for v in d.variables)

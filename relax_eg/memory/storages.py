@@ -1,0 +1,164 @@
+"""The runtime plan: whole storages, each taken over only by what the backend really puts there.
+
+A kernel's output takes over a storage in which nothing is needed any more (XLA: the dead array is donated), where sizes
+are equal by proof. What is handed out to the caller takes none, so that no later call can overwrite it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from relax_eg.memory.liveness import Lifetime, Liveness, last_use
+from relax_eg.memory.proofs import Comparison, Reuse, Sizes
+from relax_eg.memory.steps import Program, Step
+from relax_eg.shapes import Dim
+
+# What may take over what: "elements" (XLA's donation): as many elements of as many bytes; "dtype": equal bytes and
+# dtype; "bytes": equal bytes; "fits": no more bytes.
+Aliasing = Literal["elements", "dtype", "bytes", "fits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A buffer that several values have one after the other."""
+
+    number: int
+    bytes: Dim
+    itemsize: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStep:
+    """A kernel as it runs. For each of its `step.writes`: `storages`, the storage that holds it, None for what is
+    handed out and what is unsized, which the kernel allocates; `takes`, the value whose array it takes over, None where
+    the storage is used for the first time in a call (its array is then the one left from the call before, if any).
+    `workspaces`: the same for those of `step.workspaces` that are passed. `dies`: values that nobody needs after it."""
+
+    step: Step
+    storages: tuple[int | None, ...]
+    takes: tuple[int | None, ...]
+    workspaces: tuple[tuple[int, int, int | None], ...]  # value, storage, value taken over
+    dies: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RuntimePlan:
+    """Whole storages and the steps that use them. `last_holder`: for each storage the value that is in it after a
+    call."""
+
+    program: Program
+    aliasing: Aliasing
+    storages: tuple[Storage, ...]
+    of_value: Mapping[int, int]
+    steps: tuple[RuntimeStep, ...]
+    reuses: tuple[Reuse, ...]
+    last_holder: tuple[int, ...] = field(default=())
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes of all storages together."""
+        total = Dim.of(0)
+        for s in self.storages:
+            total = total + s.bytes
+        return total
+
+    def bytes_at(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of all storages where the entry's sizes are these."""
+        return sum(int(s.bytes.evaluate(sizes)) for s in self.storages)
+
+
+def runtime_plan(live: Liveness, sizes: Sizes, aliasing: Aliasing = "elements") -> RuntimePlan:
+    """Storages for the lifetimes of `live`, in the order of its steps.
+
+    With sizes compared for equality, as few bytes as any such plan has: lifetimes of one size are an interval graph,
+    which going by their beginnings colours best.
+    """
+    program = live.program
+    passed = {v for s in program.steps for t in s.operands if isinstance(t, int) for v in (t,) if v in s.workspaces}
+    begin: dict[int, list[Lifetime]] = {}
+    end: dict[int, list[Lifetime]] = {}
+    for x in live.lifetimes:
+        if x.role == "value" or (x.role == "workspace" and x.values[0] in passed):
+            begin.setdefault(x.start, []).append(x)
+            end.setdefault(x.end, []).append(x)
+    pool = _Pool(sizes, aliasing)
+    of_value: dict[int, int] = {}
+    holder: dict[int, int] = {}
+    steps: list[RuntimeStep] = []
+    last = last_use(program)
+    dying: dict[int, list[int]] = {}
+    for v, at in enumerate(last):
+        if program.values[v].role in ("value", "workspace") and at >= 0:
+            dying.setdefault(at, []).append(v)
+    for s in program.steps:
+        for x in begin.get(s.number, ()):
+            storage = pool.take(x, program.values[x.values[0]].annotation.dtype or "")
+            of_value.update(dict.fromkeys(x.values, storage))
+        taken = {v: holder.get(of_value[v]) for v in (*s.writes, *s.workspaces) if v in of_value}
+        for v in taken:
+            holder[of_value[v]] = v
+        for x in end.get(s.number, ()):
+            pool.free.append(of_value[x.values[0]])
+        steps.append(
+            RuntimeStep(
+                s,
+                tuple(of_value.get(v) for v in s.writes),
+                tuple(taken.get(v) for v in s.writes),
+                tuple((v, of_value[v], taken[v]) for v in s.workspaces if v in of_value),
+                tuple(dying.get(s.number, ())),
+            )
+        )
+    holders = tuple(holder[s.number] for s in pool.storages)
+    return RuntimePlan(program, aliasing, tuple(pool.storages), of_value, tuple(steps), tuple(pool.reuses), holders)
+
+
+class _Pool:
+    """Storages, and which of them nothing is needed in; the latest freed is last, and first to be taken."""
+
+    def __init__(self, sizes: Sizes, aliasing: Aliasing) -> None:
+        self.sizes, self.aliasing = sizes, aliasing
+        self.storages: list[Storage] = []
+        self.holder: list[int] = []  # of each storage, the value that was in it last
+        self.free: list[int] = []
+        self.reuses: list[Reuse] = []
+        self.told: set[tuple[Dim, Dim]] = set()  # refusals that were noted
+
+    def take(self, x: Lifetime, dtype: str) -> int:
+        """The storage for a lifetime that begins."""
+        refused: list[tuple[int, Comparison]] = []
+        fitting: list[tuple[int, Comparison]] = []
+        for n in reversed(self.free):
+            s = self.storages[n]
+            if not _KINDS[self.aliasing](s, x, dtype):
+                continue
+            found = self.sizes.compare(x.bytes, "<=" if self.aliasing == "fits" else "==", s.bytes)
+            if found.holds:
+                fitting.append((n, found))
+                if self.aliasing != "fits" or x.bytes is s.bytes:
+                    break
+            else:
+                refused.append((n, found))
+        if fitting:
+            n, why = min(fitting, key=lambda f: self.sizes.estimate(self.storages[f[0]].bytes))
+            self.free.remove(n)
+            self.reuses.append(Reuse(x.values[0], self.holder[n], True, why))
+            self.holder[n] = x.values[-1]
+            return n
+        for n, why in refused:
+            if (why.left, why.right) not in self.told:
+                self.told.add((why.left, why.right))
+                self.reuses.append(Reuse(x.values[0], self.holder[n], False, why))
+        self.holder.append(x.values[-1])
+        self.storages.append(Storage(len(self.storages), x.bytes, x.itemsize, dtype))
+        return len(self.storages) - 1
+
+
+_KINDS: Mapping[str, Callable[[Storage, Lifetime, str], bool]] = {
+    "elements": lambda s, x, dtype: s.itemsize == x.itemsize,
+    "dtype": lambda s, x, dtype: s.dtype == dtype,
+    "bytes": lambda s, x, dtype: True,
+    "fits": lambda s, x, dtype: True,
+}
