@@ -96,9 +96,7 @@ def timed(seconds: float, only: str, target: str | None) -> Table:
         before, after = kernels.report.before, kernels.report.after
         ratios = [str(found.speedup(way, "jit")) for way in ("whole", "kernels")]
         moved = [f"{c.bytes / 1e6:.3g}" for c in (after, before)]
-        table.add_row(
-            name, duration(found.median("jit")), *ratios, str(after.launches), str(before.launches), *moved
-        )
+        table.add_row(name, duration(found.median("jit")), *ratios, str(after.launches), str(before.launches), *moved)
     return table
 
 

@@ -1,4 +1,4 @@
-"""A layer of a Llama-shaped decoder, whole and in halves: prefill of a prompt, and one step with keys and values kept."""
+"""A layer of a Llama-shaped decoder, in halves and whole: prefill of a prompt, and a step with kept keys and values."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from benchmarks.llama_layer import Layer, Widths
 
 import relax_eg as rx
+from benchmarks.llama_layer import Layer, Widths
 from relax_eg.extract import kernels, states
 from relax_eg.extract.solve import Effort
 
