@@ -79,7 +79,7 @@ def ablate(
         statements = (assume,) if isinstance(assume, str) else tuple(assume)
         traced = traced_program(program, specs, {}, options.get("bounds"), statements)
         reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
-    return Ablation(compare(*reports.values(), labels=list(reports), against=ALL), wanted)
+    return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
 
 
 def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, CostReport]:

@@ -38,9 +38,10 @@ from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
+from relax_eg.shapes.guards import EVERYWHERE
 from relax_eg.store import Store
 
-FORMAT = 2
+FORMAT = 3
 LIMIT = 256 << 20
 _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
 
@@ -82,17 +83,19 @@ def clear() -> int:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A program that was chosen. `module`: None where it is kept as written; `at`: the bindings it was chosen at;
-    `compiler_options`: what XLA compiles it with."""
+    `compiler_options`: what XLA compiles it with; `guard`: the sizes it serves; `fallback`: symbolic sizes too."""
 
     module: Module | None
     report: CostReport
     at: tuple[Mapping[str, int], ...] = ()
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    guard: str = EVERYWHERE
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found: a program for all sizes or, where several were measured, one or more."""
+    """What a search found: a program for all sizes, or a family of several."""
 
     choices: tuple[Choice, ...]
     effectful: bool
@@ -145,6 +148,7 @@ class Place:
                 {
                     "module": packed, "bytes": len(blob), "report": c.report.as_data(),
                     "at": [dict(b) for b in c.at], "compiler_options": dict(c.compiler_options),
+                    "guard": c.guard, "fallback": c.fallback,
                 }
             )  # fmt: skip
         data: dict[str, Any] = {"key": self.key, "effectful": found.effectful, "choices": choices}
@@ -161,7 +165,8 @@ class Place:
             blob, end = payload[end : end + c["bytes"]], end + c["bytes"]
             module = None if c["module"] is None else self._module(c["module"], blob)
             report = CostReport.from_data(c["report"])
-            choices.append(Choice(module, report, tuple(c["at"]), c["compiler_options"]))
+            more = c["compiler_options"], c["guard"], c["fallback"]
+            choices.append(Choice(module, report, tuple(c["at"]), *more))
         return Found(tuple(choices), data["effectful"])
 
     def _module(self, packed: Any, blob: bytes) -> Module:

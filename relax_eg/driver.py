@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
 
-from relax_eg.backend.family import Variant, guards
+from relax_eg.backend.family import Variant
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
@@ -21,11 +21,14 @@ from relax_eg.backend.steps import InSteps
 from relax_eg.cache import Choice, Found, Place, place_of
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
+from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.explaining import explained, no_explanation
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.families import BY_CLOCK, family, nearest_guards
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import written
@@ -33,7 +36,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
-from relax_eg.prices import NEVER_SLOWER, moves_less, pays, price
+from relax_eg.prices import NEVER_SLOWER, closed_forms, moves_less, of_a_call, pays, price
 from relax_eg.reporting import report_of
 from relax_eg.rules import Numerics, RuleSet
 
@@ -60,27 +63,37 @@ def optimize(
     measure: int = 0,
     cost: CostModel | None = None,
     execution: Execution = "whole",
+    dynamic: Dynamic = "auto",
+    capacities: Capacities = POWERS,
+    executables: int = EXECUTABLES,
+    background: bool = False,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
     `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
-    module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`).
-    `target`: a device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one
-    binding of the size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes
-    may ever be, inclusive; outside, a call raises. `assume`: what else holds of sizes, as `rx.prove` takes it: `["s %
-    8 == 0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of
-    the calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of
-    rules allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in
-    them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may
-    rely on it. `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the
-    search goes on. `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and
-    optimized once. `cache`: whether what an earlier search found for this very program and these options is taken
-    from disk (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments,
-    beside the one as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs
-    what was fastest at the nearest of `at`. With 0, price decides. `cost`: a cost model in place of the profile's
-    (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for each kernel, which
-    fusion then is a matter of (`docs/kernels.md`).
+    module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
+    device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one binding of the
+    size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be,
+    inclusive; outside, a call raises. With bounds and no single `at`, several programs may be found, each for the sizes
+    at which it is best (`docs/families.md`). `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 ==
+    0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the
+    calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of rules
+    allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in them: `{"S":
+    "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it.
+    `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
+    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
+    `cache`: whether what an earlier search found for this very program and these options is taken from disk
+    (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
+    as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
+    the nearest of `at`, in the sense of the guards of `best.variants`. With 0, price decides. `cost`: a cost model in
+    place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
+    each kernel, which fusion then is a matter of (`docs/kernels.md`). `dynamic`: "exact", an executable for each
+    combination of sizes that is called; "capacity", executables for few capacities, in which the true sizes are
+    arguments; "auto", capacities from the second combination of sizes on, and an executable of its own for one that is
+    called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list, "bound", or one of
+    these for each size variable; `executables`: how many are kept; `background`: compile in a thread wherever another
+    executable serves the call meanwhile (`docs/dynamic.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
     """
@@ -92,6 +105,12 @@ def optimize(
     options = read_options(
         traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost, execution
     )
+    policy = read_policy(
+        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background
+    )
+    if dynamic == "capacity" and (traced.in_steps or execution == "kernels"):
+        how = "runs in steps" if traced.in_steps else "runs kernel by kernel"
+        raise OptionError(f"dynamic='capacity': {traced.name}() {how}; 'auto' and 'exact' are accepted")
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -100,10 +119,10 @@ def optimize(
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
-        return _optimized(traced, options, replace(found, choices=tuple(known)))
+        return _optimized(traced, options, replace(found, choices=tuple(known)), policy)
     with _collector_paused():
         found = _search(traced, options, place)
-    return _optimized(traced, options, found)
+    return _optimized(traced, options, found, policy)
 
 
 @contextmanager
@@ -151,7 +170,7 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
+def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
     program = Program(
         traced.fn,
         traced.identifier,
@@ -176,24 +195,43 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     # What was kept as written is walked only if somebody looks at it.
     variants = tuple(
         Variant(
-            guard,
+            c.guard,
             functools.partial(lambda c: traced.module if c.module is None else c.module, c),
             c.report,
             c.compiler_options,
             c.module,
             c.at,
+            c.fallback,
         )
-        for guard, c in zip(guards([c.at for c in found.choices]), found.choices, strict=True)
+        for c in found.choices
     )
     tolerance = _TOLERANCES[options.numerics[-1]]
     if options.execution == "kernels":
         program = replace(program, module=variants[0].module)
         return InKernels(program, variants, tolerance, functools.partial(no_explanation, traced.name))
-    searched = searched_with(options, found.report.searched_for)
+    searched, at = searched_with(options, found.report.searched_for), found.report.extracted_at
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
+    if at:  # a variant of a family: extracted for these sizes from the e-graphs of one search
+        explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
+    # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.
+    ways = ("capacity",) if options.is_exact else ("capacity", "auto")
+    if policy is not None and policy.dynamic in ways and policy.ladders and not found.effectful:
+        tolerance = max(tolerance, _TOLERANCES["reassociate"])
+        predict = functools.partial(_predicted_call, traced, options, tuple(c.module for c in found.choices))
+        return AtCapacity(program, variants, options.weights, tolerance, explain, policy, predict)
     return Optimized(program, variants, options.weights, tolerance, explain)
+
+
+def _predicted_call(
+    traced: Source, options: Options, modules: Sequence[Module | None], variant: int, sizes: Mapping[str, int]
+) -> float:
+    """Seconds of a call of a variant at these sizes, as its price says."""
+    module, weights = modules[variant], {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+    if module is None:
+        return of_a_call(price(traced.module, options, sizes), options)
+    return of_a_call(price(module, options, sizes, weights), options)
 
 
 def _search(traced: Source, options: Options, place: Place | None) -> Found:
@@ -201,8 +239,13 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
     if options.measure:
         check_measurable(traced, options)  # before a search that would be for nothing
     search = Search(traced, options)
-    found = Found(_measured(search) if options.measure else (_predicted(search),), traced.effectful)
+    if options.family:
+        choices = _family(search)
+    else:
+        choices = _measured(search) if options.measure else (_predicted(search),)
+    found = Found(choices, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
+    stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
     if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
     elif place is not None:
@@ -233,7 +276,25 @@ def _predicted(search: Search) -> Choice:
             )
             if faster > max(gain, NEVER_SLOWER):
                 best, gain = found, faster
-    return _choice(search, best, search.options.bindings[0])
+    return _choice(search, best, search.options.bindings)
+
+
+def _family(search: Search) -> tuple[Choice, ...]:
+    """A choice for each variant of a family."""
+    found = family(search)
+    choices: list[Choice] = []
+    for i, m in enumerate(found.members):
+        choice = _choice(search, m.candidate, (m.at, *(b for b in m.served if b != m.at)), always=True)
+        report = replace(
+            choice.report,
+            seconds={**choice.report.seconds, "total": found.row.seconds},
+            extracted_at={} if m.candidate.entry is None else m.candidate.entry.at or {},
+            family=found.row,
+            variants=found.variants,
+            curves=found.curves,
+        )
+        choices.append(replace(choice, report=report, at=m.served, guard=str(m.guard), fallback=i == found.fallback))
+    return tuple(choices)
 
 
 def _measured(search: Search) -> tuple[Choice, ...]:
@@ -245,35 +306,39 @@ def _measured(search: Search) -> tuple[Choice, ...]:
     choices: list[Choice] = []
     for decisions in groups.values():
         first = decisions[0]
-        choice = _choice(search, first.variant, first.at, always=True)
+        others = (b for b in search.options.bindings if b != first.at)
+        choice = _choice(search, first.variant, (first.at, *others), always=True)
         rows = tuple(r for d in decisions for r in d.rows)
         at = tuple(d.at for d in decisions)
         choices.append(replace(choice, report=replace(choice.report, measured=rows), at=at))
-    return tuple(choices)
+    guards = nearest_guards([c.at for c in choices])
+    return tuple(replace(c, guard=str(g), fallback=c is choices[0]) for c, g in zip(choices, guards, strict=True))
 
 
 def optimized(search: Search, candidate: Candidate) -> Optimized:
     """What `optimize` returns where it chooses this program, whatever it costs."""
-    choice = _choice(search, candidate, search.options.bindings[0], always=True)
+    choice = _choice(search, candidate, search.options.bindings, always=True)
     return _optimized(search.traced, search.options, Found((choice,), search.traced.effectful))
 
 
-def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = False) -> Choice:
-    """A variant with its report at a binding. Kept as written if it does not pay, unless it is to be `always`."""
+def _choice(search: Search, variant: Candidate, bindings: Sequence[Sizes], always: bool = False) -> Choice:
+    """A variant with its report at bindings. Kept as written if it does not pay there, unless it is to be `always`."""
     traced, options = search.traced, search.options
     started = time.perf_counter()
     entry = variant.entry or search.entry()
     inside, weights = search.in_mode(variant.mode), search.weights
-    bindings = [binding, *(b for b in options.bindings if b != binding)]
     found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
     better = always or pays(found, options) or (options.execution == "kernels" and moves_less(found))
     kept = variant.entry is None or not better
     module = traced.module if kept else entry.module
     check_module(module)
+    before = closed_forms(traced.module, options, bindings[0])
+    after = before if kept else closed_forms(entry.module, inside, bindings[0], weights)
     seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)
     report = replace(
         report_of(search, entry, inside, kept, list(zip(bindings, found, strict=True)), seconds),
         searched_for=variant.label,
         compiler_options=dict(variant.mode.options),
+        expressions={"before": before, "after": after},
     )
     return Choice(None if kept else module, report, (), dict(variant.mode.options))

@@ -8,18 +8,23 @@ from relax_eg.explain.replay import derive
 from relax_eg.explain.result import Derivation, Part, mentioned
 from relax_eg.explain.steps import Equation
 from relax_eg.explain.text import Explanation
+from relax_eg.extract.profile import Profile
+from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
-from relax_eg.options import Options
+from relax_eg.options import Options, Sizes
+from relax_eg.rules import given
 from relax_eg.rules.conditions import OnValue, key_of
-from relax_eg.rules.given import Leaves, Sizes
 from relax_eg.rules.propagation import Known
 from relax_eg.units import Searched, Units
 
 
-def explained(traced: Source, options: Options, chosen: Module | None) -> Explanation:
-    """How the `chosen` program (None: kept as written) follows from the one as written, replayed.
+def explained(
+    traced: Source, options: Options, chosen: Module | None, at: Sizes | None = None, profile: Profile | None = None
+) -> Explanation:
+    """How the `chosen` program (None: kept as written) follows from the one as written, replayed. `at`, `profile`: the
+    one binding and the profile that a variant of a family was extracted for, after the search with `options`.
 
     ExplanationError where the search comes to another program this time (the clock may have stopped either), or where a
     step of the derivation does not hold.
@@ -27,7 +32,12 @@ def explained(traced: Source, options: Options, chosen: Module | None) -> Explan
     if chosen is None:
         return Explanation(_nothing(traced, options), None)
     units = Units(traced.module, options, record=True)
-    again = units.run({leaf.name for leaf in traced.leaves if leaf.argument in options.weights})
+    weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+    again = units.run(weights)
+    for share in (1.0, *FRUGAL) if at and again != chosen else ():
+        again = units.again(weights, at or {}, profile or options.profile, share * PREPARED_SHARE)
+        if again == chosen:
+            break
     if again != chosen:
         raise ExplanationError(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
@@ -70,11 +80,12 @@ def _derivation(traced: Source, options: Options, units: Units, chosen: Module) 
 
 def _part(searched: Searched, units: Units) -> Part:
     schemas = {s.name: s for s in units.options.rules.schemas}
-    given = [Equation(schemas[rule], ((old, new),)) for old, new, rule in searched.alternatives]
-    known = Known(Leaves(searched.known.facts).have, searched.known.exact, Sizes(searched.scope).are_positive)
+    proposed = [Equation(schemas[rule], ((old, new),)) for old, new, rule in searched.alternatives]
+    have, are_positive = given.Leaves(searched.known.facts).have, given.Sizes(searched.scope).are_positive
+    known = Known(have, searched.known.exact, are_positive)
 
     def holds(guard: OnValue, value: Expr) -> bool:
         return known.has(value, key_of(guard))
 
-    results = derive(searched.recording, searched.written, searched.chosen, given, holds)
+    results = derive(searched.recording, searched.written, searched.chosen, proposed, holds)
     return Part(searched.function, searched.block, tuple(results))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,9 @@ from jax.core import Tracer
 
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver import optimize
+from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, read_policy
+from relax_eg.dynamic.statistics import Statistics
 from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.devices import profile
@@ -23,13 +27,18 @@ from relax_eg.measure.device import here
 from relax_eg.options import Bounds, Sizes
 from relax_eg.reports import CostReport
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.shapes import Scope
+from relax_eg.varying import OtherSizesError, Varying, kinds_of, shapes_of
+
+_OF_STATIC = frozenset(("static_argnums", "static_argnames"))  # options of `jax.jit` that say nothing of arrays
 
 
 class Jitted:
     """A function under `jit`: called like the function it came from.
 
-    The first call for new shapes traces and optimizes; later calls are those of `jax.jit`. `optimized` lists what was
-    optimized so far, the latest last; `report` is the latest one's report.
+    The first call traces and optimizes; later calls with the same shapes are those of `jax.jit`. Where sizes vary, by
+    `dims` or as calls show, the function is optimized for all of them and run as `dynamic` says. `optimized` lists what
+    was optimized so far, the latest last; `report` is the latest one's report.
     """
 
     def __init__(
@@ -48,13 +57,73 @@ class Jitted:
         self.__doc__ = getattr(fn, "__doc__", None)
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = jax.jit(self._traced_once, **jit)
+        static = _static_names(fn, jit)
+        self._static = static or frozenset[str]()
+        # What else `jax.jit` is told (donation, shardings, ...) is about the very arrays of a call.
+        self._exact = options["dynamic"] == "exact" or static is None or bool(set(jit) - _OF_STATIC)
+        self._varies = dims is not None
+        self._varying: dict[Any, Varying] = {}
+        self._local = threading.local()
+        self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._jitted(*args, **kwargs)
+        if self._exact:
+            return self._jitted(*args, **kwargs)
+        if not self._varies:
+            try:
+                return self._jitted(*args, **kwargs)
+            except OtherSizesError:
+                pass
+            self._varies = True
+        return self._at_sizes(args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).lower`, of the optimized function."""
-        return self._jitted.lower(*args, **kwargs)
+        return self._as_shaped(self._jitted.lower, args, kwargs)
+
+    def statistics(self) -> Statistics | None:
+        """What the function did for sizes that vary, as optimized last; None as long as none do."""
+        found = [best for best in self.optimized if isinstance(best, AtCapacity)]
+        return found[-1].statistics() if found else None
+
+    def _as_shaped(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call for the very shapes of its arguments, whatever others there were."""
+        before = getattr(self._local, "as_shaped", False)
+        self._local.as_shaped = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._local.as_shaped = before
+
+    def _at_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a function whose sizes vary."""
+        held, leaves, tree = self._flat(args, kwargs)
+        if any(isinstance(x, Tracer) for x in leaves):
+            return self._as_shaped(self._jitted, args, kwargs)
+        if self._dims is not None:
+            try:
+                with self._lock:
+                    best, operands = self._of_dims(
+                        self._dims, args, kwargs, lambda n, x: n in self._static or not jax.tree_util.tree_leaves(x)
+                    )
+            except Exception:
+                self._exact = True  # there the error becomes a warning
+                return self._jitted(*args, **kwargs)
+            return best(*operands) if isinstance(best, AtCapacity) else self._jitted(*args, **kwargs)
+        shapes = shapes_of(leaves)
+        varying = self._varying.get(_key(held, tree, leaves))
+        if varying is None or shapes == varying.first:
+            return self._as_shaped(self._jitted, args, kwargs)
+        best = varying.best_for(shapes, leaves)
+        return self._as_shaped(self._jitted, args, kwargs) if best is None else best(*leaves)
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
+        """The static arguments of a call by name; the leaves of all others, and the structure of these."""
+        if not self._static:
+            return {}, *jax.tree_util.tree_flatten((args, kwargs))
+        call = inspect.signature(self._fn).bind(*args, **kwargs).arguments
+        held = {n: call.pop(n) for n in self._static & call.keys()}
+        return held, *jax.tree_util.tree_flatten(call)
 
     @property
     def report(self) -> CostReport | None:
@@ -64,11 +133,13 @@ class Jitted:
         """Runs while `jax.jit` traces: static arguments are plain values here, the others tracers."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
+        if self._dims is None and not self._exact:
+            self._note(args, kwargs)
         try:
             if self._dims is None:
                 best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
             else:
-                best, operands = self._of_dims(self._dims, args, kwargs)
+                best, operands = self._of_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x))
         except Exception as e:
             result = self._fn(*args, **kwargs)
             if not self._warned:
@@ -79,6 +150,39 @@ class Jitted:
                 )
             return result
         return best.to_jax()(*operands)
+
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What sizes a function is traced for. OtherSizesError where it was for others, and may vary."""
+        held, leaves, tree = self._flat(args, kwargs)
+        key = _key(held, tree, leaves)
+        with self._lock:
+            known = self._varying.get(key)
+            if known is None:
+                optimize = functools.partial(self._of_varying, held, tree)
+                self._varying[key] = Varying(self.__name__, shapes_of(leaves), optimize)
+        if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
+            raise OtherSizesError
+
+    def _of_varying(self, held: dict[str, Any], tree: Any, specs: list[Any], at: dict[str, int]) -> Optimized:
+        """The function of the arrays that calls give, of specs that have symbolic sizes."""
+        signature = inspect.signature(self._fn)
+
+        @functools.wraps(self._fn)
+        def flat(*xs: Any) -> Any:
+            given = jax.tree_util.tree_unflatten(tree, xs)
+            if not self._static:
+                return self._fn(*given[0], **given[1])
+            whole = {**held, **given}
+            ordered = OrderedDict((n, whole[n]) for n in signature.parameters if n in whole)
+            bound = inspect.BoundArguments(signature, ordered)
+            return self._fn(*bound.args, **bound.kwargs)
+
+        flat.__name__ = self.__name__
+        flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
+        options: dict[str, Any] = {**self._options, "at": at}
+        best = optimize(flat, *specs, target=self._device(), **options)
+        self.optimized.append(best)
+        return best
 
     def _device(self) -> Profile:
         return replace(here() if self._target is None else profile(self._target), modes=())
@@ -101,13 +205,15 @@ class Jitted:
         self.optimized.append(optimize(flat, *specs, target=self._device(), **self._options))
         return self.optimized[-1]
 
-    def _of_dims(self, dims: tuple[Any, ...], args: Any, kwargs: Any) -> tuple[Optimized, list[Any]]:
+    def _of_dims(
+        self, dims: tuple[Any, ...], args: Any, kwargs: Any, is_fixed: Callable[[str, Any], bool]
+    ) -> tuple[Optimized, list[Any]]:
         """The function of the arguments that have arrays in them, the others (static ones, None) as they are, optimized
-        for the sizes `dims` tells; and those arguments."""
+        for the sizes `dims` tells; and those arguments. `is_fixed`: tells the others, by name and value."""
         signature = inspect.signature(self._fn)
         call = signature.bind(*args, **kwargs).arguments
         specs = signature.bind_partial(*dims).arguments
-        fixed = {n: x for n, x in call.items() if not any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))}
+        fixed = {n: x for n, x in call.items() if is_fixed(n, x)}
         taken = {n: x for n, x in call.items() if n not in fixed}
         held, structure = jax.tree_util.tree_flatten(fixed)
         # 1, True and 1.0 are equal in Python.
@@ -157,14 +263,20 @@ def jit(
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
     cache: bool = True,
+    dynamic: Dynamic = "auto",
+    capacities: Capacities = POWERS,
+    executables: int = EXECUTABLES,
+    background: bool = False,
     **jit_options: Any,
 ) -> Any:
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
 
     `jit_options` (`static_argnums`, `donate_argnames`, ...) are those of `jax.jit`. With `dims`, one spec per argument
-    (anything for a static one), the function is optimized once for symbolic sizes; without, once for each combination
-    of shapes, as `jax.jit` compiles. It composes with jit, grad, vmap. Where the optimizer fails it warns once and runs
-    `fn` as written. The other options are those of `optimize`.
+    (anything for a static one), the function is optimized once for symbolic sizes; without, once for the shapes of the
+    first call, and once more when others come: what changed is then symbolic (`docs/dynamic.md`). With
+    `dynamic="exact"` each combination of shapes is optimized and compiled, as `jax.jit` compiles; so is what is traced,
+    and what is called with other `jit_options` than static arguments. It composes with jit, grad, vmap. Where the
+    optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
     """
     if fn is None:
         return lambda f: jit(  # type: ignore[reportUnknownLambdaType]
@@ -178,7 +290,39 @@ def jit(
             numerics=numerics,
             budget=budget,
             cache=cache,
+            dynamic=dynamic,
+            capacities=capacities,
+            executables=executables,
+            background=background,
             **jit_options,
         )
+    # What is wrong with these is said where they are written; what depends on sizes' names, at the first call.
+    read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
+                capacities, executables, background)  # fmt: skip
+    if dims is None and isinstance(capacities, Mapping):
+        raise OptionError(f"jit: capacities={capacities!r} names sizes, and without dims there are no names; pass dims")
     options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics}
-    return Jitted(fn, dims, {**options, "budget": budget, "cache": cache}, jit_options)
+    more = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
+    return Jitted(fn, dims, {**options, "budget": budget, "cache": cache, **more}, jit_options)
+
+
+def _is_traced(x: Any) -> bool:
+    return any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(x))
+
+
+def _key(held: dict[str, Any], tree: Any, leaves: list[Any]) -> Any:
+    # 1, True and 1.0 are equal in Python.
+    return tuple((n, type(x), x) for n, x in sorted(held.items())), tree, kinds_of(leaves)
+
+
+def _static_names(fn: Callable[..., Any], jit: dict[str, Any]) -> frozenset[str] | None:
+    """The arguments that `jax.jit` is to take as static; None where they cannot be told."""
+    named, numbered = jit.get("static_argnames") or (), jit.get("static_argnums")
+    names = {named} if isinstance(named, str) else set(named)
+    numbers = [] if numbered is None else [numbered] if isinstance(numbered, int) else list(numbered)
+    try:
+        parameters = list(inspect.signature(fn).parameters)
+        names |= {parameters[i] for i in numbers}
+    except (TypeError, ValueError, IndexError):
+        return frozenset[str]() if not names and not numbers else None
+    return frozenset(names) if names <= set(parameters) else None

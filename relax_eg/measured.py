@@ -8,6 +8,7 @@ timed, at each of the sizes asked for, are those of least price in each mode. Th
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import jax
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import AS_USUAL, Mode
 from relax_eg.extract.report import MeasuredRow
+from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import argument, fastest
@@ -31,12 +33,14 @@ AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for
 
 @dataclass(frozen=True)
 class Entry:
-    """A program that a search found. `label`: what was searched for; `seconds`: how long that took."""
+    """A program that a search found. `label`: what was searched for; `units`: what it had; `seconds`: how long it took;
+    `at`: the one binding that it was priced at, None for all that were asked for."""
 
     label: str
     units: Units
     module: Module
     seconds: float
+    at: Sizes | None = None
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -84,6 +88,15 @@ class Search:
             module = units.run(self.weights)
             self._found[label] = Entry(label, units, module, time.perf_counter() - started)
         return self._found[label]
+
+    def entry_at(self, binding: Sizes, mode: Mode = AS_USUAL, share: float = PREPARED_SHARE) -> Entry:
+        """The program of lowest price at one binding, for a way of compiling, in the e-graphs that `entry()` has.
+        `share`: of the weights' bytes, how much may be prepared."""
+        units = self.entry().units
+        started = time.perf_counter()
+        module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
+        label = BY_PRICE + (FOR + mode.name if mode.name else "")
+        return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
 
     def alternatives(self, count: int) -> list[Entry]:
         """The best program and others than it, `count` at most; first the best, then those for other ways of compiling,

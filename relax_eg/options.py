@@ -53,6 +53,7 @@ class Options:
     measure: int = 0
     cost: CostModel | None = None
     execution: Execution = "whole"
+    family: bool = False  # whether several programs may be found, each for some of the sizes
     libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
 
     @property
@@ -156,8 +157,16 @@ def read_options(
         measure,
         cost,
         execution,
+        _is_family(traced, scope, bounds, len(given), measure),
         libraries,
     )
+
+
+def _is_family(traced: Source, scope: Scope, bounds: Bounds | None, bindings: int, measure: int) -> bool:
+    """Whether several programs may be found: bounds leave a choice of sizes, and no single binding says which to be
+    best at. What is measured has the variants that were the fastest at the bindings it was measured at."""
+    ranges = [scope.bounds(v) for v in bounds or ()]
+    return any(low != high for low, high in ranges) and bindings != 1 and not traced.in_steps and not measure
 
 
 def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, str, str], ...]]:

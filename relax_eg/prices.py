@@ -6,30 +6,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 
-from relax_eg.extract.cost import WholeCost
+import numpy as np
+
+from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.detail import Origins, memory_of, parts_of
 from relax_eg.extract.kernel_cost import KernelCost
+from relax_eg.extract.numbers import Number
 from relax_eg.extract.report import ProgramCost, price_program
+from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
+from relax_eg.ops import bytes_of
 from relax_eg.options import Options, Sizes
+from relax_eg.shapes import Dim
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 
+Columns = Mapping[str, np.ndarray]
 Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of another
 
 
 def price(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
     the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
-    kind = KernelCost if options.execution == "kernels" else WholeCost
-    model = kind(options.profile, binding, {f.name: f for f in module}, options.cost)
+    model = _model(module, options, binding)
     if weights is None:
         return price_program(module.main, model)
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = (len(cut), prepared_bytes(cut, binding))
     return price_program(module.main, model, static_expressions(module.main, weights), prepared)
+
+
+def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> dict[str, str]:
+    """Flops, bytes, launches and bytes of workspace of a program as text, expressions in its sizes; and of what is
+    prepared from `weights`. At a binding they are what `price` has there, as far as the profile's own model prices."""
+    skip = None if weights is None else static_expressions(module.main, weights)
+    done = total_amounts(module.main, _model(module, options, binding), skip)
+    cut = split(module.main, weights).prepare.result.args if weights else ()
+    prepared = sum((bytes_of(e.annotation) for e in cut), Dim.of(0))
+    found = {"flops": done.flops, "bytes": done.bytes, "launches": done.launches, "workspace": done.workspace}
+    return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
+
+
+def _model(module: Module, options: Options, binding: Mapping[str, Number]) -> WholeCost:
+    kind = KernelCost if options.execution == "kernels" else WholeCost
+    return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
 
 
 def detailed(
@@ -43,8 +65,7 @@ def detailed(
 ) -> ProgramCost:
     """`cost`, which `price` gave for these, with all that a report tells of it. `origins`: where expressions come from;
     `kernels`: the operators inside of composed programs, by name."""
-    kind = KernelCost if options.execution == "kernels" else WholeCost
-    model = kind(options.profile, binding, {f.name: f for f in module}, options.cost)
+    model = _model(module, options, binding)
     once = static_expressions(module.main, weights) if weights else None
     return replace(
         cost,
@@ -63,9 +84,27 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
 def of_a_call(cost: ProgramCost, options: Options) -> float:
     """Seconds of a call of a program: where it is one executable, and the profile prices it, also of its dispatch and
     of waking other cores."""
+    return _of_a_call(cost.seconds, cost.wakes, options)
+
+
+def _of_a_call(seconds: Number, wakes: Number, options: Options) -> Number:
     if options.execution != "whole" or options.cost is not None:
-        return cost.seconds
-    return options.profile.call(cost.seconds, cost.wakes)
+        return seconds
+    return options.profile.call(seconds, wakes)
+
+
+def seconds_at(module: Module, options: Options, columns: Columns, weights: set[str] | None = None) -> np.ndarray:
+    """Seconds of a call of a program at many bindings at once: `of_a_call` of `price` at each. `columns`: of each size
+    variable its values, one for each binding."""
+    # Products of large sizes pass 64 bits.
+    model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
+    skip = None if weights is None else static_expressions(module.main, weights)
+    seconds: Number = 0.0
+    wakes: Number = False
+    for _, cost in priced(module.main, model, skip):
+        seconds, wakes = seconds + cost.seconds, wakes | cost.wakes
+    found = _of_a_call(seconds, wakes, options)
+    return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 
 def pays(found: Sequence[Prices], options: Options) -> bool:

@@ -26,9 +26,11 @@ from relax_eg.extract.detail import Origin
 from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernels import select_kernels
+from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
-from relax_eg.extract.select import second_best
-from relax_eg.extract.weights import cheapest
+from relax_eg.extract.select import problem_of, second_best
+from relax_eg.extract.sensitivity import sensitivity
+from relax_eg.extract.weights import PREPARED_SHARE, cheapest
 from relax_eg.frontends.jax_batch import batched
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of, parts
@@ -39,7 +41,7 @@ from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
 from relax_eg.origins import origins_of, origins_told, source_text
-from relax_eg.rules import Schema
+from relax_eg.rules import Rule, Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
@@ -75,14 +77,26 @@ class Searched:
     recording: Recording
 
 
+@dataclass(frozen=True, slots=True)
+class _Saturated:
+    """The e-graph of one block, read out: programs for any binding are chosen from it. `alternatives`: what rules about
+    functions proposed; `recording`: its matches, where they are kept."""
+
+    read: Dump
+    saturation: Saturation
+    alternatives: list[tuple[Expr, Expr, str]]
+    recording: Recording | None
+
+
 @dataclass
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included; `origins`: by function, the
-    user's lines that the expressions of that form compute, and the rules that made them. With `record`, `searched` has
-    what is needed to explain the outcome. `watch`: called with each e-graph: the function's name, the graph, and the
-    candidate chosen for each class that is computed."""
+    `functions`: every function in its best form so far, those that rules made included. Of the latest run are
+    `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the expressions of its form
+    compute, and the rules that made them; and with `record`, `searched`: what is needed to explain the outcome.
+    `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
+    computed."""
 
     module: Module
     options: Options
@@ -101,6 +115,8 @@ class Units:
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
     _started: float = field(default_factory=time.perf_counter)
+    _share_prepared: float = PREPARED_SHARE
+    _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
 
     def __post_init__(self) -> None:
         self.functions = {f.name: f for f in self.module}
@@ -123,9 +139,29 @@ class Units:
         self._given.add(name)
         return name
 
+    @property
+    def candidates(self) -> int:
+        """How many candidates there are to choose from, in all e-graphs."""
+        return sum(s.read.graph.node_count for s in self._saturated.values())
+
+    def again(
+        self, weights: set[str], binding: Mapping[str, int], profile: Profile, share: float = PREPARED_SHARE
+    ) -> Module:
+        """What `run`, which was made before, finds for another binding or device in the same e-graphs: they are priced
+        anew, and nothing is saturated. `share`: of the weights' bytes, how much may be prepared."""
+        given = self.options, self._share_prepared
+        self.options, self._share_prepared = replace(given[0], bindings=(dict(binding),), profile=profile), share
+        try:
+            return self.run(weights)
+        finally:
+            self.options, self._share_prepared = given
+
     def run(self, weights: set[str]) -> Module:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
+        # New ones, so that a copy of this object keeps what the run before gave.
+        self.outcomes, self.searched = [], []
+        self.functions, self.origins = dict(self.functions), dict(self.origins)
         entry = self.module.main
         self._ahead = _known_ahead(entry, weights)
         self._facts = facts_of_functions(
@@ -176,11 +212,17 @@ class Units:
         return replace(function, blocks=tuple(blocks), sources=sources)
 
     def _where(self, origin: Origin) -> str:
-        """Where the rule that made an expression stands."""
+        """Where the rule that made an expression stands; empty where that is none of the set, as in a program that was
+        optimized by others before."""
         rule = origin.rule.partition(", ")[0]
         if not rule:
             return ""
-        return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
+        found = self._schemas.get(rule) or self._named.get(rule)
+        return found.where if found is not None else ""
+
+    @cached_property
+    def _named(self) -> dict[str, Rule]:
+        return {r.name: r for r in self.options.rules}
 
     @cached_property
     def _schemas(self) -> dict[str, Schema]:
@@ -200,21 +242,17 @@ class Units:
         is nearly free."""
         options = self.options
         roots = [b.value for b in block.bindings]
-        left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
-        budget = replace(options.budget, seconds=min(options.budget.seconds, left))
-        alternatives = self._alternatives(roots)
-        with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
-            saturation = egraph.saturate(budget, options.progress)
-            read = dump(egraph)
-            kept = recording(egraph) if self.record else None
-        if options.progress is not None:
-            options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
+        saturated = self._saturated.get(place)
+        is_again = saturated is not None
+        if saturated is None:
+            saturated = self._saturated[place] = self._saturate(roots, scope, known)
+        read, saturation, kept = saturated.read, saturated.saturation, saturated.recording
         if options.execution == "kernels" and place[0] not in self._in_loops:
             return [self._kernels(read, block, place[0], saturation)]
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
-            chosen = cheapest(read.graph, read.decode, weights, models)
+            chosen = cheapest(read.graph, read.decode, weights, models, share=self._share_prepared)
         selection = chosen.selection
         if self.watch is not None:
             self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
@@ -223,7 +261,8 @@ class Units:
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
             if rule:
                 made[rule] = made.get(rule, 0) + 1
-        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count)
+        fewer = () if is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
+        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
         second = second_best(read.graph, chosen.costs, selection)
         runner_up = None
         if second is not None:
@@ -235,14 +274,27 @@ class Units:
         self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
         values = [cheap]
         if kept is not None:
-            equal = tuple(roots), tuple(values[0]), tuple(alternatives)
+            equal = tuple(roots), tuple(values[0]), tuple(saturated.alternatives)
             self.searched.append(Searched(*place, *equal, scope, known, kept))
-        if same:
+        if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
             apart = cheapest(read.graph, read.decode, same, models, once).selection.choice
             other, made_by, classes = read.decode_with_rules(apart)
             self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
             values.append(other)
         return values
+
+    def _saturate(self, roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
+        options = self.options
+        left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
+        budget = replace(options.budget, seconds=min(options.budget.seconds, left))
+        alternatives = self._alternatives(roots)
+        with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
+            saturation = egraph.saturate(budget, options.progress)
+            read = dump(egraph)
+            kept = recording(egraph) if self.record else None
+        if options.progress is not None:
+            options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
+        return _Saturated(read, saturation, alternatives, kept)
 
     def _kernels(self, read: Dump, block: Block, function: str, saturation: Saturation) -> list[Expr]:
         """The block's values as the cheapest kernels compute them."""
@@ -256,7 +308,8 @@ class Units:
             inside = [w.state.members for w in selection.ways.values() if w.state is not None]
             own = {c: w.candidate for c, w in selection.ways.items()}
             self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
-        row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
+        how = selection.how, selection.cost, selection.bound, selection.kept, selection.fewer
+        row = SelectedRow(function, *how)
         rows = built.rows(function, models[0])
         self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
         self._tell_origins(function, read, built.roots, built.classes, built.rules)

@@ -193,8 +193,8 @@ def test_a_file_that_is_changed(best: rx.Optimized, tmp_path: Path) -> None:
 
 def test_another_version(best: rx.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
-    path.write_bytes(data.replace(b"artifact 1\n", b"artifact 2\n", 1))
-    with pytest.raises(ArtifactError, match="is an artifact of version 2; this relax_eg reads version 1"):
+    path.write_bytes(data.replace(b"artifact 2\n", b"artifact 3\n", 1))
+    with pytest.raises(ArtifactError, match="is an artifact of version 3; this relax_eg reads version 2"):
         rx.load(path)
 
 

@@ -21,6 +21,7 @@ from relax_eg.ir import Expr, Module, pure_function, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 from relax_eg.rules.format import expression_text
 from relax_eg.shapes import Scope
+from relax_eg.shapes.guards import Dispatch, Guard
 
 PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -149,3 +150,21 @@ def test_through_xla(module: Module, seed: int) -> None:
         scale = np.max(np.abs(y.astype(np.float64)), initial=1)
         assert error <= TOLERANCES.get(y.dtype.name, 0) * scale, f"{x}\n{y}\n{module}\n{best.module}"
     assert best.check(*args).max_error <= TOLERANCES.get(module.main.params[0].dtype, 0)
+
+
+@examples(0.05)
+@given(programs(), SEEDS)
+def test_every_variant_of_a_family_equals_the_program(module: Module, seed: int) -> None:
+    """Also at sizes that it does not serve; and at all sizes the guards tell which one serves."""
+    names = module.main.size_variables
+    target = ("cpu", "h100", "laptop")[seed % 3]
+    best = rx.optimize(module, bounds={v: (1, 300) for v in names}, target=target, budget=Budget(2000, 60))
+    rng = np.random.default_rng(seed)
+    guards = [Guard.read(v.guard) for v in best.variants]
+    for v in best.variants:
+        assert_same(module, v.module, seed)
+    for sizes in size_bindings(module, rng, 3):
+        assert sum(g.holds(sizes) for g in guards) == 1
+        assert Dispatch(guards).at(sizes) == [g.holds(sizes) for g in guards].index(True)
+    family = best.report.family
+    assert family is None or (family.cover.startswith("proved") and family.stop != "time limit")

@@ -13,12 +13,14 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import measured
-from relax_eg.backend.family import guards, nearest
 from relax_eg.extract.devices import CPU, PROFILES, WITHOUT_YNN
 from relax_eg.extract.devices import nearest as nearest_device
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import MeasuredRow
+from relax_eg.families import nearest_guards
 from relax_eg.reports import CostReport
+from relax_eg.shapes import Proved, Scope
+from relax_eg.shapes.guards import Dispatch, covered
 
 SPECS = ({"w": "64 64", "a": "64 4", "b": "4 64"}, "n 64")
 SIZES = [{"n": 4}, {"n": 64}, {"n": 256}]
@@ -173,14 +175,22 @@ def test_a_layout_is_chosen_with_the_options() -> None:
 
 
 def test_which_sizes_a_variant_serves() -> None:
+    def guards(*groups: list[dict[str, int]]) -> list[str]:
+        return list(map(str, nearest_guards(groups)))
+
     bindings = [{"b": 1, "s": s} for s in (8, 32, 128)]
-    assert guards([bindings]) == ["all sizes"]
-    assert guards([bindings[:1], bindings[1:]]) == ["s <= 16", "s >= 17"]
-    assert guards([[bindings[0], bindings[2]], [bindings[1]]]) == ["s <= 16 or s >= 65", "17 <= s <= 64"]
+    assert guards(bindings) == ["all sizes"]
+    assert guards(bindings[:1], bindings[1:]) == ["s <= 16", "s >= 17"]
+    assert guards([bindings[0], bindings[2]], [bindings[1]]) == ["s <= 16 or s >= 65", "17 <= s <= 64"]
     both = [{"b": 1, "s": 8}, {"b": 2, "s": 16}]
-    assert guards([both[:1], both[1:]]) == ["nearest to b=1, s=8", "nearest to b=2, s=16"]
-    places = list(enumerate(bindings))
-    assert [nearest(places, {"b": 3, "s": s}) for s in (1, 16, 17, 64, 65, 9999)] == [0, 0, 1, 1, 2, 2]
+    assert guards(both[:1], both[1:]) == ["b <= 1", "b >= 2"]
+    crossed = [{"b": b, "s": s} for b, s in ((2, 8), (8, 2), (8, 8), (2, 2))]
+    found = nearest_guards([crossed[:2], crossed[2:]])
+    assert isinstance(covered(found, Scope()), Proved)
+    dispatch = Dispatch(found)
+    assert [dispatch.at(b) for b in crossed] == [0, 0, 1, 1]
+    dispatch = Dispatch(nearest_guards([[b] for b in bindings]))
+    assert [dispatch.at({"b": 3, "s": s}) for s in (1, 16, 17, 64, 65, 9999)] == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from relax_eg.reports import CostReport
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 
-VERSION = 1
+VERSION = 2
 _HEAD = b"relax_eg artifact "
 _KINDS = {"steps": InSteps, "kernels": InKernels}
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
@@ -225,6 +225,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
                 "report": v.report.as_data(),
                 "compiler_options": dict(v.compiler_options),
                 "at": [dict(b) for b in v.at],
+                "fallback": v.fallback,
             }
             for v in best.variants
         ],
@@ -365,7 +366,8 @@ def _variant(data: Any, written: Module, outside: _Outside) -> Variant:
     chosen = None if data["module"] is None else _unpacked(data["module"], outside)
     module = written if chosen is None else chosen
     report = CostReport.from_data(data["report"])
-    return Variant(data["guard"], lambda: module, report, data["compiler_options"], chosen, tuple(data["at"]))
+    at, fallback = tuple(data["at"]), data["fallback"]
+    return Variant(data["guard"], lambda: module, report, data["compiler_options"], chosen, at, fallback)
 
 
 def _unpacked(data: Any, outside: _Outside) -> Module:

@@ -1,13 +1,12 @@
-"""The programs that one function was optimized to, and which serves a call: the one chosen for the nearest sizes.
+"""The programs that one function was optimized to, and which serves a call: the one whose guard holds at its sizes.
 
-A variant is a program with the options XLA compiles it with. Where there is more than one, a call goes to the variant
-that was chosen at the binding nearest to its own sizes: by the product over the sizes of how many times they differ.
+A variant is a program with the options XLA compiles it with. Where there is more than one, each has a guard; of the
+guards exactly one holds at all sizes that a call may have (`shapes.guards`).
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,16 +16,16 @@ import jax
 from relax_eg.backend.program import Program
 from relax_eg.ir.module import Module
 from relax_eg.reports import CostReport
-
-EVERYWHERE = "all sizes"
+from relax_eg.shapes.guards import Dispatch, Guard
 
 
 @dataclass(frozen=True)
 class Variant:
     """One program of the family: the sizes it serves, its module and report, and the options XLA compiles it with.
 
-    `made`: gives the module; `chosen`: the same, None where the function runs as written; `at`: the bindings it was
-    chosen at."""
+    `guard` reads as `shapes.guards.Guard` prints. `made`: gives the module; `chosen`: the same, None where the function
+    runs as written; `at`: those of the bindings asked for that it serves; `fallback`: whether it also serves sizes that
+    JAX does not know while it traces."""
 
     guard: str
     made: Callable[[], Module] = field(repr=False)
@@ -34,6 +33,7 @@ class Variant:
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
     chosen: Module | None = field(default=None, repr=False)
     at: tuple[Mapping[str, int], ...] = ()
+    fallback: bool = False
 
     @property
     def module(self) -> Module:
@@ -46,7 +46,8 @@ class Family:
     def __init__(self, program: Program, variants: Sequence[Variant]) -> None:
         self.variants = tuple(variants)
         self.programs = tuple(replace(program, module=v.chosen) for v in variants)
-        self._places = [(i, b) for i, v in enumerate(variants) for b in v.at]
+        self.fallback = next((i for i, v in enumerate(variants) if v.fallback), 0)
+        self._dispatch = Dispatch([Guard.read(v.guard) for v in variants], self.fallback)
         self._by_shapes: dict[tuple[Any, ...], int] = {}
 
     @property
@@ -55,10 +56,12 @@ class Family:
         return all(p.kept for p in self.programs)
 
     def at(self, sizes: Mapping[str, Any]) -> int:
-        """Which variant serves these sizes; symbolic ones the first."""
-        if len(self.variants) == 1 or not all(isinstance(n, int) for n in sizes.values()):
+        """Which variant serves these sizes; symbolic ones the fallback."""
+        if len(self.variants) == 1:
             return 0
-        return nearest(self._places, sizes)
+        if not all(isinstance(n, int) for n in sizes.values()):
+            return self.fallback
+        return self._dispatch.at(sizes)
 
     def at_shapes(self, shapes: Sequence[Any]) -> int:
         """Which variant serves arrays of these shapes, one for each parameter. ShapeError, BoundsError."""
@@ -86,35 +89,3 @@ class Family:
             return jax.jit(function(index), compiler_options=options or None)
 
         return jitted
-
-
-def nearest(places: Sequence[tuple[int, Mapping[str, int]]], sizes: Mapping[str, int]) -> int:
-    """Of (index, binding) pairs the index with the binding nearest to `sizes`; of equally near ones the smaller."""
-
-    def distance(binding: Mapping[str, int]) -> float:
-        pairs = [(max(n, 1), max(sizes.get(v, n), 1)) for v, n in binding.items()]
-        return math.prod(max(a, b) / min(a, b) for a, b in pairs)
-
-    return min(places, key=lambda place: (distance(place[1]), *place[1].values()))[0]
-
-
-def guards(groups: Sequence[Sequence[Mapping[str, int]]]) -> list[str]:
-    """In words the sizes that each group of bindings is nearest to: intervals where one size tells them apart."""
-    if len(groups) == 1:
-        return [EVERYWHERE]
-    bindings = [b for group in groups for b in group]
-    varying = [v for v in bindings[0] if len({b[v] for b in bindings}) > 1]
-    if len(varying) != 1:
-        return ["nearest to " + " or ".join(", ".join(f"{v}={b[v]}" for v in varying) for b in g) for g in groups]
-    (v,) = varying
-    places = [(i, b) for i, group in enumerate(groups) for b in group]
-    ends = sorted({b[v] for b in bindings})
-    found: list[list[str]] = [[] for _ in groups]
-    low, owner = 1, nearest(places, {v: ends[0]})
-    for here, after in zip(ends, ends[1:], strict=False):
-        if nearest(places, {v: after}) != owner:
-            last = next(n for n in range(after - 1, here - 1, -1) if nearest(places, {v: n}) == owner)
-            found[owner].append(f"{low} <= {v} <= {last}" if low > 1 else f"{v} <= {last}")
-            low, owner = last + 1, nearest(places, {v: after})
-    found[owner].append(f"{v} >= {low}")
-    return [" or ".join(f) for f in found]

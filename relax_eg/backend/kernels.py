@@ -20,7 +20,7 @@ from relax_eg.backend.family import Variant
 from relax_eg.backend.lower import new_sizes, run_block
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, without_notes
-from relax_eg.errors import OptionError, RelaxEgError, TraceError
+from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL, CONSTANT, FUNCTION, SHAPE, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
@@ -227,9 +227,12 @@ class InKernels(Optimized):
         explained: Callable[[], Explanation],
     ) -> None:
         super().__init__(program, variants, (), tolerance, explained)
-        if program.module is None:
-            raise TraceError(f"{program.name}() has no module to run in kernels")
-        self.runner = KernelRunner(program.module, program.scope)
+        self.runners = [KernelRunner(v.module, program.scope) for v in variants]
+
+    @property
+    def runner(self) -> KernelRunner:
+        """That of the first variant."""
+        return self.runners[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA, one kernel after the other. ShapeError or BoundsError for arguments that do not fit, before
@@ -241,7 +244,7 @@ class InKernels(Optimized):
         leaves = p.check(leaves)
         sizes = p.sizes([x.shape for x in leaves])
         try:
-            return p.result(self.runner.run(leaves, sizes))
+            return p.result(self.runners[self._family.at(sizes)].run(leaves, sizes))
         except RelaxEgError as e:
             raise without_notes(e) from None
 

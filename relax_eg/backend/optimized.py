@@ -19,6 +19,7 @@ from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
+from relax_eg.ir.expr import Expr, tuple_
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 from relax_eg.reports import CostReport
@@ -83,7 +84,7 @@ class Optimized:
             or len(self._ready_for) != len(held)
             or any(r() is not x for r, x in zip(self._ready_for, held, strict=True))
         ):
-            ready = Ready(self._family, self._weight_indices, held)
+            ready = self._bind(held)
             self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
 
@@ -147,7 +148,11 @@ class Optimized:
                 raise ShapeError(f"prepare(): `{w}` has {len(found)} arrays, optimized for {len(expected)}")
             leaves += list(zip(expected, found, strict=True))
         leaves.sort(key=lambda pair: pair[0])
-        return Ready(self._family, self._weight_indices, [x for _, x in leaves])
+        return self._bind([x for _, x in leaves])
+
+    def _bind(self, weights: list[Any]) -> Ready:
+        """The function with its weights bound to these arrays."""
+        return Ready(self._family, self._weight_indices, weights)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the
@@ -190,7 +195,15 @@ class Optimized:
 class _Bound:
     """A program with its weights bound: what is prepared from them, and what is left for the calls."""
 
-    def __init__(self, program: Program, indices: frozenset[int], weights: Sequence[Any], sizes: Mapping[str, Any]):
+    def __init__(
+        self,
+        program: Program,
+        indices: frozenset[int],
+        weights: Sequence[Any],
+        sizes: Mapping[str, Any],
+        made: dict[Expr, Any],
+    ):
+        """`made`: values of the weights that were prepared for other programs already; the new ones are added."""
         self.program = program
         params, module = program.params, program.module
         places = sorted(indices)
@@ -202,8 +215,12 @@ class _Bound:
         if self._parts is not None:
             module, parts = self._parts
             by_name = {str(params[i].attr("name")): x for i, x in zip(places, weights, strict=True)}
-            run = jax.jit(lambda *xs: run_at(module, parts.prepare, xs, sizes))
-            self.prepared = (*run(*weights), *(by_name[n] for n in parts.kept))
+            cut = parts.prepare.result.args
+            new = [e for e in cut if e not in made]
+            prepare = replace(parts.prepare, result=tuple_(new))
+            run = jax.jit(lambda *xs: run_at(module, prepare, xs, sizes))
+            made.update(zip(new, run(*weights) if new else (), strict=True))
+            self.prepared = (*(made[e] for e in cut), *(by_name[n] for n in parts.kept))
 
     def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         p = self.program
@@ -230,9 +247,10 @@ class Ready:
         self._weight_shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
         held = tuple(params[i] for i in indices)
         sizes = bind_sizes("prepare", held, list(self._weight_shapes.values()))
-        # Variants of one program that differ in how they are compiled share what is prepared.
+        # Variants of one program that differ in how they are compiled share what is prepared; others what they both do.
         distinct = list(dict.fromkeys(p.module for p in family.programs))
-        bound = [_Bound(replace(program, module=m), self.indices, checked, sizes) for m in distinct]
+        made: dict[Expr, Any] = {}
+        bound = [_Bound(replace(program, module=m), self.indices, checked, sizes, made) for m in distinct]
         self._bound = bound
         self._which = [distinct.index(p.module) for p in family.programs]
         self.prepared: tuple[Any, ...] = bound[0].prepared if len(bound) == 1 else tuple(b.prepared for b in bound)

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from relax_eg.errors import ExtractionError
+from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
+from relax_eg.extract.numbers import Number, evaluated, is_column, larger, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
 from relax_eg.ir.control import parts
@@ -38,7 +41,7 @@ from relax_eg.ops import Site, bytes_of, counts, pattern_kind, site_of
 from relax_eg.ops.fused import Placed, called_program
 from relax_eg.ops.libraries import LIBRARIES, Library, checked_cost
 from relax_eg.shapes import Dim
-from relax_eg.tir import Contraction, Counts, PatternKind, TensorProgram, Work, classify, count, work
+from relax_eg.tir import Contraction, PatternKind
 
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
@@ -54,22 +57,22 @@ _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pi
 @dataclass(frozen=True, slots=True)
 class NodeCost:
     """Cost of one node at a binding: flops, bytes moved, kernel launches, seconds; and whether it wakes other cores,
-    which a program pays once."""
+    which a program pays once. At many bindings at once each is a column (`numbers`)."""
 
-    flops: int = 0
-    bytes: int = 0
-    launches: int = 0
-    seconds: float = 0.0
-    wakes: bool = False
+    flops: Number = 0
+    bytes: Number = 0
+    launches: Number = 0
+    seconds: Number = 0.0
+    wakes: Number = False
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else."""
 
-    flops: int
-    contracting: float
-    other: float
+    flops: Number
+    contracting: Number
+    other: Number
 
 
 class CostModel(Protocol):
@@ -84,22 +87,23 @@ class CostModel(Protocol):
 
 
 class WholeCost:
-    """What a device's profile says of operators, or another cost model, at one binding of the size variables. Prices
-    are memoised by use.
+    """What a device's profile says of operators, or another cost model, at one binding of the size variables, or at
+    many: a size is a number or a column of them, all equally long. Prices are memoised by use.
 
     `functions`: those of the module, by name, which calls and control flow run; `cost`: prices the operators."""
 
     def __init__(
         self,
         profile: Profile,
-        binding: Mapping[str, int],
+        binding: Mapping[str, Number],
         functions: Mapping[str, Function] | None = None,
         cost: CostModel | None = None,
     ) -> None:
         self.profile = profile
         self.cost = cost
-        self.binding = dict(binding)
+        self.binding: dict[str, Number] = dict(binding)
         self.functions = functions or {}
+        self._columns = max((len(n) for n in self.binding.values() if is_column(n)), default=0)  # entries; 0: no column
         self._memo: dict[tuple[object, ...], NodeCost] = {}
         self._models: dict[tuple[object, ...], WholeCost] = {}
         self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
@@ -109,20 +113,22 @@ class WholeCost:
         """Whether a transposed matrix is read inside the matmul that follows, as XLA does."""
         return self.cost is None
 
-    def trips(self, site: Site) -> list[tuple[Function, float, WholeCost]]:
+    def times(self, site: Site) -> Dim:
+        """How often a call or control node runs its functions; of a choice, each of its branches counts in part."""
+        if site.op == SCAN:
+            return Dim.of(site.attrs["length"])
+        return Dim.of(ASSUMED_TRIPS if site.op == WHILE else 1)
+
+    def trips(self, site: Site) -> list[tuple[Function, Number, WholeCost]]:
         """The functions that a call or control node runs, how often, and the model at the sizes they get there."""
         names = [n for n in site.attrs.get("functions", ()) if n in self.functions and n not in self._running]
-        times = 1.0
-        if site.op == SCAN:
-            times = float(self._at(site.attrs["length"]))
-        elif site.op == WHILE:
-            times = ASSUMED_TRIPS
-        elif site.op == COND:
+        times: Number = 1.0 * self._at(self.times(site))
+        if site.op == COND:
             times = 1.0 / len(site.attrs["functions"])  # one of the branches, each as likely
-        return [(self.functions[n], times, self._inside(self.functions[n], site)) for n in names]
+        return [(self.functions[n], times, self.inside(self.functions[n], site)) for n in names]
 
-    def _inside(self, function: Function, site: Site) -> WholeCost:
-        """The model at the sizes that `function` has at this site."""
+    def sizes_inside(self, function: Function, site: Site) -> dict[str, Dim]:
+        """The size variables of `function` that its operands at this site tell, in the caller's sizes."""
         operands = parts(site.op, site.operands, site.attrs) if site.op in CONTROL else None
         given = site.operands[1:]
         if operands is not None:
@@ -131,14 +137,20 @@ class WholeCost:
                 constants = operands.condition_constants
             xs = (Tensor(x.shape[1:], x.dtype) if isinstance(x, Tensor) and x.shape else x for x in operands.xs)
             given = (*constants, *operands.carry, *xs)
-        binding: dict[str, int] = {}
+        found: dict[str, Dim] = {}
         for p, a in zip(function.params, given, strict=False):
             for wanted, d in zip(dims_of(p.annotation), dims_of(a), strict=False):
                 if str(wanted) in wanted.variables and d.variables <= self.binding.keys():
-                    binding.setdefault(str(wanted), self._at(d))
-        key = (function.name, tuple(binding.items()))
+                    found.setdefault(str(wanted), d)
+        return found
+
+    def inside(self, function: Function, site: Site) -> WholeCost:
+        """The model at the sizes that `function` has at this site."""
+        sizes = self.sizes_inside(function, site)
+        key = (function.name, tuple(sizes.items()))
         model = self._models.get(key)
         if model is None:
+            binding = {v: self._at(d) for v, d in sizes.items()}
             model = self._models[key] = self._kind(site)(self.profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
         return model
@@ -153,8 +165,8 @@ class WholeCost:
         found = self._memo.get(key)
         if found is None:
             found = self._price(site, result)
-            if found.flops >= self.profile.fork_flops and not self._alone(site.op):
-                found = replace(found, wakes=True)
+            if not self._alone(site.op):
+                found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
 
@@ -166,18 +178,15 @@ class WholeCost:
         if site.op in CONTROL or site.op == CALL:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
-            return checked(site.op, self.cost.price(site, result, self.binding))
+            return self._by_model(self.cost, site, result)
         if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
             return self._library(LIBRARIES[site["name"]], site, result)
         if site.op == CALL_TIR:
             return self._tensor_program(site, result)
-        if site.op in CORE:
-            return self._opaque(site, result) if site.op == CALL_DPS_LIBRARY else NodeCost()
-        if any(not _known(a) for a in (*site.operands, result)):
-            return self._opaque(site, result)
-        count = counts(site)
-        flops, moved = self._at(count.flops), self._at(count.bytes_read) + self._at(count.bytes_written)
-        p = self.profile
+        done, p = self.amounts(site, result), self.profile
+        flops, moved, launches = self._at(done.flops), self._at(done.bytes), done.launches.const
+        if site.op in CORE or not _all_known(site, result):  # a routine that is not looked into, or nothing
+            return NodeCost(flops, moved, launches, launches * (p.launch + p.move(moved)))
         if site.op in _FREE:
             return NodeCost(0, 0, 0, _EPSILON)
         if site.op in ("matmul", "linear"):
@@ -185,49 +194,66 @@ class WholeCost:
         if site.op == "conv":
             return NodeCost(flops, moved, 1, p.launch + self._conv(site, result, flops, moved))
         if site.op in _DENSE:
-            return NodeCost(flops, moved, 1, p.launch + max(2 * flops / p.rate(site.dtype(0)), p.move(moved)))
-        if site.op == "permute_dims" and p.transpose_rate and site["axes"][-1] != len(site["axes"]) - 1:
+            return NodeCost(flops, moved, 1, p.launch + larger(2 * flops / p.rate(site.dtype(0)), p.move(moved)))
+        if _turns(site) and p.transpose_rate:
             elements = math.prod(self._at(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
-        kind = pattern_kind(site)
-        if kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE):
+        if not launches:
             return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
         return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
 
     def _tensor_program(self, site: Site, result: Annotation) -> NodeCost:
         """A `call_tir`: what its equations say, as XLA runs it."""
-        placed = called_program(site.operands, site.attrs)
+        placed, done, p = called_program(site.operands, site.attrs), self.amounts(site, result), self.profile
+        moved, launches = self._at(done.bytes), done.launches.const
         if placed is None:
-            return self._opaque(site, result)
-        counted, p = counted_once(placed.program), self.profile
-        moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
+            return NodeCost(0, moved, launches, p.launch + p.move(moved))
         effort = self.effort(site.op, placed)
-        kind = _kind(placed.program)
-        if kind <= PatternKind.INJECTIVE:
+        if kind_of(placed.program) <= PatternKind.INJECTIVE:
             # What only moves is sometimes a part of its reader, sometimes a copy.
-            launches = int(kind is PatternKind.INJECTIVE)
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
-            return NodeCost(effort.flops, moved, launches, seconds)
-        seconds = max(effort.contracting, p.move(moved)) + effort.other
-        return NodeCost(effort.flops, moved, 1, p.launch + seconds)
+        else:
+            seconds = p.launch + larger(effort.contracting, p.move(moved)) + effort.other
+        return NodeCost(effort.flops, moved, launches, seconds)
+
+    def amounts(self, site: Site, result: Annotation) -> Amounts:
+        """What one use of an operator does, at any sizes; what a call or control node runs is asked for by itself."""
+        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+            definition, sizes = LIBRARIES[site["name"]].sizes_at(site.operands, dict(site["attrs"]))
+            inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
+            flops = sum((counts(site_of(e)).flops.substitute(sizes) for e in inside), NONE)
+            return Amounts(flops, moved_by(site, result), Dim.of(1))
+        placed = called_program(site.operands, site.attrs) if site.op == CALL_TIR else None
+        if placed is not None:
+            return of_program(placed, int(kind_of(placed.program) >= PatternKind.INJECTIVE))
+        if site.op in CORE and site.op not in (CALL_DPS_LIBRARY, CALL_TIR):
+            return Amounts()
+        if site.op in CORE or not _all_known(site, result):
+            return Amounts(NONE, moved_by(site, result), Dim.of(1))
+        if site.op in _FREE:
+            return Amounts()
+        count, kind = counts(site), pattern_kind(site)
+        fused = kind in (PatternKind.ELEMENT_WISE, PatternKind.BROADCAST, PatternKind.INJECTIVE)
+        alone = site.op in _DENSE or site.op in _COPIES or not fused
+        return Amounts(count.flops, count.bytes_read + count.bytes_written, Dim.of(int(alone)))
 
     def effort(self, op: str, placed: Placed) -> Effort:
         """The arithmetic of a tensor program that is used in operator `op`."""
-        done = _work(placed.program)
+        done = work_of(placed.program)
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
-        other = max(0, self.number(done.other_flops, placed.sizes))
+        other = larger(0, self.number(done.other_flops, placed.sizes))
         flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
         seconds = sum(self._contraction(c, placed.sizes) for c in done.contractions)
         return Effort(flops, seconds, other / rate)
 
-    def number(self, d: Dim, sizes: Mapping[str, Dim]) -> int:
+    def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
         """A size of a program that is used with these sizes, at the binding."""
         return self._at(d.substitute(sizes) if sizes else d)
 
-    def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> float:
+    def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
         """Seconds of a matmul or convolution with all operands at hand."""
         rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
         share = share_of_peak((rows, columns, depth), self.profile.matmul_half)
@@ -240,23 +266,28 @@ class WholeCost:
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
-        flops = moved = launches = seconds = 0.0
-        steps, wakes = 1.0, False
+        flops: Number = 0.0
+        moved: Number = 0.0
+        launches: Number = 0.0
+        seconds: Number = 0.0
+        steps: Number = 1.0
+        wakes: Number = False
         for function, times, model in self.trips(site):
             inner = [cost for _, cost in priced(function, model)]
-            wakes = wakes or any(c.wakes for c in inner)
+            for c in inner:
+                wakes = wakes | c.wakes
             flops += times * sum(c.flops for c in inner)
             moved += times * sum(c.bytes for c in inner)
             launches += times * sum(c.launches for c in inner)
             seconds += times * sum(c.seconds for c in inner)
-            steps = max(steps, times)
+            steps = larger(steps, times)
         if site.op in (SCAN, WHILE):
             seconds += steps * self.profile.step
         elif site.op == COND:
             seconds += self.profile.step
-        return NodeCost(int(flops), int(moved), int(launches), _EPSILON + seconds, wakes)
+        return NodeCost(whole(flops), whole(moved), whole(launches), _EPSILON + seconds, wakes)
 
-    def _matmul(self, site: Site, flops: int, moved: int) -> float:
+    def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
         """Seconds of a matmul: peak rate scaled down for thin sides, or memory, and the weight's layout."""
         a = [self._at(d) for d in site.shape(0)]
         b = [self._at(d) for d in site.shape(1)]
@@ -264,12 +295,12 @@ class WholeCost:
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
         share = share_of_peak((rows, columns, a[-1]), self.profile.matmul_half)
-        seconds = max(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
+        seconds = larger(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
         if site.op == "linear":
             seconds *= self.profile.linear_factor(rows, self._at(bytes_of(site.operands[1])))
         return seconds
 
-    def _conv(self, site: Site, result: Annotation, flops: int, moved: int) -> float:
+    def _conv(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
         """Seconds of a convolution: of the matmul of its windows, places by window elements by channels out.
 
         Where transposes have a price, XLA's code wants channels last: images are turned on the way in and out. The
@@ -280,7 +311,8 @@ class WholeCost:
         groups = site["groups"]
         batch, _, *space = (self._at(d) for d in result.shape)
         out, *window = (self._at(d) for d in site.shape(1))
-        rate, columns, depth, turned = p.rate(site.dtype(0)), out // groups, math.prod(window), 0.0
+        columns, depth, turned = out // groups, math.prod(window), 0.0
+        rate: Number = p.rate(site.dtype(0))
         if groups == 1:
             if p.transpose_rate:
                 elements = math.prod(self._at(d) for d in site.shape(0)) + batch * out * math.prod(space)
@@ -288,14 +320,15 @@ class WholeCost:
             rate *= share_of_peak((batch * math.prod(space), columns, depth), p.matmul_half) / p.conv_factor
         else:
             rate *= share_of_peak((columns, depth), p.group_half) * p.group_share
-        return turned + max(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
+        return turned + larger(flops / math.prod(site["input_dilation"]) / rate, p.move(moved))
 
     def _library(self, library: Library, site: Site, result: Annotation) -> NodeCost:
         """A registered routine: its pattern as one kernel, whose values in between are never in memory, times what is
         known of its speed; or what its own cost function says."""
         definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
         inside, p = WholeCost(self.profile, {v: self._at(d) for v, d in sizes.items()}), self.profile
-        flops, seconds = 0, 0.0
+        flops: Number = 0
+        seconds: Number = 0.0
         for e in postorder(definition.results):
             if e.op in CORE or e.op in _FREE:
                 continue
@@ -310,21 +343,45 @@ class WholeCost:
                 seconds += 2 * count / p.rate(within.dtype(0))
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
-        moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
+        moved: Number = self._at(moved_by(site, result))
         if callable(library.cost):
-            found = library.cost(flops, moved, p)
-            at = ", ".join(f"{v}={n}" for v, n in inside.binding.items())
-            return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {at}"))
+            of_library = library.cost
+
+            def price(flops: Number, moved: Number, at: Mapping[str, Number]) -> NodeCost:
+                text = ", ".join(f"{v}={n}" for v, n in at.items())
+                found = of_library(flops, moved, p)
+                return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {text}"))
+
+            if not self._columns:
+                return price(flops, moved, inside.binding)
+            each = [
+                price(_entry(flops, i), _entry(moved, i), {v: _entry(n, i) for v, n in inside.binding.items()})
+                for i in range(self._columns)
+            ]
+            return _stacked(each)
         speed = p.library_speed.get(library.name, library.cost or 1.0)
-        return NodeCost(flops, moved, 1, p.launch + max(seconds, p.move(moved)) / speed)
+        return NodeCost(flops, moved, 1, p.launch + larger(seconds, p.move(moved)) / speed)
 
-    def _opaque(self, site: Site, result: Annotation) -> NodeCost:
-        moved = sum(self._at(bytes_of(a)) for a in (*site.operands, result))
-        return NodeCost(0, moved, 1, self.profile.launch + self.profile.move(moved))
+    def _by_model(self, model: CostModel, site: Site, result: Annotation) -> NodeCost:
+        """What another cost model says, which is asked of one binding at a time."""
+        if not self._columns:
+            return checked(site.op, model.price(site, result, self.binding))
+        bindings = ({v: _entry(n, i) for v, n in self.binding.items()} for i in range(self._columns))
+        return _stacked([checked(site.op, model.price(site, result, b)) for b in bindings])
 
-    def _at(self, d: Dim) -> int:
+    def _at(self, d: Dim) -> Number:
         unknown = d.variables - self.binding.keys()
-        return int(d.evaluate({**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding))
+        return evaluated(d, {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding)
+
+
+def _entry(x: Number, i: int) -> Number:
+    """Entry `i` of a column of sizes or of what is counted; a number is the same in all."""
+    return int(x[i]) if is_column(x) else x
+
+
+def _stacked(each: Sequence[NodeCost]) -> NodeCost:
+    """The costs at many bindings as one, of columns."""
+    return NodeCost(*(np.array([getattr(c, f.name) for c in each]) for f in fields(NodeCost)))
 
 
 def checked(op: str, found: Any) -> NodeCost:
@@ -336,39 +393,36 @@ def checked(op: str, found: Any) -> NodeCost:
     return found
 
 
-@lru_cache(1 << 14)
-def _work(program: TensorProgram) -> Work:
-    return work(program)
-
-
-@lru_cache(1 << 14)
-def _kind(program: TensorProgram) -> PatternKind:
-    return classify(program)
-
-
-@lru_cache(1 << 14)
-def counted_once(program: TensorProgram) -> Counts:
-    """What `count` says of a program; each is asked about again and again."""
-    return count(program)
-
-
-def share_of_peak(sizes: Sequence[int], halves: Sequence[float]) -> float:
+def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
     """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
-    return max(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
+    return larger(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
 
 
-def _known(a: Annotation) -> bool:
-    return not isinstance(a, Tensor) or (a.shape is not None and a.dtype is not None)
+def _all_known(site: Site, result: Annotation) -> bool:
+    annotations = (a for a in (*site.operands, result) if isinstance(a, Tensor))
+    return all(a.shape is not None and a.dtype is not None for a in annotations)
+
+
+def _turns(site: Site) -> bool:
+    """Whether it is a transpose that moves the last axis."""
+    return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
 
 
 def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
-    """Every node of `function` that does something, with its price; nodes in `skip` are left out.
+    """Every node of `function` that does something, with its price; nodes in `skip` are left out."""
+    for e, site in sites(function, model.folds_transposes, skip):
+        yield e, NodeCost() if site is None else model.price(site, e.annotation)
 
-    XLA reads a transposed matrix inside the matmul that follows, so such a pair is priced as the `linear` it runs as.
+
+def sites(function: Function, folds: bool, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, Site | None]]:
+    """Every node of `function` that does something, and as what it is priced; nodes in `skip` are left out.
+
+    Where a transposed matrix is read inside the matmul that follows (`folds`), such a pair is the `linear` it runs as,
+    and the transpose nothing (None).
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
+    folded = _folded_transposes(expressions, once) if folds else set[Expr]()
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
@@ -376,7 +430,7 @@ def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) 
         site = site_of(e)
         if e.op == "matmul" and e.args[1] in folded:
             site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        yield e, NodeCost() if e in folded else model.price(site, e.annotation)
+        yield e, None if e in folded else site
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def plain(x: float) -> str:
     return str(int(x))
@@ -25,6 +27,6 @@ def time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-def sizes(at: object) -> str:
+def sizes(at: Mapping[str, int]) -> str:
     """A binding: b=1, s=128."""
-    return ", ".join(f"{k}={v}" for k, v in dict(at).items())  # type: ignore[call-overload]
+    return ", ".join(f"{k}={v}" for k, v in at.items())

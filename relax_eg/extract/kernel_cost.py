@@ -7,11 +7,16 @@ which as they stand are kernels of one.
 
 from __future__ import annotations
 
-from relax_eg.extract.cost import NodeCost, WholeCost, counted_once
+from dataclasses import replace
+
+from relax_eg.extract.amounts import Amounts, counted_once, of_program
+from relax_eg.extract.cost import NodeCost, WholeCost
+from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONTROL, CORE
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import VIEWS, called_program, program_at
+from relax_eg.ops.fused import VIEWS, Placed, called_program, program_at
+from relax_eg.shapes import Dim
 
 _NOT_HIDDEN = 0.1  # of the shorter of computing and moving: before the first tile is there, and after the last
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
@@ -24,26 +29,33 @@ class KernelCost(WholeCost):
     def folds_transposes(self) -> bool:
         return False
 
-    def kernel(self, contracting: float, other: float, moved: int) -> float:
+    def kernel(self, contracting: Number, other: Number, moved: Number) -> Number:
         """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it."""
         p = self.profile
         moving = p.move(moved)
-        overlapped = max(contracting, moving) + _NOT_HIDDEN * min(contracting, moving)
+        overlapped = larger(contracting, moving) + _NOT_HIDDEN * smaller(contracting, moving)
         # Each is a call, and wakes other cores for itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate
-        woken = p.fork if flops >= p.fork_flops else 0.0
+        woken = choose(flops >= p.fork_flops, p.fork, 0.0)
         return p.dispatch + p.launch + woken + overlapped + other
 
-    def bytes(self, annotation: Annotation) -> int:
+    def bytes(self, annotation: Annotation) -> Number:
         return self._at(bytes_of(annotation))
+
+    def amounts(self, site: Site, result: Annotation) -> Amounts:
+        if site.op in VIEWS:
+            return Amounts()
+        placed = _placed(site, result)
+        if placed is not None:
+            return of_program(placed, 1)
+        found = super().amounts(site, result)
+        is_kernel = site.op not in CORE or site.op == CALL_DPS_LIBRARY
+        return replace(found, launches=Dim.of(1)) if is_kernel else found
 
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in VIEWS:
             return NodeCost(seconds=VIEW)
-        if site.op == CALL_TIR:
-            placed = called_program(site.operands, site.attrs)
-        else:
-            placed = program_at(site.op, site.operands, tuple(site.attrs.items()), result)
+        placed = _placed(site, result)
         if placed is not None:
             counted = counted_once(placed.program)
             moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
@@ -56,3 +68,10 @@ class KernelCost(WholeCost):
 
     def _kind(self, site: Site) -> type[WholeCost]:
         return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs
+
+
+def _placed(site: Site, result: Annotation) -> Placed | None:
+    """The tensor program of one use of an operator, or of the program that is called."""
+    if site.op == CALL_TIR:
+        return called_program(site.operands, site.attrs)
+    return program_at(site.op, site.operands, tuple(site.attrs.items()), result)

@@ -28,6 +28,7 @@ from relax_eg.extract.problem import (
 )
 from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
+from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Effort
 from relax_eg.extract.states import OVERSIZED, Operation, Several, State, StateTable, operations_of
 from relax_eg.ops.fused import VIEWS
@@ -63,7 +64,8 @@ class Way:
 @dataclass(slots=True)
 class KernelSelection:
     """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `operations`: the
-    candidates that kernels may hold; `kept`: candidates in the problem."""
+    candidates that kernels may hold; `kept`: candidates in the problem; `fewer`: what a program costs that is chosen
+    among fewer (`sensitivity`)."""
 
     ways: dict[int, Way]
     several: list[Several]
@@ -73,6 +75,7 @@ class KernelSelection:
     bound: float
     how: str
     kept: int
+    fewer: tuple[tuple[int, float], ...]
 
 
 @stage("select kernels")
@@ -412,9 +415,8 @@ class KernelSearch:
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}
-        return KernelSelection(
-            used, self.several, self.operations, solved.cost, written_cost, solved.bound, solved.how, problem.node_count
-        )
+        found = solved.cost, written_cost, solved.bound, solved.how, problem.node_count
+        return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""

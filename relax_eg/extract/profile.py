@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from relax_eg.errors import OptionError
+from relax_eg.extract.numbers import Number, choose, larger, smaller
 
 PROFILE_VERSION = 3
 
@@ -95,19 +96,22 @@ class Profile:
     def rate(self, dtype: str) -> float:
         return self.matmul_rate.get(dtype, self.matmul_rate["float32"])
 
-    def call(self, seconds: float, wakes: bool) -> float:
+    def call(self, seconds: Number, wakes: Number) -> Number:
         """Seconds of a call of an executable whose kernels take `seconds`, and of which one or none `wakes` cores."""
-        return self.dispatch + seconds + (self.fork if wakes else 0.0)
+        return self.dispatch + seconds + self.fork * wakes
 
-    def linear_factor(self, rows: float, weight_bytes: float) -> float:
+    def linear_factor(self, rows: Number, weight_bytes: Number) -> Number:
         """How many times longer a matmul of `rows` rows takes with its weight stored output axis first."""
-        if rows <= 1:  # its products are sums along what lies side by side
-            return 1.0 / self.gemv_gain if weight_bytes >= self.gemv_bytes else 1.0
-        return next((factor for limit, factor in self.linear_penalty if rows <= limit), 1.0)
+        factor: Number = 1.0
+        for limit, penalty in reversed(self.linear_penalty):
+            factor = choose(rows <= limit, penalty, factor)
+        # The products of one row are sums along what lies side by side.
+        alone = choose(weight_bytes >= self.gemv_bytes, 1.0 / self.gemv_gain, 1.0)
+        return choose(rows <= 1, alone, factor)
 
-    def move(self, n_bytes: float) -> float:
+    def move(self, n_bytes: Number) -> Number:
         """Seconds to move `n_bytes` once: from cache where they fit, from memory where they stream past it."""
-        hit = min(1.0, (self.cache_bytes / n_bytes) ** 4) if n_bytes > 0 else 1.0
+        hit = smaller(1.0, (self.cache_bytes / larger(n_bytes, 1e-30)) ** 4)
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

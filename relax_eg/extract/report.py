@@ -182,13 +182,16 @@ class RuleRow:
 class SelectedRow:
     """How a function's program was chosen: "greedy" (greedy choices and swap search), "ilp" (the exact search stopped
     early) or "proved optimal". `cost`, and `bound` below which no choice of the `candidates` kept can cost: seconds,
-    or, where several bindings are weighed, the sum over them in units of the program as written."""
+    or, where several bindings are weighed, the sum over them in units of the program as written. `fewer`: how much the
+    choice owes to how many candidates were kept: (of each value so many, the share that the best program found among
+    these costs more); empty where that was not looked into."""
 
     function: str
     how: str
     cost: float
     bound: float
     candidates: int
+    fewer: tuple[tuple[int, float], ...] = ()
 
     @property
     def gap(self) -> float:

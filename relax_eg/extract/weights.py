@@ -14,6 +14,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ir.partition import sizes_in, split
 from relax_eg.ops import bytes_of
 
+FRUGAL = (0.5, 0.25)  # of that, where several programs prepare and the whole has to fit
 PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
 # Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken, and of two equal programs
 # the one that prepares nothing.
@@ -34,10 +35,11 @@ def cheapest(
     weights: set[str],
     models: Sequence[WholeCost],
     once: float | None = None,
+    share: float = PREPARED_SHARE,
 ) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
-    Bytes of prepared values get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'.
+    Bytes of prepared values get a price, which is raised until they fit into `share` times the weights'.
     With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
     and takes no bytes to speak of.
     """
@@ -47,7 +49,7 @@ def cheapest(
     if not weights or once is not None:
         return Chosen(select_exactly(graph, costs, selection), costs)
     binding = models[0].binding
-    limit = PREPARED_SHARE * _weight_bytes(graph, weights, binding)
+    limit = share * _weight_bytes(graph, weights, binding)
     price = selection.written_cost / max(limit, 1.0) / 16
 
     def fits(selection: Selection) -> bool:

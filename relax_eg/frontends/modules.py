@@ -35,6 +35,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
 from relax_eg.ir.steps import effect_of, impure_functions, is_sized, stepped_functions
@@ -128,6 +129,11 @@ def written(
     module that breaks a rule of the IR, or whose annotations do not follow.
     """
     check(module)
+    if (name := first_explicit(module)) is not None:
+        raise SpecError(
+            f"{name}() allocates its memory itself, which XLA does on its own\n"
+            "  accepted: the module that it was lowered from"
+        )
     entry = module.main
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, itemsize
-from relax_eg.ir.expr import ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL, VAR, Expr, node, postorder
+from relax_eg.ir.expr import ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL, MEMORY, VAR, Expr, node, postorder
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 
@@ -41,6 +41,11 @@ def call_into(kernel: Expr, into: Iterable[Expr]) -> Expr:
 def kill(tensor: Expr) -> Expr:
     """The end of a tensor's life."""
     return node(KILL, (tensor,), (), NOTHING)
+
+
+def first_explicit(functions: Iterable[Function]) -> str | None:
+    """The first function with explicit memory, by name; None where there is none."""
+    return next((f.name for f in functions if any(e.op in MEMORY for e in f.expressions())), None)
 
 
 def outputs_of(annotation: Annotation) -> tuple[Annotation, ...]:

@@ -109,11 +109,14 @@ def _few(sums: set[Dim], sizes: Sizes) -> list[Dim]:
     """Sums of which the largest is at least the largest of `sums`, and mostly is that."""
     kept = sizes.largest(sums)
     while len(kept) > SUMS:
-        # Of two sums of products, the one that has the larger share of each product exceeds both.
-        joined = _joined(kept[-2], kept[-1], sizes)
-        kept = [*kept[:-2], joined] if joined is not None else kept
-        if joined is None:
+        # Of two sums of products, what has the larger share of each product exceeds both; by least at the sizes at
+        # hand.
+        pairs = [(a, b) for i, a in enumerate(kept) for b in kept[:i]]
+        joined = [(d, a, b) for a, b in pairs if (d := _joined(a, b, sizes)) is not None]
+        if not joined:
             break
+        best, a, b = min(joined, key=lambda j: (sizes.estimate(j[0]), j[0].sort_key()))
+        kept = sizes.largest([best, *(d for d in kept if d not in (a, b))])
     return kept
 
 
@@ -163,5 +166,5 @@ def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: S
     return tuple(found)
 
 
-SUMS = 6  # of which an offset is the largest, about
+SUMS = 12  # of which an offset is the largest, about
 _BACK = 64  # of those that are gone, the latest that are looked at

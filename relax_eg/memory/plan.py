@@ -76,9 +76,21 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How much larger the arena is than what is needed at once at the sizes `at`: 0.01 is one percent."""
-        bound = self.bound_at(self.at)
-        return self.bytes_at(self.at) / bound - 1 if bound else 0.0
+        """How much larger the arena is than what is needed at once: 0.01 is one percent. At the sizes `at`; where the
+        arena is fixed, at the largest sizes."""
+        sizes = self.largest
+        bound = self.bound_at(sizes)
+        return self.bytes_at(sizes) / bound - 1 if bound else 0.0
+
+    @property
+    def largest(self) -> Mapping[str, int]:
+        """Where the arena is fixed the upper bounds, if they are allowed together; else the sizes `at`."""
+        corner = {n: self.scope.bounds(n)[1] or v for n, v in self.at.items()}
+        try:
+            self.scope.check(corner, self.program.name)
+        except BoundsError:
+            return self.at
+        return corner if self.static else self.at
 
     def allowed(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """`sizes`, if all are given and within bounds. BoundsError says which is not, before anything runs."""

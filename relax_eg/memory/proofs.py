@@ -68,10 +68,12 @@ class Sizes:
     def _verdict(self, left: Dim, op: str, right: Dim) -> Verdict:
         if left is right:
             return Proved("canonical")
+        a, b = self.estimate(left), self.estimate(right)
+        if not (a == b if op == "==" else a <= b):  # the sizes of interest are a counterexample
+            env = {v: self.at[v] for v in sorted(left.variables | right.variables)}
+            return Refuted(env, f"{a} {op} {b} is false")
         if self.only_there:
-            a, b = self.estimate(left), self.estimate(right)
-            holds = a == b if op == "==" else a <= b
-            return Proved("enumeration") if holds else Refuted(self.at, f"{a} {op} {b} is false", "enumeration")
+            return Proved("enumeration")
         return self.scope.prover.prove(Relation.of(left, op, right), TIMEOUT_MS)
 
     def largest(self, sizes: Iterable[Dim]) -> list[Dim]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, cast
 
+from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -38,6 +39,7 @@ from relax_eg.ir import (
     substitute,
 )
 from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.scopes import runs
 from relax_eg.ir.steps import effect_of
 from relax_eg.memory.elementwise import overwritable
@@ -191,24 +193,24 @@ def kernel_name(e: Expr) -> str:
 Temporary = Callable[[Step], "Dim | int | None"]
 
 
-def program_of(
-    module: Module, temporary: Temporary | None = None, function: str | None = None, calls: tuple[str, ...] = ()
-) -> Program:
-    """The memory program of a module's entry, or of another `function` of it, in the order in which its text has it.
-    Linear in what it runs. Functions in `calls` are running already, and not followed.
+def program_of(module: Module, temporary: Temporary | None = None) -> Program:
+    """The memory program of a module's entry, in the order in which its text has it. Linear in what it runs.
 
     `temporary` tells of a kernel what it allocates for itself (as from `memory_analysis`), beside what the module says.
+    MemoryPlanError for a module that allocates its memory itself.
     """
-    f = module.main if function is None else module[function]
-    return _Tracer(module, temporary).run(f, (*calls, f.name))
+    if (name := first_explicit(module)) is not None:
+        raise MemoryPlanError(f"{name}() allocates its memory itself; accepted: the module that it was lowered from")
+    f = module.main
+    return _Tracer(module, temporary, impure_functions(module)).run(f, (f.name,))
 
 
 class _Tracer:
-    def __init__(self, module: Module, temporary: Temporary | None) -> None:
+    def __init__(self, module: Module, temporary: Temporary | None, impure: frozenset[str]) -> None:
         self.module = module
         self.functions = {f.name: f for f in module}
         self.temporary = temporary
-        self.impure = impure_functions(module)
+        self.impure = impure
         self.values: list[Value] = []
         self.steps: list[Step] = []
         self.constants: dict[Expr, int] = {}
@@ -377,7 +379,7 @@ class _Tracer:
                 continue
             f = self.functions[name]
             if name not in self.inside:
-                inner = program_of(self.module, self.temporary, name, calls)
+                inner = _Tracer(self.module, self.temporary, self.impure).run(f, (*calls, name))
                 # What a branch gives is written where the caller wants it; a loop has the next carry beside the last.
                 sums = liveness(inner, "apart" if e.op == COND else "planned").sums
                 self.inside[name] = tuple(dict.fromkeys(sums))

@@ -102,14 +102,19 @@ class Comparison:
         return text.printed(self, width=120)
 
 
-def compare(*reports: Any, labels: Sequence[str] | None = None, against: str | None = None) -> Comparison:
+def compare(
+    *reports: Any,
+    labels: Sequence[str] | None = None,
+    against: str | None = None,
+    as_written: bool | None = None,
+) -> Comparison:
     """Cost reports side by side: before and after, devices, rule sets, sizes, releases.
 
-    `reports`: each a `CostReport`, what `optimize` returned, or the path of a report's JSON. One report is compared
-    with the program as it was written; so are several of one device and binding. Of others the first is what the rest
-    are held against. `labels`: what to call them; else they are called by what differs. `against`: the label of another
-    one to hold the rest against. What cannot be compared (reports of different programs, no common kernel) the result
-    says. OptionError for what is no report.
+    `reports`: each a `CostReport`, what `optimize` returned, or the path of a report's JSON. The first is what the rest
+    are held against, or that labelled `against`; one report alone is held against the program as it was written.
+    `labels`: what to call them; else they are called by what differs. `as_written`: whether the program as the first
+    report has it written is one of the columns; if left out, only beside one report. What cannot be compared (reports
+    of different programs, no common kernel) the result says. OptionError for what is no report.
     """
     if not reports:
         raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
@@ -118,7 +123,7 @@ def compare(*reports: Any, labels: Sequence[str] | None = None, against: str | N
         raise OptionError(f"labels={list(labels)!r}: one for each of the {len(read)} reports is accepted")
     called = list(labels) if labels is not None else _labels(read)
     columns = [Column(label, r) for label, r in zip(called, read, strict=True)]
-    if len(read) == 1 or _share_what_was_written(read):
+    if len(read) == 1 if as_written is None else as_written:
         columns.insert(0, Column(AS_WRITTEN, read[0], True))
     if against is not None:
         first = next((c for c in columns if c.label == against), None)
@@ -139,17 +144,6 @@ def _report(given: Any, i: int) -> CostReport:
     raise OptionError(
         f"compare(): argument {i + 1} is a {type(given).__name__}; a CostReport, what optimize returned, or the path "
         "of a report's JSON is accepted"
-    )
-
-
-def _share_what_was_written(reports: Sequence[CostReport]) -> bool:
-    first = reports[0].before
-    return all(
-        r.target == reports[0].target
-        and dict(r.at) == dict(reports[0].at)
-        and r.execution == reports[0].execution
-        and (r.before.rows, r.before.seconds) == (first.rows, first.seconds)
-        for r in reports
     )
 
 

@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from relax_eg.errors import OptionError
+from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.report import (
     AtSizes,
     Curve,
@@ -51,7 +52,11 @@ class CostReport:
     round by round; `unproved`: guards of rules that were neither proved nor refuted, so that the rule did not fire;
     `others`: the same prices at the other bindings of `at=[...]`; `curves`: cost over a size, by variant; `signature`:
     parameters and result of the function, by which reports of different programs are told apart; `rule_set`: the rules
-    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known.
+    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known;
+    `at_exact_sizes`: what cannot run at capacity, and why, where the function has symbolic sizes and was asked to.
+    Where several programs share the sizes, `family` and `variants` tell how they were found and which serves which,
+    and `extracted_at` for which sizes this one was chosen. `expressions`: what both programs do, in the sizes (flops,
+    bytes, launches, bytes of workspace and of what is prepared).
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -90,7 +95,12 @@ class CostReport:
     curves: tuple[Curve, ...] = ()
     signature: str = ""
     rule_set: str = ""
+    at_exact_sizes: Mapping[str, str] = field(default_factory=dict[str, str])
     code: Mapping[str, str] = field(default_factory=dict[str, str])
+    family: FamilyRow | None = None
+    variants: tuple[VariantRow, ...] = ()
+    extracted_at: Mapping[str, int] = field(default_factory=dict[str, int])
+    expressions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     more: Any = field(default=None, compare=False, repr=False)
 
     @property

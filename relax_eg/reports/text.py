@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from relax_eg.extract.family_rows import told as told_of_family
 from relax_eg.extract.figures import plain, si, time
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 
@@ -67,12 +68,15 @@ def notes(r: CostReport) -> list[str]:
     if r.measured or r.compiler_options:
         told = ", ".join(f"{k}={v!r}" for k, v in r.compiler_options.items()) or "as usual"
         lines.append(f"compiler options: {told}")
+    if r.family is not None:
+        lines += told_of_family(r.family, r.variants)
     if r.selected:
         lines.append(_selection(r.selected))
     if r.runner_up is not None:
         lines.append(str(r.runner_up))
     if r.after.prepared_values:
         lines.append(f"weights: {r.after.prepared_values} values are computed from them once, ahead of the calls")
+    lines += [f"{k}: {v}" for k, v in r.expressions.get("after", {}).items() if r.at and v != "0"]
     if r.kernels:
         lines.append(_fused(r.kernels))
     if r.cached:
@@ -90,6 +94,7 @@ def notes(r: CostReport) -> list[str]:
         more = f" and {len(r.unproved) - MOST_RULES} more" if len(r.unproved) > MOST_RULES else ""
         lines.append(f"a rule waits for what was not proved: {'; '.join(r.unproved[:MOST_RULES])}{more}")
     lines += map(str, r.libraries)
+    lines += [f"runs at its very sizes: {what}: {why}" for what, why in r.at_exact_sizes.items()]
     for o in r.opaque:
         where = f" at {o.source}" if o.source else ""
         lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
@@ -117,7 +122,19 @@ def _selection(rows: Sequence[SelectedRow]) -> str:
     proved = f"selection among the {candidates} candidates kept: {len(rows) - len(open_)} of {len(rows)} proved optimal"
     shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
     rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
-    return "; ".join((proved, *shown, *rest))
+    return "; ".join((proved, *shown, *rest, *_sensitivity(rows)))
+
+
+def _sensitivity(rows: Sequence[SelectedRow]) -> list[str]:
+    """What fewer candidates would cost, in the function that they cost most."""
+    more: dict[int, float] = {}
+    for r in rows:
+        for n, extra in r.fewer:
+            more[n] = max(more.get(n, 0.0), extra)
+    if not more:
+        return []
+    counts, shares = (", ".join(x) for x in (map(str, more), (f"{100 * x:.2g}%" for x in more.values())))
+    return [f"with at most {counts} candidates of each value {shares} dearer"]
 
 
 def _fused(rows: Sequence[KernelRow]) -> str:

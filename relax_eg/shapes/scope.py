@@ -154,6 +154,11 @@ class Scope:
         return tuple(map(str, self._assumptions))
 
     @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The assumptions as comparisons."""
+        return tuple(self._assumptions)
+
+    @property
     def statements(self) -> tuple[str, ...]:
         """All that was declared and assumed, as statements that `assume` takes."""
         found: list[str] = []

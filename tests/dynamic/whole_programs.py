@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import more_programs as more
 import numpy as np
 from jax import lax
 from padding import POISONS, padded, within
@@ -206,6 +207,20 @@ PROGRAMS: dict[str, Program] = {
         ({"n": 3, "k": 2, "m": 4}, {"n": 2, "k": 5, "m": 1}), {"n": 4, "k": 6, "m": 4},
     ),
     "triangle": Program(triangle, ("n n",), 6, N, {"n": 8}),
+    "nested": Program(more.nested, ("n m",), 3, NM, {"n": 8, "m": 6}),
+    "calls": Program(more.calls, ("n 2", "m 2"), 4, NM, {"n": 8, "m": 6}),
+    "layers": Program(more.layers, ("n 4", "3 4 4"), 2, N, {"n": 8}),
+    "merged_loop": Program(more.merged_loop, ("n m",), 1, NM, {"n": 8, "m": 6}),
+    "segments": Program(more.segments, ("n 3", "n @ int32"), 2, N, {"n": 8}),
+    "updated": Program(
+        more.updated, ("n 3", "m 3", "@ int32"), 0, ({"n": 5, "m": 3}, {"n": 8, "m": 4}, {"n": 6, "m": 6}),
+        {"n": 8, "m": 6}, assume="m <= n", indices=9,
+    ),
+    "sliced": Program(more.sliced, ("n 3", "@ int32"), 0, N, {"n": 8}, assume="n >= 2", indices=9),
+    "gradient": Program(more.gradient, ("n 4", "4 4"), 2, N, {"n": 8}),
+    "quantiles": Program(more.quantiles, ("n 4",), 2, N, {"n": 8}),
+    "signals": Program(more.signals, ("n",), 6, N, {"n": 8}, assume="n >= 2"),
+    "noise": Program(more.noise, ("2 @ uint32", "n 3"), 0, N, {"n": 8}),
 }  # fmt: skip
 
 

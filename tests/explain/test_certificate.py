@@ -149,6 +149,7 @@ def another_program(d: Data) -> None:
     for f in functions:
         if f[0].startswith(("chosen:", "functions:")):
             f[2][0][1][0][1] = len(nodes) - 1
+            f[4] = [[len(nodes) - 1 if e == value else e, line] for e, line in f[4]]  # it keeps its source line
 
 
 def unreadable(d: Data) -> None:

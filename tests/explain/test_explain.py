@@ -149,7 +149,8 @@ def test_every_pattern_has_a_derivation(case: Any) -> None:
 
 def test_the_chosen_program_says_which_rule_made_a_value() -> None:
     best = rx.optimize(trace_of_product, "n k", "k n", at={"n": 256, "k": 64}, cache=False)
-    assert "# by trace_of_product, reduction.py:" in str(best.module)
+    text = str(best.module)
+    assert "by trace_of_product, reduction.py:" in text and "# test_explain.py:" in text
     assert rx.parse(str(best.module)) == best.module
 
 

@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import arguments, programs, size_bindings
 
 import relax_eg as rx
 from relax_eg import ir
@@ -66,6 +69,24 @@ def test_a_planned_module_computes_the_same(name: str, results: Any, form: Any) 
         assert len(leaves_of(wanted)) == len(leaves_of(found)) > 0
         for a, b in zip(leaves_of(wanted), leaves_of(found), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@settings(max_examples=60)
+@given(programs(), st.integers(0, 2**16), st.sampled_from(["arena", "storages"]))
+def test_random_modules_compute_the_same_in_their_memory(module: rx.Module, seed: int, form: Any) -> None:
+    rng = np.random.default_rng(seed)
+    bindings = size_bindings(module, rng, 3)
+    plan = rx.plan_memory(module, at=bindings[-1], results=("apart", "planned")[seed % 2], check=True)
+    explicit = lowered(plan, module, form)
+    assert rx.parse(str(explicit)) == explicit
+    for sizes in bindings:
+        args = arguments(module, sizes, rng)
+        with np.errstate(all="ignore"):
+            wanted, found = evaluate(module, args), evaluate(explicit, args)
+        for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+            # Where in memory an operand lies may change how numpy adds up; memory that was spoiled gives NaN.
+            close = np.isclose(b.astype(np.float64), a.astype(np.float64), rtol=1e-2, atol=1e-2, equal_nan=True)
+            assert close.all()
 
 
 def test_a_wrong_plan_computes_something_else() -> None:
@@ -194,6 +215,15 @@ def test_a_tensor_outside_its_storage_is_found_when_it_runs() -> None:
     evaluate(module, [np.ones(4, np.float32)])
     with pytest.raises(rx.errors.ShapeError, match="bytes 0 to 20 of a storage that has 18"):
         evaluate(module, [np.ones(5, np.float32)])
+
+
+def test_explicit_memory_is_neither_planned_nor_optimized_again() -> None:
+    module = rx.trace(lambda x: jnp.abs(jnp.sign(x)), "n")
+    explicit = lowered(rx.plan_memory(module), module)
+    with pytest.raises(MemoryPlanError, match=r"main\(\) allocates its memory itself"):
+        rx.plan_memory(explicit)
+    with pytest.raises(rx.errors.SpecError, match=r"main\(\) allocates its memory itself, which XLA does on its own"):
+        rx.optimize(explicit)
 
 
 def test_memory_holds_no_exact_numbers() -> None:

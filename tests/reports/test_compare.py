@@ -111,9 +111,11 @@ def test_json_of_a_comparison(chosen: rx.CostReport, unfused: rx.CostReport, tmp
     rx.compare(chosen, unfused).to_json(tmp_path / "c.json")
     data = json.loads((tmp_path / "c.json").read_text())
     assert data["schema"] == "relax_eg.comparison/1"
-    assert [c["label"] for c in data["columns"]] == ["as written", "default", "default - fusion"]
+    assert [c["label"] for c in data["columns"]] == ["default", "default - fusion"]
     assert [rx.CostReport.from_data(r) for r in data["reports"]] == [chosen, unfused]
-    assert [c["report"] for c in data["columns"]] == [0, 0, 1]
+    assert [c["report"] for c in data["columns"]] == [0, 1]
+    three = rx.compare(chosen, unfused, as_written=True)
+    assert [c.label for c in three.columns] == ["as written", "default", "default - fusion"]
 
 
 def test_bad_input(chosen: rx.CostReport) -> None:
@@ -154,6 +156,5 @@ def test_ablation_says_what_each_set_is_worth(tmp_path: Path) -> None:
     assert columns["all rules"] <= min(columns.values()) + 1e-12
     assert columns["without fusion"] > columns["all rules"]
     run = CliRunner().invoke(app, [*args, "--set", "magic"])
-    assert (
-        run.exit_code == 1 and "one or more of fusion, library, workspace, algebra, layout are accepted" in run.output
-    )
+    said = " ".join(run.output.split())
+    assert run.exit_code == 1 and "one or more of fusion, library, workspace, algebra, layout are accepted" in said

@@ -91,21 +91,18 @@ def test_growth_has_every_round(best: rx.Optimized) -> None:
     assert rows[-1].nodes == best.report.nodes and sum(r.matches for r in rows) <= sum(best.report.matches.values())
 
 
-def test_guards_that_nobody_could_decide_are_listed() -> None:
-    # It holds for all sizes (Motzkin), and z3 gives up on it.
-    motzkin = "n*n*n*n*m*m + n*n*m*m*m*m + k*k*k*k*k*k >= 3*n*n*m*m*k*k"
+def test_guards_that_nobody_could_decide_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relax_eg.egraph.saturate.prove", lambda *_: rx.Unknown("z3 gave up"))
     book = rx.RuleSet("mine")
 
-    @book.rule("x: n m k, y: n m k", when=motzkin, check=False)
+    @book.rule("x: n, y: n", when="n >= 2", check=False)
     def added_the_other_way(x: Any, y: Any) -> Any:
         return x + y, y + x
 
-    spec = "n m k"
-    report = rx.optimize(lambda a, b: a + b, spec, spec, rules=book, target="cpu", at={"n": 8}, cache=False).report
-    (unproved,) = report.unproved
-    assert ">=" in unproved and {"n", "m", "k"} <= set(unproved)
+    report = rx.optimize(lambda a, b: a + b, "n", "n", rules=book, target="cpu", at={"n": 8}, cache=False).report
+    assert report.unproved in (("n >= 2",), ("2 <= n",))
     assert not report.matches.get("added_the_other_way")
-    assert "was not proved" in str(report)
+    assert f"a rule waits for what was not proved: {report.unproved[0]}" in str(report)
 
 
 def test_one_report_for_each_binding(best: rx.Optimized) -> None:

@@ -1,0 +1,141 @@
+"""An optimized function that runs at many sizes inside few executables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from relax_eg.backend.family import Family, Variant
+from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.program import Program, without_notes
+from relax_eg.dynamic.executables import Executables
+from relax_eg.dynamic.policy import Policy
+from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
+from relax_eg.dynamic.statistics import ExecutableRow, Statistics
+from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.explain.text import Explanation
+from relax_eg.reports.report import CostReport
+
+
+class AtCapacity(Optimized):
+    """An optimized function whose sizes vary: called like the function it came from, it runs in executables of certain
+    capacities, or at its very sizes, as `dynamic` says (`docs/dynamic.md`).
+
+    What JAX traces (`to_jax`, grad, vmap, arguments of a `jax.jit`) runs at its very sizes, as does what lies on
+    another device than JAX's default one.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        variants: tuple[Variant, ...],
+        weights: tuple[str, ...],
+        tolerance: float,
+        explained: Callable[[], Explanation],
+        policy: Policy,
+        predict: Predict,
+    ) -> None:
+        super().__init__(program, variants, weights, tolerance, explained)
+        self._policy, self._predict = policy, predict
+        self._executables = Executables(policy.executables)
+        self._sized: dict[tuple[Any, ...], Sized] = {}
+
+    @property
+    def report(self) -> CostReport:
+        """With what cannot run at capacity, where that is known by now or was asked for."""
+        report = super().report
+        if self._policy.dynamic == "capacity" and not self._sized:
+            self._sized_for({})
+        bodies = [b for s in self._sized.values() for b in s.bodies]
+        for body in bodies if self._policy.dynamic == "capacity" else ():
+            _ = body.dims
+        why = {k: v for b in bodies for k, v in b.reasons.items()}
+        return replace(report, at_exact_sizes=why) if why else report
+
+    def _sized_for(self, weight_shapes: Mapping[int, tuple[int, ...]]) -> Sized:
+        """What runs per call where weights of these shapes are bound: the same for all weights of the same shapes."""
+        key = tuple(sorted(weight_shapes.items()))
+        if key not in self._sized:
+            others_at = [i for i in range(len(self._program.params)) if i not in weight_shapes]
+            made = Sized(self._family, others_at, weight_shapes, self._policy, self._executables, self._predict)
+            self._sized.setdefault(key, made)
+        return self._sized[key]
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        sized = self._sized_for({})
+        try:
+            return sized.run([()] * len(sized.bodies), self._program.leaves(args, kwargs))
+        except ElsewhereError:
+            return super()._run(args, kwargs)
+        except RelaxEgError as e:
+            raise without_notes(e) from None
+
+    def prepare(self, *weights: Any, **named: Any) -> ReadyAtCapacity:
+        ready = super().prepare(*weights, **named)
+        assert isinstance(ready, ReadyAtCapacity)
+        return ready
+
+    def _bind(self, weights: list[Any]) -> Ready:
+        return ReadyAtCapacity(self._family, self._weight_indices, weights, self._sized_for)
+
+    def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
+        """Compile before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without any,
+        for every capacity within the bounds. With declared `weights` that is what runs once these are bound.
+        `background`: return at once and compile in threads. OptionError, BoundsError."""
+        program = self._program
+        weights = {i: program.params[i].tensor.shape or () for i in self._weight_indices}
+        if any(not d.is_const for dims in weights.values() for d in dims):
+            raise OptionError(
+                f"compile_ahead(): how large the weights of {program.name}() are is not known yet; "
+                "prepare(...).compile_ahead(...) is accepted"
+            )
+        shapes = {i: tuple(int(d.const) for d in dims) for i, dims in weights.items()}
+        self._sized_for(shapes).compile_ahead(at, background)
+
+    def expect_other_sizes(self) -> None:
+        """With "auto", let the first call already run at capacity: its sizes are not the only ones."""
+        self._sized_for({}).alone = False
+
+    def statistics(self) -> Statistics:
+        """Executables with their memory, compile seconds and padding, by size; print it, or `to_json`."""
+        executables = self._executables
+        rows: list[ExecutableRow] = []
+        for _, e in executables.items():
+            kind = "exact" if e.exact else "capacity"
+            rows.append(ExecutableRow(e.at, kind, e.why, e.calls, e.compile_seconds, e.seconds, e.memory))
+        sized = list(self._sized.values())
+        return Statistics(
+            self._program.name,
+            self._policy.dynamic,
+            {v: str(ladder) for v, ladder in self._policy.ladders.items()},
+            tuple(rows),
+            tuple(r for s in sized for r in s.rows()),
+            executables.compilations,
+            executables.compile_seconds,
+            executables.evicted,
+            {k: v for s in sized for b in s.bodies for k, v in b.reasons.items()},
+        )
+
+
+class ReadyAtCapacity(Ready):
+    """As `Ready`: what is prepared serves all capacities."""
+
+    def __init__(
+        self, family: Family, indices: Sequence[int], weights: list[Any], sized_for: Callable[..., Sized]
+    ) -> None:
+        super().__init__(family, indices, weights)
+        self._sized = sized_for(self._weight_shapes)
+        self._held = [b.prepared for b in self._bound]
+
+    def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
+        """As `AtCapacity.compile_ahead`, for these weights and all others of the same shapes."""
+        self._sized.compile_ahead(at, background)
+
+    def run(self, others: list[Any]) -> Any:
+        try:
+            return self._sized.run(self._held, others)
+        except ElsewhereError:
+            return super().run(others)
+        except RelaxEgError as e:
+            raise without_notes(e) from None

@@ -1,0 +1,150 @@
+"""What runs per call of a program, at its very sizes or at capacity: the JAX functions to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from relax_eg.backend.lower import run_at
+from relax_eg.backend.program import Program
+from relax_eg.debug import tell
+from relax_eg.dynamic.fitting import Fit, at, fit
+from relax_eg.dynamic.plan import Plan, plan
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import np_dtype
+from relax_eg.ir.module import Module
+from relax_eg.ir.partition import split
+
+
+class Body:
+    """A program, of whose parameters those at `indices` are weights: bound once, their sizes `fixed`.
+
+    Its operands are what is prepared from the weights, then the other leaves. `reasons`, once `dims` are known: what
+    cannot run at capacity, an operator and its line or the program, and why.
+    """
+
+    def __init__(self, program: Program, indices: frozenset[int], fixed: frozenset[str]) -> None:
+        self._program, self._indices, self._fixed = program, indices, fixed
+        self.reasons: dict[str, str] = {}
+        whole = program.module or program.written()
+        self._module = whole
+        self._order: tuple[int, ...] | None = None
+        if indices and program.module is None:
+            # Nothing is prepared for what runs as written: the weights themselves come first.
+            places = [*sorted(indices), *(i for i in range(len(program.params)) if i not in indices)]
+            self._order = tuple(places.index(i) for i in range(len(places)))
+        elif indices:
+            main = split(whole.main, {str(program.params[i].attr("name")) for i in indices}).main
+            self._module = Module((main, *(f for f in whole if f is not whole.main)))
+        annotations = [p.annotation for p in self._module.main.params]
+        self._operands = annotations if self._order is None else [annotations[i] for i in _inverse(self._order)]
+        self._results = _fields(self._module.main.result.annotation)
+
+    @cached_property
+    def dims(self) -> tuple[str, ...]:
+        """The size variables that may have a capacity."""
+        return () if self._plan is None else self._plan[1]
+
+    @cached_property
+    def _plan(self) -> tuple[Plan, tuple[str, ...]] | None:
+        program = self._program
+        unknown = [a for a in (*self._operands, *self._results) if not isinstance(a, Tensor) or a.shape is None]
+        weak = [a for a, weak in zip(self._results, program.weak_out, strict=False) if weak and _patterns([a])[0]]
+        if program.effectful or unknown or weak:
+            self.reasons[program.name] = (
+                "it does more than compute" if program.effectful
+                else f"{unknown[0]} is known in part only" if unknown
+                else f"its result {weak[0]} is weakly typed, which nothing that is cut to size can be"
+            )  # fmt: skip
+            return None
+        names = dict.fromkeys(v for p in program.params for d in p.tensor.shape or () for v in sorted(d.variables))
+        free = tuple(v for v in names if v not in self._fixed)
+        try:
+            found = plan(self._module, free)
+            while found.exact and free:  # the others may do without these
+                self.reasons.update(found.exact)
+                free = tuple(v for v in free if v not in found.exact_dims) if found.exact_dims else ()
+                found = plan(self._module, free)
+        except Exception as e:  # what cannot be planned runs as it would without
+            self.refuse(e)
+            return None
+        return None if found.exact or not free else (found, free)
+
+    def refuse(self, e: Exception) -> None:
+        """Let it run at its very sizes from here on, as it cannot be made for a capacity."""
+        said = str(e) if isinstance(e, RelaxEgError) else f"internal {type(e).__name__}: {e}"
+        self.reasons[self._program.name] = said
+        tell(1, f"{self._program.name} runs at its very sizes: {said}")
+        self.dims = ()
+
+    def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> Fit | None:
+        """What a call needs; None where something grows as a size shrinks."""
+        operands, results = _patterns(self._operands), _patterns(self._results)
+        for dims in (*operands, *results):
+            if any(n > m for n, m in zip(at(dims, sizes), at(dims, capacities), strict=True)):
+                return None
+        return fit(operands, results, sizes, capacities)
+
+    def operands(self, sizes: Mapping[str, int]) -> list[jax.ShapeDtypeStruct]:
+        """What a call at these sizes takes."""
+        p = self._program
+        others = [w for i, w in enumerate(p.weak_in) if i not in self._indices]
+        weak = [False] * (len(self._operands) - len(others)) + others
+        if self._order is not None:
+            weak = [p.weak_in[i] for i in sorted(self._indices)] + others
+        return [
+            jax.ShapeDtypeStruct(at(a.shape or (), sizes), np_dtype(str(a.dtype)), weak_type=w)
+            for a, w in zip(self._operands, weak, strict=True)
+            if isinstance(a, Tensor)
+        ]
+
+    def at_capacity(self, capacities: Mapping[str, int]) -> Callable[..., Any]:
+        """`(operands, sizes) -> results` for arrays at these capacities, with the true sizes as int32 scalars."""
+        assert self._plan is not None
+        run = self._plan[0].lower({v: capacities[v] for v in self.dims})
+
+        def padded(operands: list[Any], sizes: dict[str, Any]) -> list[Any]:
+            return self._leaves(run(self._ordered(operands), sizes))
+
+        padded.__name__ = f"{self._program.name}_at_capacity"
+        return padded
+
+    def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """True sizes as `at_capacity` takes them."""
+        return {v: jnp.int32(sizes[v]) for v in self.dims}
+
+    def exact(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
+        """`operands -> results` for arrays of these very sizes."""
+        p = self._program
+
+        def exact(operands: list[Any]) -> list[Any]:
+            given = self._ordered(operands)
+            if p.module is None:
+                return jax.tree_util.tree_leaves(p.original(given))
+            return self._leaves(run_at(self._module, self._module.main, given, sizes, p.scope))
+
+        exact.__name__ = p.name
+        return exact
+
+    def _leaves(self, value: Any) -> list[Any]:
+        return jax.tree_util.tree_leaves(self._program.result(value))
+
+    def _ordered(self, operands: list[Any]) -> list[Any]:
+        return operands if self._order is None else [operands[i] for i in self._order]
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(i) for i in range(len(order))]
+
+
+def _fields(a: Annotation) -> list[Annotation]:
+    return list(a.fields) if isinstance(a, Tuple) else [a]
+
+
+def _patterns(annotations: Sequence[Annotation]) -> list[Any]:
+    return [a.shape or () for a in annotations if isinstance(a, Tensor)]

@@ -1,0 +1,99 @@
+"""Arrays brought to capacity before a call, and results cut to the true sizes after it.
+
+`jnp.pad` and slicing compile once for each size, tens of milliseconds at a time, which is what capacities are there to
+avoid. Where XLA's device is the CPU, numpy sees an array of JAX without a copy, so that padding is one copy into a
+buffer and cutting a view. On any other device an array would have to travel: there, both are small programs of the
+device's own, compiled once for each combination of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from relax_eg.shapes import Dim
+
+Pattern = Sequence[Dim]
+Inside = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a call at certain sizes needs at certain capacities. `pads`: for each operand that is to grow its place, the
+    shape it has then, and where in it what was given goes; `cuts`: for each result that is larger than it should be its
+    place, and what of it is the result. Without any of both, arrays pass as they are."""
+
+    pads: tuple[tuple[int, tuple[int, ...], Inside], ...]
+    cuts: tuple[tuple[int, Inside], ...]
+
+    @cached_property
+    def _pad(self) -> Callable[[list[Any]], list[Any]]:
+        def pad(arrays: list[Any]) -> list[Any]:
+            pairs = zip(arrays, self.pads, strict=True)
+            return [jnp.zeros(shape, x.dtype).at[inside].set(x) for x, (_, shape, inside) in pairs]
+
+        return jax.jit(pad)
+
+    @cached_property
+    def _cut(self) -> Callable[[list[Any]], list[Any]]:
+        return jax.jit(lambda arrays: [x[inside] for x, (_, inside) in zip(arrays, self.cuts, strict=True)])
+
+    def padded(self, operands: list[Any], on_host: bool) -> list[Any]:
+        """The operands at capacity; those that grow are new arrays, zero where nothing was given."""
+        if not self.pads:
+            return operands
+        grown = list(operands)
+        if not on_host and any(isinstance(operands[i], jax.Array) for i, _, _ in self.pads):
+            new = self._pad([operands[i] for i, _, _ in self.pads])
+            for (i, _, _), x in zip(self.pads, new, strict=True):
+                grown[i] = x
+            return grown
+        for i, shape, inside in self.pads:
+            x = np.asarray(operands[i])
+            buffer = np.zeros(shape, x.dtype)
+            buffer[inside] = x
+            grown[i] = buffer
+        return grown
+
+    def cut(self, results: Sequence[Any], on_host: bool) -> list[Any]:
+        """The results at their true sizes."""
+        made = list(results)
+        if not on_host and self.cuts:
+            new = self._cut([made[i] for i, _ in self.cuts])
+            for (i, _), x in zip(self.cuts, new, strict=True):
+                made[i] = x
+            return made
+        for i, inside in self.cuts:
+            whole = np.asarray(made[i])
+            view = whole[inside]
+            # JAX may keep a view as it is; one of a small part would hold all of the buffer for as long as it lives.
+            made[i] = jnp.asarray(view if 2 * view.nbytes >= whole.nbytes else view.copy())
+        return made
+
+
+def fit(
+    operands: Sequence[Pattern], results: Sequence[Pattern], sizes: Mapping[str, int], capacities: Mapping[str, int]
+) -> Fit:
+    """The fit for operands and results whose shapes are these `Dim`s of the size variables."""
+    pads: list[tuple[int, tuple[int, ...], Inside]] = []
+    cuts: list[tuple[int, Inside]] = []
+    for i, dims in enumerate(operands):
+        shape, grown = at(dims, sizes), at(dims, capacities)
+        if shape != grown:
+            pads.append((i, grown, tuple(map(slice, shape))))
+    for i, dims in enumerate(results):
+        shape = at(dims, sizes)
+        if shape != at(dims, capacities):
+            cuts.append((i, tuple(map(slice, shape))))
+    return Fit(tuple(pads), tuple(cuts))
+
+
+def at(dims: Pattern, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape at these sizes."""
+    return tuple(int(d.evaluate(sizes)) for d in dims)

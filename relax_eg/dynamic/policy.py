@@ -1,0 +1,210 @@
+"""At which capacity a call runs, and when its very sizes earn an executable of their own."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from relax_eg.errors import BoundsError, OptionError
+from relax_eg.shapes import Scope
+
+Dynamic = Literal["exact", "capacity", "auto"]
+Rungs = str | int | Sequence[int]
+Capacities = Rungs | Mapping[str, Rungs]
+
+DYNAMIC: tuple[Dynamic, ...] = ("exact", "capacity", "auto")
+POWERS, BOUND = "powers of two", "bound"
+EXECUTABLES = 64  # kept at most, unless said otherwise
+_MOST_AHEAD = 1024
+_ACCEPTED = (
+    "'powers of two', a number (its multiples), a list of capacities such as [16, 32, 128], 'bound' (the upper bound), "
+    "or {'s': one of these} is accepted"
+)
+
+
+class Ladder:
+    """The capacities that one size variable may have."""
+
+    @abstractmethod
+    def above(self, n: int) -> int:
+        """The least capacity that holds `n` >= 1, bounds aside."""
+
+    def of(self, n: int, high: int | None) -> int:
+        """The capacity of `n` where sizes are at most `high`; `n` is."""
+        c = self.above(n)
+        return c if high is None else min(c, high)
+
+    def all(self, low: int, high: int) -> Iterator[int]:
+        """Every capacity that sizes from `low` to `high` need, least first."""
+        n = low
+        while n <= high:
+            c = self.of(n, high)
+            yield c
+            n = c + 1
+
+
+@dataclass(frozen=True)
+class Powers(Ladder):
+    def above(self, n: int) -> int:
+        return 1 << (n - 1).bit_length()
+
+    def __str__(self) -> str:
+        return POWERS
+
+
+@dataclass(frozen=True)
+class Multiples(Ladder):
+    step: int
+
+    def above(self, n: int) -> int:
+        return -(-n // self.step) * self.step
+
+    def __str__(self) -> str:
+        return f"multiples of {self.step}"
+
+
+@dataclass(frozen=True)
+class Listed(Ladder):
+    """What is listed; beyond the last, its multiples."""
+
+    sizes: tuple[int, ...]
+
+    def above(self, n: int) -> int:
+        return next((c for c in self.sizes if c >= n), -(-n // self.sizes[-1]) * self.sizes[-1])
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.sizes))
+
+
+@dataclass(frozen=True)
+class AtBound(Ladder):
+    high: int
+
+    def above(self, n: int) -> int:
+        return self.high
+
+    def __str__(self) -> str:
+        return f"its bound {self.high}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a function is to run at many sizes.
+
+    `dynamic`: "exact", an executable for each combination of sizes; "capacity", one for each combination of capacities;
+    "auto", the first sizes exactly, others at capacity until `earns_exact` of them. `ladders`: by size variable.
+    `executables`: how many are kept. `background`: compile beside the calls wherever another executable serves them.
+    """
+
+    dynamic: Dynamic
+    ladders: Mapping[str, Ladder]
+    scope: Scope
+    executables: int = EXECUTABLES
+    background: bool = False
+
+    def capacities(self, sizes: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
+        """The sizes to run at: capacities for `dims`, the others as they are. None where what is assumed of sizes holds
+        of no capacity near."""
+        found = {v: self.ladders[v].of(n, self.scope.bounds(v)[1]) if v in dims else n for v, n in sizes.items()}
+        if not self.scope.assumptions or self._allowed(found):
+            return found
+        # Something like `s % 8 == 0`, of the one size that is in it.
+        for v in dims:
+            highest = self.scope.bounds(v)[1]
+            for more in range(1, found[v] + 1):
+                c = found[v] + more
+                if highest is not None and c > highest:
+                    break
+                if self._allowed({**found, v: c}):
+                    return {**found, v: c}
+        return dict(sizes) if not dims else self._below(sizes, found, dims)
+
+    def _below(self, sizes: Mapping[str, int], found: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
+        """Capacities between the sizes and those `found`: at the bound, what is allowed may lie below it."""
+        for v in dims:
+            for c in range(found[v] - 1, sizes[v] - 1, -1):
+                if self._allowed({**found, v: c}):
+                    return {**found, v: c}
+        return None
+
+    def _allowed(self, sizes: Mapping[str, int]) -> bool:
+        try:
+            self.scope.check(sizes, "")
+        except BoundsError:
+            return False
+        return True
+
+    def every(self, name: str, dims: Sequence[str], fixed: Mapping[str, int]) -> list[dict[str, int]]:
+        """Sizes at which every combination of capacities is reached once. OptionError where there is no end to them."""
+        ranges: list[list[int]] = []
+        for v in dims:
+            low, high = self.scope.bounds(v)
+            if high is None:
+                raise OptionError(
+                    f"compile_ahead(): {v} of {name}() has no upper bound, so there is no last capacity; declare "
+                    f"bounds={{{v!r}: (1, 4096)}}, or pass the sizes to compile for: compile_ahead({{{v!r}: 128}})"
+                )
+            ranges.append(list(self.ladders[v].all(1 if low is None else max(low, 1), high)))
+        if math.prod(map(len, ranges)) > _MOST_AHEAD:
+            raise OptionError(
+                f"compile_ahead(): {math.prod(map(len, ranges))} combinations of capacities of {name}(); pass those "
+                "to compile for, or have coarser capacities"
+            )
+        return [{**fixed, **dict(zip(dims, c, strict=True))} for c in product(*ranges)]
+
+
+def earns_exact(calls: int, seconds: float, share: float, compiling: float) -> bool:
+    """Whether sizes that were called `calls` times at capacity should have an executable of their own.
+
+    A call at capacity takes `seconds` as measured, of which the padding is predicted to be a `share`; compiling takes
+    `compiling` seconds, the mean of what was measured. They earn one as soon as the calls so far would have saved what
+    it costs: whatever calls follow, no more than twice the best is spent.
+    """
+    return calls * seconds * share > compiling
+
+
+def read_policy(
+    name: str,
+    variables: Sequence[str],
+    scope: Scope,
+    dynamic: Any,
+    capacities: Any,
+    executables: Any,
+    background: Any,
+) -> Policy:
+    """The options checked. OptionError, BoundsError."""
+    if dynamic not in DYNAMIC:
+        raise OptionError(f"dynamic={dynamic!r}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
+    if not isinstance(executables, int) or isinstance(executables, bool) or executables < 1:
+        raise OptionError(f"executables={executables!r}: how many to keep, a number >= 1, is accepted")
+    if not isinstance(background, bool):
+        raise OptionError(f"background={background!r}: True or False is accepted")
+    by_name: Mapping[Any, Any] = capacities if isinstance(capacities, Mapping) else dict.fromkeys(variables, capacities)
+    for v in by_name:
+        if v not in variables:
+            has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
+            raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{v!r}: ...}}); {has}")
+    ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
+    return Policy(dynamic, ladders, scope, executables, background)
+
+
+def _ladder(v: str, given: Any, high: int | None) -> Ladder:
+    if given is None or given == POWERS:
+        return Powers()
+    if isinstance(given, str) and given == BOUND:
+        if high is None:
+            raise OptionError(f"capacities='bound': {v} has no upper bound; declare bounds={{{v!r}: (1, 4096)}}")
+        return AtBound(high)
+    if isinstance(given, int) and _is_size(given):
+        return Multiples(given)
+    if isinstance(given, (list, tuple)) and given and all(map(_is_size, given)):
+        return Listed(tuple(sorted(set(given))))
+    raise OptionError(f"capacities={given!r} for {v}: {_ACCEPTED}")
+
+
+def _is_size(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and n >= 1

@@ -1,0 +1,305 @@
+"""One function at many sizes: which executable serves a call, and the call."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from relax_eg.backend.checks import bind_sizes
+from relax_eg.backend.family import Family
+from relax_eg.backend.program import as_declared
+from relax_eg.dynamic.bodies import Body
+from relax_eg.dynamic.executables import Executable, Executables, Why, compiled
+from relax_eg.dynamic.fitting import Fit
+from relax_eg.dynamic.policy import Policy, earns_exact
+from relax_eg.dynamic.statistics import SizeRow
+from relax_eg.errors import OptionError
+from relax_eg.ir.expr import np_dtype
+
+Predict = Callable[[int, Mapping[str, int]], float]
+
+TIMED = 3  # calls of an executable that are timed at first; then every so many
+_EVERY = 16
+NO_FASTER = 0.98  # of a call at capacity: what an executable for one size must beat to be kept
+_MOST_CALLS = 4096  # combinations of shapes whose sizes, fits and counts are remembered
+_AS_IT_IS = Fit((), ())
+_config: Any = jax.config
+
+
+class ElsewhereError(Exception):
+    """A call that no executable of ours is to serve: its arguments are traced or lie on another device, or JAX is to
+    look for NaN."""
+
+
+@dataclass(eq=False)
+class _Call:
+    """Calls with certain sizes. `mode`: "exact" for good; "capacity"; "trial", with an executable of their own that has
+    yet to show that it is faster; "hot", which it was; "settled" at capacity, as it was not. `count`: calls so far;
+    `missed`: those at capacity since they had no executable of their own; `share`: of a call, the padding's."""
+
+    sizes: dict[str, int]
+    capacities: dict[str, int]
+    mode: Literal["exact", "capacity", "trial", "hot", "settled"]
+    variant: int
+    fit: Fit = _AS_IT_IS
+    scalars: dict[str, Any] = field(default_factory=dict[str, Any])
+    count: int = 0
+    missed: int = 0
+    share: float | None = None
+    wider: dict[tuple[int, ...], Fit | None] = field(default_factory=dict[tuple[int, ...], Fit | None])
+
+
+class Sized:
+    """What runs per call of a function whose sizes vary.
+
+    `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `predict`: seconds of a
+    call of a variant at given sizes, as its price says. `alone`: whether the first call's sizes are taken to be the
+    only ones there will be.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        others_at: Sequence[int],
+        weight_shapes: Mapping[int, tuple[int, ...]],
+        policy: Policy,
+        executables: Executables,
+        predict: Predict,
+    ) -> None:
+        program = family.programs[0]
+        self._family, self._program = family, program
+        self._others_at, self._weight_shapes = tuple(others_at), dict(weight_shapes)
+        self._policy, self._executables, self._predict = policy, executables, predict
+        indices = frozenset(range(len(program.params))) - frozenset(others_at)
+        held = sorted(indices)
+        shapes = [weight_shapes[i] for i in held]
+        self._fixed: dict[str, int] = bind_sizes("prepare", [program.params[i] for i in held], shapes) if held else {}
+        distinct = list(dict.fromkeys(p.module for p in family.programs))
+        self._which = [distinct.index(p.module) for p in family.programs]
+        self.bodies = [Body(replace(program, module=m), indices, frozenset(self._fixed)) for m in distinct]
+        self._declared = [program.params[i].tensor for i in others_at]
+        self._dtypes = [None if t.dtype is None else np_dtype(t.dtype) for t in self._declared]
+        self._calls: dict[tuple[Any, ...], _Call] = {}
+        self._lock = threading.RLock()
+        self.alone = policy.dynamic == "auto"
+        with jax.ensure_compile_time_eval():  # the first call may be within a trace
+            self._array = type(jnp.zeros(()))
+        self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
+
+    def run(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> Any:
+        """The result of a call. `held`: what was prepared, for each of `bodies`; `others`: the other leaves.
+        ElsewhereError; ShapeError, BoundsError where the arrays do not fit, before anything runs."""
+        if _config.jax_debug_nans or _config.jax_debug_infs:  # which would look into the padding
+            raise ElsewhereError
+        others = self._checked(others)
+        key = tuple([x.shape for x in others])
+        call = self._calls.get(key) or self._first_of(key)
+        executable, fit = self._chosen(call)
+        operands = [*held[self._which[call.variant]], *others]
+        timed = executable.timed < TIMED or executable.calls % _EVERY == 0
+        started = time.perf_counter() if timed else 0.0
+        if fit is None:
+            results = executable.run(operands)
+        else:
+            results = fit.cut(executable.run(fit.padded(operands, self._on_host), call.scalars), self._on_host)
+        if timed:
+            jax.block_until_ready(results)
+            executable.took(time.perf_counter() - started)
+        return jax.tree_util.tree_unflatten(self._program.out_tree, results)
+
+    def _checked(self, others: Sequence[Any]) -> list[Any]:
+        """The arrays of a call, of the declared dtypes."""
+        checked = list(others)
+        for i, x in enumerate(checked):
+            ours = type(x) is self._array and (self._single or not x.committed)
+            weak = self._program.weak_in[self._others_at[i]]
+            if (ours or type(x) is np.ndarray) and x.dtype == self._dtypes[i]:
+                if not weak and not (ours and getattr(x, "weak_type", False)):
+                    continue
+            elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours):
+                raise ElsewhereError
+            where = f"{self._program.name}(): argument `{self._program.names[self._others_at[i]]}`"
+            checked[i] = as_declared(where, self._declared[i], x, weak)
+        return checked
+
+    def _first_of(self, shapes: tuple[Any, ...]) -> _Call:
+        """Calls with these shapes, of which this is the first."""
+        known = {**self._weight_shapes, **dict(zip(self._others_at, shapes, strict=True))}
+        bound = self._program.sizes([known[i] for i in range(len(self._program.params))])
+        sizes = {v: bound[v] for v in self._policy.ladders}
+        with self._lock:
+            found = self._calls.get(shapes)
+            if found is None:
+                # Many functions are only ever called at the same sizes: nothing is padded before others are seen.
+                found = self._exactly(sizes) if self.alone else self.call_at(sizes)
+                self.alone = False
+                if len(self._calls) >= _MOST_CALLS:
+                    del self._calls[next(iter(self._calls))]
+                self._calls[shapes] = found
+        return found
+
+    def _exactly(self, sizes: Mapping[str, int]) -> _Call:
+        return _Call(dict(sizes), dict(sizes), "exact", self._family.at(sizes))
+
+    def call_at(self, sizes: Mapping[str, int]) -> _Call:
+        """How calls with these sizes run: at capacity where that is possible."""
+        body = self.bodies[self._which[self._family.at(sizes)]]
+        capacities = self._policy.capacities(sizes, body.dims) if body.dims else None
+        if capacities is None:
+            return self._exactly(sizes)
+        variant = self._family.at(capacities)
+        body = self.bodies[self._which[variant]]
+        if not body.dims:
+            return self._exactly(sizes)
+        fit = body.fit(sizes, capacities) if all(v in body.dims for v in sizes if sizes[v] != capacities[v]) else None
+        if fit is None:
+            return self._exactly(sizes)
+        return _Call(dict(sizes), capacities, "capacity", variant, fit, body.scalars(sizes))
+
+    def _chosen(self, call: _Call) -> tuple[Executable, Fit | None]:
+        """The executable for a call, made if need be, and what the arrays need for it (None: nothing, it is exact)."""
+        with self._lock:
+            call.count += 1
+        if call.mode == "exact":
+            return self._executables.made(self._own_key(call), lambda: self._exact(call, "call")), None
+        if call.mode in ("trial", "hot"):
+            found = self._executables.get(self._own_key(call))
+            if found is not None:
+                if call.mode == "trial" and found.timed >= TIMED:
+                    self._judge(call, found)
+                return found, None
+            if not self._executables.is_due(self._own_key(call)):  # it had to go
+                call.mode, call.missed = "capacity", 0
+        with self._lock:
+            call.missed += 1
+        try:
+            found, fit = self._at_capacity(call)
+        except Exception as e:
+            # Nothing ran yet: the program as such is fine, only not at a capacity.
+            self.bodies[self._which[call.variant]].refuse(e)
+            with self._lock:
+                self._calls.clear()
+            call.mode = "exact"
+            return self._chosen(call)
+        if self._policy.dynamic == "auto" and call.mode == "capacity" and self._earns(call, found):
+            call.mode = "trial"
+            make = self._executables.make_beside if self._policy.background else self._executables.make
+            make(self._own_key(call), lambda: self._exact(call, "hot"))
+        return found, fit
+
+    def _at_capacity(self, call: _Call) -> tuple[Executable, Fit]:
+        key = self._capacity_key(call)
+        if not self._policy.background:
+            return self._executables.made(key, lambda: self._capacity(call, "call")), call.fit
+        found = self._executables.get(key)
+        if found is not None:
+            return found, call.fit
+        wider = self._wider(call)
+        if wider is None:
+            return self._executables.made(key, lambda: self._capacity(call, "call")), call.fit
+        self._executables.make_beside(key, lambda: self._capacity(call, "call"))
+        return wider
+
+    def _wider(self, call: _Call) -> tuple[Executable, Fit] | None:
+        """The least executable there is into whose capacities a call fits."""
+        body = self.bodies[self._which[call.variant]]
+        found: list[tuple[int, Any, Fit]] = []
+        for key, executable in self._executables.items():
+            at = executable.at
+            if executable.exact or key[:3] != (self, "capacity", call.variant):
+                continue
+            if all(at[v] == n or (at[v] > n and v in body.dims) for v, n in call.sizes.items()):
+                capacities = tuple(at.values())
+                if capacities not in call.wider:
+                    call.wider[capacities] = body.fit(call.sizes, at)
+                fit = call.wider[capacities]
+                found += [] if fit is None else [(math.prod(capacities), key, fit)]
+        if not found:
+            return None
+        _, key, fit = min(found, key=lambda f: f[0])
+        executable = self._executables.get(key)
+        return None if executable is None else (executable, fit)
+
+    def _own_key(self, call: _Call) -> tuple[Any, ...]:
+        return (self, "exact", call.variant, tuple(call.sizes.values()))
+
+    def _capacity_key(self, call: _Call) -> tuple[Any, ...]:
+        return (self, "capacity", call.variant, tuple(call.capacities.values()))
+
+    def _exact(self, call: _Call, why: Why) -> Executable:
+        body = self.bodies[self._which[call.variant]]
+        options = self._family.variants[call.variant].compiler_options
+        return compiled(body.exact(call.sizes), (body.operands(call.sizes),), call.sizes, True, why, options)
+
+    def _capacity(self, call: _Call, why: Why) -> Executable:
+        body = self.bodies[self._which[call.variant]]
+        options = self._family.variants[call.variant].compiler_options
+        operands = body.operands(call.capacities), body.scalars(call.sizes)
+        return compiled(body.at_capacity(call.capacities), operands, call.capacities, False, why, options)
+
+    def _earns(self, call: _Call, found: Executable) -> bool:
+        """Whether these sizes are to have an executable of their own."""
+        if found.seconds is None or found.timed < TIMED or call.sizes == call.capacities:
+            return False
+        if call.share is None:
+            mine, whole = (self._predict(call.variant, at) for at in (call.sizes, call.capacities))
+            call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
+        return earns_exact(call.missed, found.seconds, call.share, self._executables.mean_compile_seconds)
+
+    def _judge(self, call: _Call, own: Executable) -> None:
+        """After a few calls with an executable of their own: whether that was worth it."""
+        at_capacity = dict(self._executables.items()).get(self._capacity_key(call))
+        slow = at_capacity is not None and at_capacity.seconds is not None and own.seconds is not None
+        slow = slow and own.seconds > NO_FASTER * at_capacity.seconds  # type: ignore[reportOptionalMemberAccess]
+        call.mode = "settled" if slow else "hot"
+
+    def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool) -> None:
+        """Compiles what calls with these sizes will run; without any, for every capacity. OptionError, BoundsError."""
+        self.alone = False
+        for sizes in [self._all_of(s) for s in at] or self._every():
+            call = self.call_at(sizes)
+            own = call.mode == "exact"
+            key = self._own_key(call) if own else self._capacity_key(call)
+            make = self._executables.make_beside if background else self._executables.make
+            compiling = self._exact if own else self._capacity
+            make(key, lambda compiling=compiling, call=call: compiling(call, "ahead"))
+
+    def _every(self) -> list[dict[str, int]]:
+        """Sizes at which every capacity is reached once."""
+        name, dims = self._program.name, self.bodies[0].dims
+        left = [v for v in self._policy.ladders if v not in dims and v not in self._fixed]
+        if left:
+            raise OptionError(
+                f"compile_ahead(): {name}() runs at the very sizes {', '.join(left)}; the sizes to compile for, "
+                f"compile_ahead({{{left[0]!r}: 128, ...}}), are accepted"
+            )
+        return self._policy.every(name, dims, self._fixed)
+
+    def _all_of(self, given: Any) -> dict[str, int]:
+        """The sizes given to `compile_ahead`, checked, and those that weights tell."""
+        name, wanted = self._program.name, [v for v in self._policy.ladders if v not in self._fixed]
+        good = isinstance(given, Mapping) and set(given) == set(wanted)
+        if not good or any(not isinstance(n, int) or isinstance(n, bool) for n in given.values()):
+            example = ", ".join(f"{v!r}: 128" for v in wanted)
+            raise OptionError(f"compile_ahead({given!r}): sizes of {name}(), {{{example}}}, are accepted")
+        sizes = {v: given[v] if v in given else self._fixed[v] for v in self._policy.ladders}
+        self._program.scope.check(sizes, name)
+        return sizes
+
+    def rows(self) -> list[SizeRow]:
+        """The sizes that were called, those seen first first."""
+        rows: list[SizeRow] = []
+        for call in list(self._calls.values()):
+            exact = call.mode in ("exact", "hot", "trial")
+            used = math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
+            rows.append(SizeRow(call.sizes, call.count, call.capacities, exact, 0.0 if exact else 1 - used))
+        return rows

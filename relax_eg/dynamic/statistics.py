@@ -1,0 +1,116 @@
+"""What a function did for the sizes it was called with: executables, compile seconds, padding, by size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+_MOST_SIZES = 20  # rows that the text shows; the JSON has all
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableRow:
+    """An executable that is kept. `at`: the sizes of its buffers; `kind`: "capacity" or "exact"; `why` it was made:
+    for a "call", "ahead" of calls, or as its sizes were "hot"; `calls` it served; `seconds`: the fastest call that was
+    timed (None: none was); `memory`: bytes of arguments, outputs and temporaries, known before the first call."""
+
+    at: Mapping[str, int]
+    kind: str
+    why: str
+    calls: int
+    compile_seconds: float
+    seconds: float | None
+    memory: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRow:
+    """Sizes that were called: how often, the capacities they have, and the share of these that is padding (0 where
+    they run exactly)."""
+
+    sizes: Mapping[str, int]
+    calls: int
+    capacities: Mapping[str, int]
+    exact: bool
+    waste: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one function, from its first call on. `executables`: those kept now, of which `compilations` and
+    `compile_seconds` count all that ever were; `evicted`: those that had to go; `exact`: what cannot run at capacity,
+    by size variable or value, and why; `capacities`: how they are chosen."""
+
+    name: str
+    dynamic: str
+    capacities: Mapping[str, str]
+    executables: tuple[ExecutableRow, ...]
+    sizes: tuple[SizeRow, ...]
+    compilations: int
+    compile_seconds: float
+    evicted: int
+    exact: Mapping[str, str]
+
+    @property
+    def calls(self) -> int:
+        return sum(r.calls for r in self.sizes)
+
+    @property
+    def waste(self) -> float:
+        """The share of padding over all calls: each counts as its sizes' share of its capacities."""
+        return sum(r.calls * r.waste for r in self.sizes) / self.calls if self.calls else 0.0
+
+    def to_json(self) -> str:
+        """All of it as JSON, with a schema version."""
+        return json.dumps({"schema": "relax_eg.dynamic/1", **asdict(self)}, indent=2)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        chosen = "; ".join(f"{v}: {c}" for v, c in self.capacities.items())
+        yield Text(f"{self.name}   dynamic={self.dynamic!r}" + (f", capacities {chosen}" if chosen else ""), "bold")
+        yield Text(
+            f"{self.calls} calls of {len(self.sizes)} sizes, {100 * self.waste:.0f}% padding; {self.compilations} "
+            f"executables compiled in {self.compile_seconds:.2f} s"
+            + (f", {self.evicted} of them dropped" if self.evicted else "")
+        )
+        for what, why in self.exact.items():
+            yield Text(f"runs at its very sizes: {what}: {why}")
+        if self.executables:
+            table = Table(box=None, pad_edge=False, header_style="dim")
+            table.add_column("executable")
+            table.add_column("made for")
+            for column in ("calls", "compile", "a call", "arguments", "outputs", "temporaries"):
+                table.add_column(column, justify="right")
+            for r in self.executables:
+                seconds = "" if r.seconds is None else f"{r.seconds * 1e3:.3g} ms"
+                memory = [f"{n / 1e6:.3g} MB" for n in r.memory] if r.memory else [""] * 3
+                made = f"{r.kind} {_sizes(r.at)}", r.why, str(r.calls), f"{r.compile_seconds:.2f} s", seconds
+                table.add_row(*made, *memory)
+            yield table
+        if self.sizes:
+            table = Table(box=None, pad_edge=False, header_style="dim")
+            for column in ("sizes", "runs at"):
+                table.add_column(column)
+            for column in ("calls", "padding"):
+                table.add_column(column, justify="right")
+            most = sorted(self.sizes, key=lambda r: -r.calls)
+            for r in most[:_MOST_SIZES]:
+                where = "exactly" if r.exact else _sizes(r.capacities)
+                table.add_row(_sizes(r.sizes), where, str(r.calls), f"{100 * r.waste:.0f}%")
+            if len(most) > _MOST_SIZES:
+                table.add_row(f"and {len(most) - _MOST_SIZES} more", "", "", "", style="dim")
+            yield table
+
+    def __str__(self) -> str:
+        console = Console(width=120, no_color=True, highlight=False)
+        with console.capture() as capture:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{v}={n}" for v, n in sizes.items())

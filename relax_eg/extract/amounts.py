@@ -1,0 +1,68 @@
+"""What operators and tensor programs do at any sizes: flops, bytes and launches as expressions in the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from relax_eg.ir.annotations import Annotation
+from relax_eg.ops import Site, bytes_of
+from relax_eg.ops.fused import Placed
+from relax_eg.shapes import Dim
+from relax_eg.shapes.division import dim_max
+from relax_eg.tir import Counts, PatternKind, TensorProgram, Work, classify, count, work
+from relax_eg.tir.analyze import workspace_bytes
+
+NONE = Dim.of(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What a node does at any binding: flops and bytes moved, as expressions in the sizes; kernel launches; and bytes
+    of workspace inside tensor programs."""
+
+    flops: Dim = NONE
+    bytes: Dim = NONE
+    launches: Dim = NONE
+    workspace: Dim = NONE
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Amounts)))
+
+    def each(self, change: Callable[[Dim], Dim]) -> Amounts:
+        return Amounts(*(change(getattr(self, f.name)) for f in fields(Amounts)))
+
+
+@lru_cache(1 << 14)
+def work_of(program: TensorProgram) -> Work:
+    """What `work` says of a program; each is asked about again and again."""
+    return work(program)
+
+
+@lru_cache(1 << 14)
+def kind_of(program: TensorProgram) -> PatternKind:
+    """What `classify` says of a program."""
+    return classify(program)
+
+
+@lru_cache(1 << 14)
+def counted_once(program: TensorProgram) -> Counts:
+    """What `count` says of a program."""
+    return count(program)
+
+
+def of_program(placed: Placed, launches: int) -> Amounts:
+    """What a tensor program does that is used with these sizes."""
+    counted, done = counted_once(placed.program), work_of(placed.program)
+    other = done.other_flops
+    is_plain = other.const >= 0 and all(c >= 0 and all(x.op == "var" for x in monomial) for monomial, c in other.terms)
+    flops = sum((c.flops for c in done.contractions), other if is_plain else dim_max(other, 0))
+    workspace = sum(workspace_bytes(placed.program).values(), NONE)
+    found = Amounts(flops, counted.bytes_read + counted.bytes_written, Dim.of(launches), workspace)
+    return found.each(lambda d: d.substitute(placed.sizes)) if placed.sizes else found
+
+
+def moved_by(site: Site, result: Annotation) -> Dim:
+    """Bytes of operands and result, each once."""
+    return sum((bytes_of(a) for a in (*site.operands, result)), NONE)

@@ -1,0 +1,33 @@
+"""How much a choice owes to how many candidates were kept: the same selection among the few best of each class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from relax_eg.extract.problem import Problem, restricted, tree_greedy
+from relax_eg.extract.solve import started
+
+KEPT = (1, 2, 4)  # candidates of a class
+MOST = 2000  # candidates in all: larger problems are not looked at
+
+
+def sensitivity(problem: Problem, cost: float, kept: Sequence[int] = KEPT) -> tuple[tuple[int, float], ...]:
+    """For each number in `kept` what a program costs more than `cost`, a share, that is chosen among so many candidates
+    of each class, those that are cheapest as trees. Greedy choices and swap search find it; numbers at which nothing is
+    left out are not told. The roots must be computable."""
+    if cost <= 0 or problem.node_count > MOST:
+        return ()
+    _, total = tree_greedy(problem)
+    ranked: list[list[int]] = []
+    for row, costs in zip(problem.reads, problem.costs, strict=True):
+        trees = [x + sum(total[r] for r in reads) for reads, x in zip(row, costs, strict=True)]
+        ranked.append(sorted((k for k, x in enumerate(trees) if x < math.inf), key=lambda k, t=trees: (t[k], k)))
+    found: list[tuple[int, float]] = []
+    for n in kept:
+        if all(len(row) <= n for row in ranked):
+            break
+        part = restricted(problem, lambda c, n=n: ranked[c][:n])
+        _, least = started(part.problem, [-1] * len(part.classes))
+        found.append((n, least / cost - 1.0))
+    return tuple(found)

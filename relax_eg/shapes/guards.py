@@ -1,0 +1,165 @@
+"""Guards: which sizes a variant of a program serves. A guard is a union of boxes; a box bounds sizes and expressions
+of them: `n <= 16`, `17 <= n <= 128 and b*n <= 4096`, `s % 8 == 0`.
+
+That some guards together cover all sizes, and none twice, is proved (`covered`) before anything relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import itemgetter, mul
+
+from relax_eg.errors import SpecError
+from relax_eg.shapes.dim import Dim
+from relax_eg.shapes.piecewise import dim_select
+from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.scope import Scope
+from relax_eg.shapes.verdict import Verdict
+
+EVERYWHERE = "all sizes"
+PROOF_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`low <= dim <= high`; None where there is no bound on that side. At least one is there."""
+
+    dim: Dim
+    low: int | None
+    high: int | None
+
+    def holds(self, value: int) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.dim} == {self.low}"
+        if self.low is None:
+            return f"{self.dim} <= {self.high}"
+        return f"{self.dim} >= {self.low}" if self.high is None else f"{self.low} <= {self.dim} <= {self.high}"
+
+
+Box = tuple[Bound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The sizes at which all bounds of one of `boxes` hold. No box holds nowhere, an empty one everywhere."""
+
+    boxes: tuple[Box, ...]
+
+    @staticmethod
+    def read(text: str) -> Guard:
+        """The guard that prints so. SpecError for a text that is none."""
+        if text == EVERYWHERE:
+            return Guard(((),))
+        return Guard(tuple(_box(part) for part in text.split(" or ")))
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        return any(all(b.holds(b.dim.evaluate(sizes)) for b in box) for box in self.boxes)
+
+    def __str__(self) -> str:
+        if () in self.boxes:
+            return EVERYWHERE
+        return " or ".join(" and ".join(map(str, box)) for box in self.boxes)
+
+
+def _box(text: str) -> Box:
+    bounds: dict[Dim, Bound] = {}
+    for relation in read_statement(text):
+        bound = _bound(relation)
+        old = bounds.get(bound.dim)
+        bounds[bound.dim] = bound if old is None else Bound(bound.dim, *_both(old, bound))
+    return tuple(bounds.values())
+
+
+def _both(a: Bound, b: Bound) -> tuple[int | None, int | None]:
+    lows, highs = [x for x in (a.low, b.low) if x is not None], [x for x in (a.high, b.high) if x is not None]
+    return max(lows, default=None), min(highs, default=None)
+
+
+def _bound(relation: Relation) -> Bound:
+    left, op, right = relation.left, relation.op, relation.right
+    if left.is_const:
+        left, op, right = right, {"<=": ">=", "<": ">", ">=": "<=", ">": "<"}.get(op, op), left
+    if left.is_const or not right.is_const or op == "!=":
+        raise SpecError(f"`{relation}` is no bound of a guard; accepted: 17 <= n <= 128, n*m >= 4, n % 8 == 0")
+    n = right.value
+    low = {"==": n, ">=": n, ">": n + 1}.get(op)
+    high = {"==": n, "<=": n, "<": n - 1}.get(op)
+    return Bound(left, low, high)
+
+
+class Dispatch:
+    """Which of several guards holds: a few comparisons a call, of products and sums that are computed once."""
+
+    def __init__(self, guards: Sequence[Guard], fallback: int = 0) -> None:
+        """`fallback`: the one where none holds."""
+        dims = list(dict.fromkeys(b.dim for g in guards for box in g.boxes for b in box))
+        place = {d: i for i, d in enumerate(dims)}
+        self._boxes = [
+            (i, tuple((place[b.dim], -inf if b.low is None else b.low, inf if b.high is None else b.high) for b in box))
+            for i, g in enumerate(guards)
+            for box in g.boxes
+        ]
+        self._fallback = fallback
+        self._empty: list[int | None] = [None] * len(dims)
+        # Products of sizes stand behind the sizes, each one size more than another before it.
+        self._names = sorted({v for d in dims for v in d.variables})
+        self._steps: list[tuple[int, int]] = []
+        self._products: dict[tuple[str, ...], int] = {(v,): i for i, v in enumerate(self._names)}
+        self._readers = [self._reader(d) for d in dims]
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The place of the first guard that holds at `sizes`."""
+        products = [sizes[v] for v in self._names]
+        for i, j in self._steps:
+            products.append(products[i] * products[j])
+        values = self._empty.copy()
+        for index, box in self._boxes:
+            for place, low, high in box:
+                value = values[place]
+                if value is None:
+                    value = values[place] = self._readers[place](products, sizes)
+                if not low <= value <= high:
+                    break
+            else:
+                return index
+        return self._fallback
+
+    def _reader(self, d: Dim) -> Callable[[Sequence[int], Mapping[str, int]], int]:
+        """`d.evaluate`, faster where it is a sum of products of variables."""
+        if any(atom.op != "var" for monomial, _ in d.terms for atom in monomial):
+            return lambda _, sizes: d.evaluate(sizes)
+        places = [self._product(tuple(atom.name for atom in monomial)) for monomial, _ in d.terms]
+        coefficients, constant = [c for _, c in d.terms], d.const
+        if coefficients == [1] and not constant:
+            return lambda products, _, place=places[0]: products[place]
+        # A place twice does no harm: of a single one itemgetter would give no tuple.
+        take, times = itemgetter(*places, places[0]), [*coefficients, 0]
+        return lambda products, _: sum(map(mul, times, take(products)), constant)
+
+    def _product(self, names: tuple[str, ...]) -> int:
+        """The place of a product of sizes."""
+        for end in range(2, len(names) + 1):
+            if names[:end] not in self._products:
+                self._products[names[:end]] = len(self._names) + len(self._steps)
+                self._steps.append((self._products[names[: end - 1]], self._products[names[end - 1 : end]]))
+        return self._products[names]
+
+
+def covered(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:
+    """Whether exactly one box of one guard holds at all sizes that the scope allows."""
+    total = Dim.of(0)
+    for g in guards:
+        for box in g.boxes:
+            holds = Dim.of(1)
+            for b in box:
+                if b.low is not None:
+                    holds = holds * dim_select(b.dim, ">=", b.low, 1, 0)
+                if b.high is not None:
+                    holds = holds * dim_select(b.dim, "<=", b.high, 1, 0)
+            total = total + holds
+    return scope.prover.prove(Relation.of(total, "==", 1), timeout_ms)

@@ -1,0 +1,289 @@
+"""Optimized functions whose sizes vary: which executables serve their calls, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.dynamic.fitting import Fit
+from relax_eg.errors import BoundsError, OptionError, ShapeError
+
+Array = Any
+W = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+
+def attend(w: Array, x: Array) -> Array:
+    """Sums over a size, and keeps it: (b, s, 8) -> (b, s, 8), (b, 8)."""
+    y = jax.nn.softmax(x @ w @ jnp.swapaxes(x, 1, 2), axis=-1) @ x
+    return y, jnp.mean(y, axis=1)
+
+
+def values(b: int, s: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal((b, s, 8)).astype(np.float32)
+
+
+def same(x: Any, y: Any) -> None:
+    assert jax.tree_util.tree_structure(x) == jax.tree_util.tree_structure(y)
+    for p, q in zip(jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y), strict=True):
+        assert jax.typeof(p) == jax.typeof(q)
+        np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4)
+
+
+def optimized(fn: Any = attend, *specs: Any, **options: Any) -> AtCapacity:
+    given: dict[str, Any] = {"dynamic": "capacity", "bounds": {"b": (1, 4), "s": (1, 20)}, **options}
+    best = rx.optimize(fn, *(specs or ("8 8", "b s 8")), **given)
+    assert isinstance(best, AtCapacity)
+    return best
+
+
+def test_many_sizes_in_few_executables() -> None:
+    best = optimized()
+    for b, s in [(1, 5), (1, 8), (2, 3), (1, 6), (2, 4), (1, 7)]:
+        same(best(W, values(b, s)), jax.jit(attend)(W, values(b, s)))
+        same(best(W, jnp.asarray(values(b, s))), jax.jit(attend)(W, values(b, s)))
+    found = best.statistics()
+    assert [dict(r.at) for r in found.executables] == [{"b": 2, "s": 4}, {"b": 1, "s": 8}]
+    assert (found.compilations, found.evicted, found.calls) == (2, 0, 12)
+    assert {r.kind for r in found.executables} == {"capacity"} and sum(r.calls for r in found.executables) == 12
+    assert {r.sizes["s"]: r.waste for r in found.sizes if r.sizes["b"] == 1} == {5: 0.375, 8: 0, 6: 0.25, 7: 0.125}
+
+
+def test_what_a_capacity_holds_besides_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_nan(self: Fit, operands: list[Any], on_host: bool) -> list[Any]:
+        grown = list(operands)
+        for i, shape, inside in self.pads:
+            grown[i] = np.full(shape, np.nan, np.float32)
+            grown[i][inside] = operands[i]
+        return grown
+
+    monkeypatch.setattr(Fit, "padded", with_nan)
+    same(optimized()(W, values(3, 5)), jax.jit(attend)(W, values(3, 5)))
+
+
+def test_arrays_fit_on_a_device_as_on_the_host() -> None:
+    best = optimized()
+    best._sized_for({})._on_host = False
+    for x in (jnp.asarray(values(3, 5)), values(3, 5)):
+        same(best(W, x), jax.jit(attend)(W, x))
+
+
+def test_sizes_outside_the_bounds_are_refused_before_anything_runs() -> None:
+    best = optimized()
+    with pytest.raises(BoundsError, match=r"attend\(\): s = 21 exceeds its bound 20 \(declared in optimize\(bounds="):
+        best(W, values(1, 21))
+    with pytest.raises(BoundsError, match=r"attend\(\): s = 0 is below its bound 1"):
+        best(W, values(1, 0))
+    with pytest.raises(ShapeError, match=r"attend\(\): argument `x`, axis 2 should be 8, got 7"):
+        best(W, values(1, 4)[..., :7])
+    with pytest.raises(ShapeError, match=r"attend\(\): argument `x` should be float32, got int32"):
+        best(W, np.ones((1, 4, 8), np.int32))
+    assert best.statistics().compilations == 0
+
+
+def test_dims_that_must_agree() -> None:
+    best = optimized(lambda x, y: x + y, "s", "s", bounds={"s": (1, 9)})
+    with pytest.raises(ShapeError, match=re.escape("argument `y`, axis 0 should be s = 4 (from argument `x`), got 5")):
+        best(np.ones(4, np.float32), np.ones(5, np.float32))
+
+
+def test_weights_are_prepared_once_for_all_capacities() -> None:
+    best = optimized(weights=("w",))
+    ready, other = best.prepare(jnp.asarray(W)), best.prepare(jnp.asarray(2 * W))
+    for s in (3, 4, 7, 8):
+        same(ready(values(1, s)), jax.jit(attend)(W, values(1, s)))
+        same(other(values(1, s)), jax.jit(attend)(2 * W, values(1, s)))
+        same(best(jnp.asarray(W), values(1, s)), jax.jit(attend)(W, values(1, s)))
+    assert len({id(ready._sized), id(other._sized)}) == 1
+
+
+def test_programs_that_differ_from_what_was_written() -> None:
+    def chain(a: Array, b: Array, x: Array) -> Array:
+        return jnp.sum((a @ b) @ x, axis=1)
+
+    given = [np.random.default_rng(i).standard_normal((64, 64)).astype(np.float32) for i in range(2)]
+    best = optimized(chain, "64 64", "64 64", "64 n", bounds={"n": (1, 32)}, at={"n": 2}, weights=("a", "b"))
+    assert not best.report.kept_as_written
+    ready = best.prepare(*map(jnp.asarray, given))
+    for n in (3, 4, 5):
+        x = np.random.default_rng(n).standard_normal((64, n)).astype(np.float32)
+        np.testing.assert_allclose(ready(x), given[0] @ given[1] @ x.sum(1), rtol=1e-3, atol=1e-2)
+    assert [dict(r.at) for r in best.statistics().executables] == [{"n": 4}, {"n": 8}]
+
+
+def test_auto_runs_the_first_sizes_exactly_and_others_at_capacity() -> None:
+    best = optimized(dynamic="auto")
+    for s in (5, 6, 7, 5):
+        same(best(W, values(1, s)), jax.jit(attend)(W, values(1, s)))
+    rows = {r.kind: dict(r.at) for r in best.statistics().executables}
+    assert rows == {"exact": {"b": 1, "s": 5}, "capacity": {"b": 1, "s": 8}}
+
+
+def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() -> None:
+    for own, mode in ((0.5, "hot"), (2.0, "settled")):
+        best = optimized(dynamic="auto")
+        best(W, values(1, 8))
+        sized = best._sized_for({})
+        for _ in range(4):
+            best(W, values(1, 5))
+        call = next(c for c in sized._calls.values() if c.sizes["s"] == 5)
+        ((_, at_capacity),) = [i for i in best._executables.items() if not i[1].exact]
+        assert call.mode == "capacity"
+        at_capacity.seconds, call.share = 1.0, 0.5  # far more than compiling takes
+        best(W, values(1, 5))
+        assert call.mode == "trial"
+        ((_, mine),) = [i for i in best._executables.items() if i[1].why == "hot"]
+        for _ in range(3):
+            best(W, values(1, 5))
+        mine.seconds = own
+        same(best(W, values(1, 5)), jax.jit(attend)(W, values(1, 5)))
+        best(W, values(1, 5))
+        assert call.mode == mode
+        assert best.statistics().compilations == 3
+
+
+def test_executables_are_bounded() -> None:
+    best = optimized(executables=2)
+    for s in (2, 4, 8, 16, 2):
+        same(best(W, values(1, s)), jax.jit(attend)(W, values(1, s)))
+    found = best.statistics()
+    assert [r.at["s"] for r in found.executables] == [16, 2]
+    assert (found.compilations, found.evicted) == (5, 3)
+
+
+def test_ahead_of_calls() -> None:
+    best = optimized(capacities={"b": "bound", "s": 8}, weights=("w",))
+    best.compile_ahead()
+    ahead = best.statistics()
+    assert [dict(r.at) for r in ahead.executables] == [{"b": 4, "s": 8}, {"b": 4, "s": 16}, {"b": 4, "s": 20}]
+    assert all(r.memory is not None and r.memory[0] > 4 * 4 * 8 * r.at["s"] and r.calls == 0 for r in ahead.executables)
+    ready = best.prepare(jnp.asarray(W))
+    for b, s in [(1, 3), (2, 17), (4, 9)]:
+        same(ready(values(b, s)), jax.jit(attend)(W, values(b, s)))
+    assert best.statistics().compilations == 3
+    ready.compile_ahead({"b": 1, "s": 5})
+    assert best.statistics().compilations == 3
+
+
+def test_ahead_refused() -> None:
+    best = optimized()
+    with pytest.raises(
+        OptionError, match=re.escape("compile_ahead({'s': 4}): sizes of attend(), {'b': 128, 's': 128}")
+    ):
+        best.compile_ahead({"s": 4})
+    with pytest.raises(BoundsError, match="s = 400 exceeds its bound 20"):
+        best.compile_ahead({"b": 1, "s": 400})
+    with pytest.raises(OptionError, match=r"s of attend\(\) has no upper bound"):
+        optimized(bounds={"b": (1, 4)}).compile_ahead()
+
+
+def test_in_the_background_a_wider_executable_serves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = optimized(background=True)
+    best.compile_ahead({"b": 4, "s": 20})
+    held: list[Any] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: held.append(thread))
+    same(best(W, values(1, 5)), jax.jit(attend)(W, values(1, 5)))
+    same(best(W, values(1, 6)), jax.jit(attend)(W, values(1, 6)))
+    assert best.statistics().compilations == 1 and len(held) == 2
+    for thread in held:
+        thread.run()
+    same(best(W, values(1, 5)), jax.jit(attend)(W, values(1, 5)))
+    assert [(dict(r.at), r.calls) for r in best.statistics().executables] == [
+        ({"b": 4, "s": 20}, 2),
+        ({"b": 1, "s": 8}, 1),
+    ]
+
+
+def test_what_cannot_run_at_capacity_runs_exactly_and_says_why() -> None:
+    def cube(x: Array) -> Array:
+        return jnp.linalg.qr(x)[1]
+
+    best = optimized(cube, "n 3", bounds={"n": (3, 16)})
+    assert best.report.at_exact_sizes and "runs at its very sizes: " in str(best.report)
+    x = values(1, 5)[0, :, :3]
+    np.testing.assert_allclose(np.abs(best(x)), np.abs(cube(x)), rtol=1e-4, atol=1e-5)
+    found = best.statistics()
+    assert [r.kind for r in found.executables] == ["exact"] and found.exact
+    assert "runs at its very sizes: " in str(found) and "test_at_capacity.py" in str(found)
+
+
+def test_what_jax_traces_runs_at_its_very_sizes() -> None:
+    best = optimized()
+    many = np.stack([values(2, 5, seed) for seed in range(3)])
+    same(jax.vmap(lambda x: best(W, x))(many), jax.vmap(lambda x: attend(W, x))(many))
+    same(jax.grad(lambda w: best(w, values(1, 3))[1].sum())(W), jax.grad(lambda w: attend(w, values(1, 3))[1].sum())(W))
+    same(jax.jit(best)(W, values(1, 3)), jax.jit(attend)(W, values(1, 3)))
+    assert best.statistics().compilations == 0
+
+
+def test_settings_of_jax_are_those_of_the_call() -> None:
+    best = optimized(lambda x: x @ x.T, "s 8", bounds={"s": (1, 20)})
+    x = values(1, 6)[0]
+    plain = best(x)
+    with jax.default_matmul_precision("highest"):
+        same(best(x), plain)
+    assert best.statistics().compilations == 1
+
+
+def test_no_padding_costs_no_copy() -> None:
+    best = optimized(lambda x: x * 2, "s 8", bounds={"s": (1, 20)}, capacities=[6])
+    x = jnp.asarray(values(1, 6)[0])
+    same(best(x), 2 * x)
+    (call,) = best._sized_for({})._calls.values()
+    assert call.fit == Fit((), ()) and call.fit.padded([x], True)[0] is x
+
+
+def test_statistics_as_text_and_data() -> None:
+    best = optimized()
+    best(W, values(3, 5))
+    found = best.statistics()
+    text = str(found)
+    assert "attend   dynamic='capacity', capacities b: powers of two; s: powers of two" in text
+    assert "1 calls of 1 sizes, 53% padding; 1 executables compiled in " in text
+    assert re.search(r"capacity b=4, s=8 +call +1 ", text) and re.search(r"b=3, s=5 +b=4, s=8 +1 +53%", text)
+    data = json.loads(found.to_json())
+    assert data["schema"] == "relax_eg.dynamic/1" and data["sizes"][0]["sizes"] == {"b": 3, "s": 5}
+
+
+def test_exact_is_as_jax_compiles() -> None:
+    best = rx.optimize(attend, "8 8", "b s 8", dynamic="exact")
+    assert not isinstance(best, AtCapacity)
+    same(best(W, values(1, 5)), jax.jit(attend)(W, values(1, 5)))
+
+
+def test_capacity_refused_where_there_is_not_one_program() -> None:
+    with pytest.raises(OptionError, match=r"dynamic='capacity': attend\(\) runs kernel by kernel; 'auto' and 'exact'"):
+        rx.optimize(attend, "8 8", "b s 8", dynamic="capacity", execution="kernels")
+
+
+def test_what_cannot_be_compiled_at_capacity_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = optimized()
+
+    def broken(self: Any, capacities: Any) -> Any:
+        raise TypeError("no such lowering")
+
+    monkeypatch.setattr("relax_eg.dynamic.bodies.Body.at_capacity", broken)
+    for s in (3, 5):
+        same(best(W, values(1, s)), jax.jit(attend)(W, values(1, s)))
+    found = best.statistics()
+    assert [r.kind for r in found.executables] == ["exact", "exact"]
+    assert found.exact == {"attend": "internal TypeError: no such lowering"}
+
+
+def test_jax_that_looks_for_nan_sees_no_padding() -> None:
+    best = optimized(lambda x: 1 / x, "s", bounds={"s": (1, 20)})
+    with jax.debug_nans(True), jax.debug_infs(True):
+        same(best(np.ones(5, np.float32)), jnp.ones(5))
+    assert best.statistics().compilations == 0
+
+
+def test_every_bit_is_kept_where_that_is_asked_for() -> None:
+    assert not isinstance(rx.optimize(attend, "8 8", "b s 8", numerics="exact"), AtCapacity)

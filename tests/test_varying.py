@@ -1,0 +1,146 @@
+"""`rx.jit` where sizes vary: found out from the calls, or said by `dims`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.errors import BoundsError, OptionError, ShapeError
+
+Array = Any
+
+
+@pytest.fixture(autouse=True)
+def no_fallback() -> Iterator[None]:
+    """A function that is not optimized warns; here that fails the test, unless it catches the warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*runs as written.*")
+        yield
+
+
+def values(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+
+
+def same(x: Any, y: Any) -> None:
+    assert jax.tree_util.tree_structure(x) == jax.tree_util.tree_structure(y)
+    for p, q in zip(jax.tree_util.tree_leaves(x), jax.tree_util.tree_leaves(y), strict=True):
+        assert jax.typeof(p) == jax.typeof(q)
+        np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4)
+
+
+def layer(p: dict[str, Array], x: Array, scale: float = 1.0) -> dict[str, Array]:
+    """Softmax over a size."""
+    return {"y": jax.nn.softmax((x @ p["w"]).sum(-1) * scale)}
+
+
+P = {"w": values(4, 4)}
+
+
+def test_a_second_size_is_optimized_for_all() -> None:
+    fast = rx.jit(layer)
+    same(fast(P, values(3, 4)), jax.jit(layer)(P, values(3, 4)))
+    assert len(fast.optimized) == 1 and fast.statistics() is None
+    for n in (5, 6, 3, 7, 9, 8):
+        same(fast(P, values(n, 4)), jax.jit(layer)(P, values(n, 4)))
+    assert len(fast.optimized) == 2
+    found = fast.statistics()
+    assert found is not None and found.calls == 5 and found.compilations == 2
+    assert {r.kind for r in found.executables} == {"capacity"}
+
+
+def test_axes_that_change_together_are_one_size() -> None:
+    fast = rx.jit(lambda x, y: x @ y)
+    for n in (3, 5, 7):
+        same(fast(values(2, n), values(n, 2)), values(2, n) @ values(n, 2))
+    (found,) = [b for b in fast.optimized[1:]]
+    assert len(found.module.main.size_variables) == 1
+
+
+def test_axes_that_part_later_are_sizes_of_their_own() -> None:
+    fast = rx.jit(lambda x, y: jnp.concatenate([x, y]).sum())
+    for n, m in ((3, 3), (5, 5), (5, 7), (4, 9), (6, 6)):
+        same(fast(np.ones(n, np.float32), np.ones(m, np.float32)), jnp.float32(n + m))
+    assert [len(b.module.main.size_variables) for b in fast.optimized] == [0, 1, 2]
+
+
+def test_other_ranks_and_dtypes_are_other_functions() -> None:
+    fast = rx.jit(lambda x: x + x)
+    for x in (values(3), values(3, 4), values(5), values(5, 4), values(3).astype(np.int32)):
+        same(fast(x), x + jnp.asarray(x))
+    assert len(fast.optimized) == 5
+
+
+def test_static_arguments_keep_functions_apart() -> None:
+    def power(x: Array, k: int, *, flip: bool = False) -> Array:
+        return (-x if flip else x) ** k
+
+    fast = rx.jit(power, static_argnums=1, static_argnames="flip")
+    for k in (1, 2):
+        for flip in (False, True):
+            for n in (3, 4, 6):
+                same(fast(values(n), k, flip=flip), power(jnp.asarray(values(n)), k, flip=flip))
+    assert len(fast.optimized) == 8
+
+
+def test_a_function_that_differs_by_size_is_compiled_for_each() -> None:
+    fast = rx.jit(lambda x: x * 2 if x.shape[0] > 4 else x * 3)
+    for n, factor in ((3, 3), (6, 2), (4, 3)):
+        same(fast(values(n)), factor * jnp.asarray(values(n)))
+    assert len(fast.optimized) == 3
+
+
+def test_broadcasting_that_a_size_of_one_had() -> None:
+    fast = rx.jit(lambda x, y: x + y)
+    for n in (1, 4, 1):
+        same(fast(values(n, 4)[:, 0], values(4)), jnp.asarray(values(n, 4)[:, 0]) + values(4))
+
+
+def test_what_jax_traces_is_compiled_for_its_shapes() -> None:
+    fast = rx.jit(layer)
+    for n in (3, 5):
+        fast(P, values(n, 4))
+    grad = jax.grad(lambda x, f: f(P, x)["y"][0])
+    np.testing.assert_allclose(grad(values(7, 4), fast), grad(values(7, 4), layer), rtol=1e-4, atol=1e-6)
+    same(jax.jit(fast)(P, values(6, 4)), layer(P, values(6, 4)))
+    same(jax.vmap(lambda x: fast(P, x))(values(2, 8, 4)), jax.vmap(lambda x: layer(P, x))(values(2, 8, 4)))
+    assert fast.lower(P, values(9, 4)).compile() is not None
+
+
+def test_exact_compiles_for_each_combination() -> None:
+    fast = rx.jit(layer, dynamic="exact")
+    for n in (3, 5, 6):
+        same(fast(P, values(n, 4)), jax.jit(layer)(P, values(n, 4)))
+    assert len(fast.optimized) == 3 and fast.statistics() is None
+
+
+def test_dims_say_it_beforehand() -> None:
+    fast = rx.jit(layer, dims=[{"w": "4 4"}, "s 4", None], static_argnames="scale", dynamic="capacity", capacities=4)
+    for n in (3, 5, 6, 8):
+        same(fast(P, values(n, 4), scale=2.0), jax.jit(layer)(P, values(n, 4), 2.0))
+    found = fast.statistics()
+    assert len(fast.optimized) == 1 and found is not None
+    assert [dict(r.at) for r in found.executables] == [{"s": 4}, {"s": 8}]
+
+
+def test_calls_are_checked_against_dims_and_bounds() -> None:
+    fast = rx.jit(lambda x, y: x * y, dims=["s", "s"], bounds={"s": (1, 9)})
+    with pytest.raises(ShapeError, match=re.escape("argument `y`, axis 0 should be s = 4 (from argument `x`), got 5")):
+        fast(values(4), values(5))
+    with pytest.raises(BoundsError, match="s = 10 exceeds its bound 9"):
+        fast(values(10), values(10))
+
+
+def test_options_refused_where_they_are_written() -> None:
+    with pytest.raises(OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto' is accepted"):
+        rx.jit(layer, dynamic="often")
+    with pytest.raises(OptionError, match="names sizes, and without dims there are no names; pass dims"):
+        rx.jit(layer, capacities={"s": 8})
