@@ -23,7 +23,7 @@ import relax_eg as rx
 from benchmarks.llama_layer import Case, Layer, arguments, layer_cases, rms_norm
 from benchmarks.timing import duration, measure
 from relax_eg import ir
-from relax_eg.extract.report import CostReport
+from relax_eg.reports.report import CostReport
 
 
 @rx.tensor_program
@@ -101,8 +101,8 @@ def timed(seconds: float, only: str, target: str | None) -> Table:
 
 
 def shares(report: CostReport) -> tuple[int, int, int]:
-    """Of the operators that the program as written launches: how many, those that library calls hold, and those that
-    are in one kernel with others."""
+    """The operators that the program as written launches; of the operators of the chosen program, which algebra has
+    changed, those that library calls hold, and those that no longer are kernels of their own."""
     held = sum(row.operators for row in report.libraries)
     fused = sum((len(row.operators) - 1) * row.times for row in report.kernels)
     return report.before.launches, held, fused
