@@ -41,7 +41,7 @@ from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
 from relax_eg.origins import origins_of, origins_told, source_text
-from relax_eg.rules import Schema
+from relax_eg.rules import Rule, Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
@@ -212,11 +212,17 @@ class Units:
         return replace(function, blocks=tuple(blocks), sources=sources)
 
     def _where(self, origin: Origin) -> str:
-        """Where the rule that made an expression stands."""
+        """Where the rule that made an expression stands; empty where that is none of the set, as in a program that was
+        optimized by others before."""
         rule = origin.rule.partition(", ")[0]
         if not rule:
             return ""
-        return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
+        found = self._schemas.get(rule) or self._named.get(rule)
+        return found.where if found is not None else ""
+
+    @cached_property
+    def _named(self) -> dict[str, Rule]:
+        return {r.name: r for r in self.options.rules}
 
     @cached_property
     def _schemas(self) -> dict[str, Schema]:

@@ -12,7 +12,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend.kernels import InKernels
-from relax_eg.errors import ExplanationError, OptionError
+from relax_eg.errors import ExplanationError, OptionError, ShapeError
 from relax_eg.extract.kernels import STEPS
 from relax_eg.ir.expr import CALL_TIR
 from relax_eg.ops.fused import VIEWS
@@ -73,6 +73,59 @@ def test_one_kernel(name: str) -> None:
     assert len(kernels(best)) == 1
     check = best.check(*random(*shapes))
     assert check.passed, check
+
+
+def rotated_attention(q: Any, k: Any, v: Any, cos: Any, sin: Any) -> Any:
+    """Grouped heads with rotary positions and a causal mask, as in Llama."""
+
+    def rotate(x: Any) -> Any:
+        a, b = jnp.split(x, 2, -1)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+    k, v = (jnp.repeat(y, 2, axis=1) for y in (rotate(k), v))
+    logits = rotate(q) @ k.transpose(0, 1, 3, 2) * 0.125
+    mask = jnp.tril(jnp.ones(logits.shape[-2:], bool))
+    weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(logits.dtype).min))
+    return (weights @ v).transpose(0, 2, 1, 3)
+
+
+@pytest.mark.parametrize("rules", [rx.rules.fusion, rx.rules.default - "library"], ids=["fusion", "algebra"])
+def test_attention_of_a_decoder_is_one_kernel(rules: rx.RuleSet) -> None:
+    specs = ("b 4 s 64", "b 2 s 64", "b 2 s 64", "s 32", "s 32")
+    best = optimized(rotated_attention, *specs, at={"b": 1, "s": 512}, target="h100", rules=rules)
+    assert len(kernels(best)) == 1
+    given = random((1, 4, 5, 64), (1, 2, 5, 64), (1, 2, 5, 64), (5, 32), (5, 32))
+    assert best.check(*given).passed
+
+
+def test_more_rules_never_lose() -> None:
+    """Fusion of the program as written is found again where the e-graph holds algebra and libraries as well."""
+    specs = ("b 4 s 64", "b 2 s 64", "b 2 s 64", "s 32", "s 32")
+    options: Any = {"at": {"b": 1, "s": 512}, "target": "h100"}
+    alone = optimized(rotated_attention, *specs, rules=rx.rules.fusion, **options)
+    joint = optimized(rotated_attention, *specs, **options)
+    assert joint.report.after.seconds <= alone.report.after.seconds * (1 + 1e-6)
+
+
+def test_nothing_moves_over_a_match_cast() -> None:
+    module = rx.parse("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor(("n",), "float32")) -> R.Tensor((8,), "float32"):
+        a = R.exp(x)
+        b = R.match_cast(a, R.Tensor((8,), "float32"))
+        c = R.tanh(b)
+        d = R.sin(c)
+        return d
+""")
+    best = rx.optimize(module, execution="kernels", at={"n": 8}, rules=rx.rules.fusion)
+    assert isinstance(best, InKernels)
+    assert kernels(best) == ["exp", "fused_tanh_sin"]
+    (x,) = random((8,))
+    assert np.allclose(best(x), np.sin(np.tanh(np.exp(x))), atol=1e-6)
+    with pytest.raises(ShapeError, match="match_cast: `b`, axis 0 should be 8, got 5"):
+        best(x[:5])
 
 
 def test_every_step_is_a_rule_and_can_be_left_out() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import ir
+from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.lower import run_function
 from relax_eg.ops.interpret import evaluate
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir import evaluate as evaluate_program
@@ -68,3 +70,25 @@ def test_no_gather_is_left() -> None:
     words, scales, _ = packed(64, 6)
     text = str(jax.make_jaxpr(lower_program(decode_q4, {"g": 2, "m": 6}))(words, scales))
     assert "gather" not in text and "dynamic" not in text
+
+
+@pytest.mark.parametrize("n", [1, 128])
+def test_the_weight_is_never_in_memory(n: int) -> None:
+    """No kernel gives a value of the weight's size: it is decoded inside the kernel of the matmul that reads it."""
+    at = {"n": n, "g": 8, "m": 192}
+    best = rx.optimize(quantised_matmul(), at=at, execution="kernels")
+    assert isinstance(best, InKernels)
+    made = [e.annotation for e in best.runner.kernels()]
+    assert made == [ir.Tensor("n m")]
+    assert best.report.after.bytes < best.report.before.bytes / 2
+    words, scales, weight = packed(256, 192)
+    x = np.random.default_rng(1).standard_normal((n, 256)).astype(np.float32)
+    np.testing.assert_allclose(best(x, words, scales), x @ weight, rtol=1e-4, atol=1e-3)
+
+
+def test_one_row_is_a_contraction() -> None:
+    module = rx.optimize(quantised_matmul(), at={"n": 1, "g": 8, "m": 192}, execution="kernels").module
+    words, scales, _ = packed(256, 192)
+    x = np.ones((1, 256), np.float32)
+    text = str(jax.make_jaxpr(lambda *given: run_function(module, module.main, given))(x, words, scales))
+    assert text.count("dot_general") == 1

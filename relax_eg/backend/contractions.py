@@ -12,7 +12,7 @@ from jax import lax
 from relax_eg.backend.loop_values import Indices, Value, pointwise
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.shapes import Dim
-from relax_eg.tir import Apply, Cast, Reduce, Scalar
+from relax_eg.tir import Apply, Cast, Reduce, Scalar, is_loop
 from relax_eg.tir.functions import kind
 
 
@@ -42,7 +42,8 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> Value | None:
     if not 2 <= len(factors) <= _MOST:
         return None
     over = [name for name in inner.extents if name in expr.bound]
-    groups = _grouped([(f, frozenset(f.free & inner.extents.keys())) for f in factors])
+    # Loops of one step count, too: the product of a matrix and a single row is a contraction like that of more rows.
+    groups = _grouped([(f, frozenset(v for v in f.free if is_loop(v))) for f in factors])
     if len(groups) < 2 or not over:
         return None
     order, extents = inner.indices.order, inner.extents

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from relax_eg.backend.checks import signature_fit
+from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.family import Variant
-from relax_eg.backend.lower import run_block
+from relax_eg.backend.lower import new_sizes, run_block
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
@@ -26,7 +26,7 @@ from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL, CONSTANT, FUNCTION, SHAPE, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ops.fused import VIEWS
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, Scope
 
 _PLAIN = frozenset((CONSTANT, FUNCTION, SHAPE, TUPLE, TUPLE_GET, CALL))  # done here, between kernels
 
@@ -57,13 +57,15 @@ class _Step:
     reads: tuple[Expr, ...]
     kernel: _Executable | None
     dead: tuple[Expr, ...]
+    cast: Fit | None = None  # what a match_cast asserts of what it reads, and is
 
 
 class KernelRunner:
-    """Runs the entry of a module on arrays, kernel by kernel."""
+    """Runs the entry of a module on arrays, kernel by kernel. `scope`: what must hold of the sizes in the entry."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, scope: Scope | None = None) -> None:
         self.module = module
+        self.scope = scope
         self._functions = {f.name: f for f in module}
         self._executables: dict[Any, _Executable] = {}
         self._plans: dict[str, tuple[_Step, ...]] = {}
@@ -81,10 +83,13 @@ class KernelRunner:
     def _function(self, f: Function, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         env: dict[Expr, Any] = dict(zip(f.params, args, strict=True))
         del args
+        known = dict(sizes)
         for step in self._plan(f):
             values = [env[r] for r in step.reads]
+            if step.cast is not None:
+                new_sizes(step.cast, values[0], known, self.scope if f is self.module.main else None, f.name)
             run = self._plain if step.kernel is None else step.kernel.run_for
-            env[step.value] = run(step.value, values, sizes)
+            env[step.value] = run(step.value, values, known)
             del values
             for e in step.dead:
                 del env[e]
@@ -103,7 +108,7 @@ class KernelRunner:
             return e.attr("name")
         if e.op == SHAPE:
             return tuple(d.evaluate(sizes) for d in e.attr("dims"))
-        if e.op == VAR:  # the result of an earlier block
+        if e.op == VAR:  # the result of an earlier block, or of a match_cast
             return values[0]
         callee, *args = values
         f = self._functions[callee]
@@ -118,6 +123,7 @@ class KernelRunner:
     def _planned(self, f: Function) -> tuple[_Step, ...]:
         """The steps of a function in order, each with what is dead after it."""
         done: set[Expr] = set(f.params)
+        casts = cast_fits(f)
         steps: list[tuple[Expr, tuple[Expr, ...], _Executable | None]] = []
 
         def visit(root: Expr) -> None:
@@ -139,8 +145,9 @@ class KernelRunner:
             for b in block.bindings:
                 if not block.dataflow and b.value.op != VAR:
                     done.discard(b.value)  # a step is run each time it is written
-                visit(b.value)
-                steps.append((b.var, (b.value,), None))
+                value = b.value.args[0] if b.var in casts else b.value
+                visit(value)
+                steps.append((b.var, (value,), None))
                 done.add(b.var)
         visit(f.result)
         last: dict[Expr, int] = {}
@@ -150,7 +157,7 @@ class KernelRunner:
         for e, i in last.items():
             if e is not f.result:
                 dead.setdefault(i, []).append(e)
-        return tuple(_Step(e, r, k, tuple(dead.get(i, ()))) for i, (e, r, k) in enumerate(steps))
+        return tuple(_Step(e, r, k, tuple(dead.get(i, ())), casts.get(e)) for i, (e, r, k) in enumerate(steps))
 
     def _executable(self, e: Expr, reads: tuple[Expr, ...]) -> _Executable:
         """The kernel that computes `e` from `reads`; one for all that are alike."""
@@ -220,7 +227,7 @@ class InKernels(Optimized):
         explained: Callable[[], Explanation],
     ) -> None:
         super().__init__(program, variants, (), tolerance, explained)
-        self.runners = [KernelRunner(v.module) for v in variants]
+        self.runners = [KernelRunner(v.module, program.scope) for v in variants]
 
     @property
     def runner(self) -> KernelRunner:

@@ -86,8 +86,11 @@ class _Program:
         kinds = np.array([highspy.HighsVarType.kInteger] * len(columns))
         solver.changeColsIntegrality(len(columns), np.array(columns, dtype=np.int32), kinds)
         for option, value in (
-            # With it HiGHS did not come back from the root of some of these, whatever its limits.
+            # With these HiGHS did not come back from the root of some programs, whatever its limits.
             ("presolve", "off"),
+            ("mip_heuristic_run_rins", False),
+            ("mip_heuristic_run_rens", False),
+            ("mip_heuristic_run_root_reduced_cost", False),
             ("time_limit", effort.seconds),
             ("mip_max_nodes", effort.nodes),
             ("mip_rel_gap", effort.gap),

@@ -104,6 +104,7 @@ class KernelSearch:
     weights: list[float] = field(default_factory=list[float])
     memo: dict[int, float] = field(default_factory=dict[int, float])
     checked: set[int] = field(default_factory=set[int])
+    made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change
 
     def run(self) -> KernelSelection:
         graph = self.graph
@@ -117,7 +118,7 @@ class KernelSearch:
         ways, problem = self._problem()
         choice, total = tree_greedy(problem)
         check_executable(graph, problem, choice)
-        order = sorted((c for c in range(len(graph.candidates)) if total[c] < math.inf), key=lambda c: total[c])
+        classes = [c for c in range(len(graph.candidates)) if total[c] < math.inf]
         written = self._each_alone(ways, graph.as_written, choice)
         written_cost = choice_cost(problem, written)
         if len(self.models) > 1:
@@ -140,14 +141,8 @@ class KernelSearch:
         everything = self._cheap_ways(problem, ways, total, as_written, by_algebra)
         found: list[list[Way | None]] = [self._ways_of(ways, written), self._ways_of(ways, algebra)]
         for allowed, start in ((as_written, found[0]), (by_algebra, found[1])):
-            found.append(self._round(order, allowed, start, only=True))
-        best = self._cheapest(found)
-        for _ in range(_ROUNDS):
-            before = self._cost(best)
-            found.append(self._round(order, everything, best, only=False))
-            best = self._cheapest([best, *found])
-            if self._cost(best) > before * (1 - 1e-6):
-                break
+            found.append(self._rounds(classes, allowed, start, only=True))
+        best = self._rounds(classes, everything, self._cheapest(found), only=False)
         if FUSE_SIBLINGS in self.steps:
             self._add_siblings(best)
         return self._exact(best, written_cost)
@@ -156,7 +151,8 @@ class KernelSearch:
 
     def _add(self, c: int, state: State) -> None:
         key = frozenset(state.loads), frozenset(state.members.items())
-        self.pool[c].setdefault(key, state)
+        if key not in self.pool[c]:
+            self.pool[c][key], self.made = state, None
 
     def _add_alone(self, operations: Iterable[tuple[int, int]]) -> None:
         for c, k in operations:
@@ -170,6 +166,11 @@ class KernelSearch:
 
     def _problem(self) -> tuple[list[list[Way]], Problem]:
         """All ways to compute each class, then each kernel with several outputs, with reads and costs."""
+        if self.made is None:
+            self.made = self._made_problem()
+        return self.made
+
+    def _made_problem(self) -> tuple[list[list[Way]], Problem]:
         ways: list[list[Way]] = []
         reads: list[list[tuple[int, ...]]] = []
         costs: list[list[float]] = []
@@ -225,10 +226,10 @@ class KernelSearch:
         used = [c for c in used_classes(problem, written) if c < len(self.graph.candidates)]
         weights: list[float] = []
         for i in range(len(self.models)):
-            self.weights, self.memo = [float(i == j) for j in range(len(self.models))], {}
+            self.weights, self.memo, self.made = [float(i == j) for j in range(len(self.models))], {}, None
             total = sum(self._way_seconds(c, ways[c][written[c]]) for c in used)
             weights.append(1.0 / max(total, 1e-12))
-        self.weights, self.memo = weights, {}
+        self.weights, self.memo, self.made = weights, {}, None
 
     def _way_seconds(self, c: int, way: Way) -> float:
         if way.state is not None:
@@ -254,6 +255,21 @@ class KernelSearch:
             if best is None or cost < best[1] * (1 - 1e-9):
                 best = choice, cost
         assert best is not None
+        return best
+
+    def _rounds(
+        self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
+    ) -> list[Way | None]:
+        """The best program after some rounds, each of which is priced by the one before, as long as they help."""
+        # By what is read, not by price: an operand may cost more than what reads it, which has cheaper ways.
+        below = [[x for k in allowed[c] for x in row[k].children] for c, row in enumerate(self.graph.candidates)]
+        order = operands_first((*self.graph.roots, *classes), below.__getitem__)
+        best = start
+        for _ in range(_ROUNDS):
+            before = self._cost(best)
+            best = self._cheapest([best, self._round(order, allowed, best, only)])
+            if self._cost(best) > before * (1 - 1e-6):
+                break
         return best
 
     def _round(
@@ -380,6 +396,7 @@ class KernelSearch:
         made = Several(outputs, loads, members, sum(e.contracting for e in efforts), other)
         if all(set(o.outputs) != set(outputs) or o.members != members for o in self.several):
             self.several.append(made)
+            self.made = None
 
     # --- the outcome ---
 
@@ -412,7 +429,7 @@ class KernelSearch:
             each = self.composed(c, state.members, state.loads)
             seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
-                self.memo[id(state)] = seconds
+                self.memo[id(state)], self.made = seconds, None
                 found = True
         return found
 

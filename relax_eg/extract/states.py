@@ -14,6 +14,7 @@ one outer point, whatever reads them there. Which stage may follow which decides
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,11 +28,11 @@ from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS, Placed, program_at
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
-KEPT = 3  # states of a value of each phase, besides its one-operator kernel
-MOST_MEMBERS = 40
+KEPT = 4  # states of a value of each phase, besides its one-operator kernel
+MOST_MEMBERS = 64
 OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
 _TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
-_PARTIAL = 16  # combinations of operands' states that are looked at further
+_PARTIAL = 24  # combinations of operands' states that are looked at further
 
 INLINE_ELEMENTWISE = "inline_elementwise"
 INLINE_PROLOGUE = "inline_prologue"
@@ -54,6 +55,11 @@ class Local:
     anchors: frozenset[int]
     outer: frozenset[int]
     marks: Marks
+
+    @property
+    def flat(self) -> bool:
+        """Whether a staged value stands in flat order only, where fewer things may follow."""
+        return any(mark == () for mark in self.marks.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +120,7 @@ class StateTable:
         self.bytes = [model.bytes(a) for a in graph.annotations]
         self._given = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
         self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # of staged values: extents, bytes of an element
+        self._parts: dict[tuple[int, int, int], int] = {}  # bytes of a class that a candidate of another reads
         self.states: list[list[State]] = []
         self.prices: Sequence[float] = ()
 
@@ -190,8 +197,18 @@ class StateTable:
             # The one that loads everything stays.
             loaded = next(pair for pair in grown if all(s is None for s in pair[1].values()))
             partial = [*grown[:_PARTIAL], *([loaded] if loaded not in grown[:_PARTIAL] else [])]
-        made = (self._placed(c, k, operation, chosen) for _, chosen in partial)
+        combined = [chosen for _, chosen in partial]
+        deepest = {child: self._deepest(child, c) for child in children}
+        if deepest not in combined:
+            combined.append(deepest)
+        made = (self._placed(c, k, operation, chosen) for chosen in combined)
         return [s for s in made if s is not None]
+
+    def _deepest(self, child: int, reader: int) -> State | None:
+        """The state of an operand that asks least of other kernels; None where loading it asks less."""
+        inside = (s for s in self.states[child] if reader not in s.members and reader not in s.loads)
+        best = min(inside, key=self._asks, default=None)
+        return best if best is not None and self._asks(best) <= (not self._given[child]) else None
 
     def _placed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
         """The state of class `c` by its candidate `k` where operands are loaded (None) or in these states."""
@@ -199,7 +216,7 @@ class StateTable:
         members: dict[int, int] = {}
         for child, s in chosen.items():
             if s is None:
-                loads[child] = max(loads.get(child, 0), self._touched(child, c, k, operation))
+                loads[child] = max(loads.get(child, 0), self._touched(child, c, k))
                 continue
             for x, n in s.loads.items():
                 loads[x] = max(loads.get(x, 0), n)
@@ -209,6 +226,10 @@ class StateTable:
         members[c] = k
         if len(members) > MOST_MEMBERS or not members.keys().isdisjoint(loads):
             return None
+        for x, n in loads.items():
+            if n < self.bytes[x]:  # parts of it, of which others may read other parts
+                parts = ((y, way) for y, way in members.items() if x in self.graph.candidates[y][way].children)
+                loads[x] = min(self.bytes[x], sum(self._touched(x, y, way) for y, way in parts))
         children = self.graph.candidates[c][k].children
         names = [b.name for b in operation.placed.program.inputs]
         inside = {name: chosen[child] for name, child in zip(names, children, strict=True)}
@@ -236,8 +257,12 @@ class StateTable:
         estimate += sum(self.prices[x] for x in loads)
         return State(loads, members, contracting, other, again + staged, local, estimate)
 
-    def _touched(self, child: int, c: int, k: int, operation: Operation) -> int:
+    def _touched(self, child: int, c: int, k: int) -> int:
         """The bytes of a loaded operand that an operator reads."""
+        found = self._parts.get((child, c, k))
+        if found is not None:
+            return found
+        operation = self.operations[c, k]
         names = [b.name for b in operation.placed.program.inputs]
         mine = {n for n, x in zip(names, self.graph.candidates[c][k].children, strict=True) if x == child}
         whole = self.bytes[child]
@@ -248,7 +273,8 @@ class StateTable:
             for r in stage.readings:
                 if r.buffer in mine:
                     read += math.prod(self._number(d, operation) for d in r.loops)
-        return min(whole, whole * read // elements) if elements else 0
+        found = self._parts[child, c, k] = min(whole, whole * read // elements) if elements else 0
+        return found
 
     def _number(self, d: object, operation: Operation) -> int:
         return self.model.number(d, operation.placed.sizes)  # type: ignore[arg-type]
@@ -346,26 +372,27 @@ class StateTable:
     def _kept(self, found: list[State]) -> list[State]:
         """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
         found.sort(key=lambda s: (s.estimate, len(s.loads), len(s.members)))
-        # The smallest of each phase stays too: others may fill a kernel before its last stages are reached. So does the
+        # The smallest of each kind stays too: others may fill a kernel before its last stages are reached. So does the
         # one that asks least of other kernels: what it takes in may be shared with others in the end.
-        small: dict[int, State] = {}
-        deep: dict[int, State] = {}
+        small: dict[tuple[int, bool], State] = {}
+        deep: dict[tuple[int, bool], State] = {}
         for s in found:
-            phase = s.local.phase
-            if phase not in small or len(s.members) < len(small[phase].members):
-                small[phase] = s
-            if phase not in deep or self._asks(s) < self._asks(deep[phase]):
-                deep[phase] = s
+            kind = s.local.phase, s.local.flat
+            if kind not in small or len(s.members) < len(small[kind].members):
+                small[kind] = s
+            if kind not in deep or self._asks(s) < self._asks(deep[kind]):
+                deep[kind] = s
         kept: list[State] = []
         seen: set[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = set()
-        count = [0] * 5
+        count: Counter[tuple[int, bool]] = Counter()
         for s in found:
             key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
-            full = count[s.local.phase] >= KEPT and s is not small[s.local.phase] and s is not deep[s.local.phase]
+            kind = s.local.phase, s.local.flat
+            full = count[kind] >= KEPT and s is not small[kind] and s is not deep[kind]
             if key in seen or full or any(_beats(t, s) for t in kept):
                 continue
             seen.add(key)
-            count[s.local.phase] += 1
+            count[kind] += 1
             kept.append(s)
         return kept
 
@@ -393,6 +420,7 @@ def _beats(a: State, b: State) -> bool:
     return (
         a.local.phase <= b.local.phase
         and a.local.outer >= b.local.outer
+        and a.local.flat <= b.local.flat
         and a.loads.keys() <= b.loads.keys()
         and a.contracting + a.other + a.again <= b.contracting + b.other + b.again
     )

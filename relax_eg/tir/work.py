@@ -57,7 +57,7 @@ def _contraction(made: Stage, term: Reduce) -> Contraction:
     factors = [f for f in factors_of(term.body) if any(isinstance(t, Read) for t in walk(f))]
     # Two factors that depend on different loops; a scale that depends on fewer belongs to either.
     first = max(factors, key=lambda f: len(f.free & outer))
-    second = max(factors, key=lambda f: len((f.free ^ first.free) & outer))
+    second = max(factors, key=lambda f: (len((f.free - first.free) & outer), len((f.free ^ first.free) & outer)))
     if factors.index(second) < factors.index(first):
         first, second = second, first
     a, b = first.free & outer, second.free & outer

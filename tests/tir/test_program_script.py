@@ -117,8 +117,13 @@ def gather_best(A: rx.Buffer("m k"), B: rx.Buffer("k"), Y: rx.Buffer("m"), At: r
     At[i] = best.astype("int32")
 
 
+@rx.tensor_program
+def sized_matmul(X: rx.Buffer("n k"), W: rx.Buffer("k m"), Y: rx.Buffer("n m"), n: int, m: int, k: int):
+    Y[i, j] = rx.sum(X[i, r] * W[r, j], over=(r, k))
+
+
 KINDS = {
-    PatternKind.OUTPUT_EWISE_FUSIBLE: (matmul, matmul_in_loops, mixed_matmul),
+    PatternKind.OUTPUT_EWISE_FUSIBLE: (matmul, matmul_in_loops, mixed_matmul, sized_matmul),
     PatternKind.REDUCTION: (row_sum, moments),
     PatternKind.ELEMENT_WISE: (add_one, bias),
     PatternKind.BROADCAST: (broadcast,),

@@ -1,0 +1,140 @@
+# ruff: noqa: F821  (the names in a tensor program are its own)
+"""One XLA program, or a kernel at a time: what `optimize` gives in both ways beside `jax.jit`, and what kernels move.
+
+    python -m benchmarks.kernels [--only matmul] [--seconds 3] [--target h100] [--tables]
+
+The three take turns in one process; ratios are medians over the rounds with their intervals, bytes and kernels those
+that the cost model counts, as written with every operator a kernel and as chosen. With --tables nothing is run: what
+becomes of the operators of a Llama layer and of its halves, which is also told for devices that are not here.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks.llama_layer import Case, Layer, arguments, layer_cases, rms_norm
+from benchmarks.timing import duration, measure
+from relax_eg import ir
+from relax_eg.reports.report import CostReport
+
+
+@rx.tensor_program
+def decode_q4(
+    words: rx.Buffer("4*g m", "uint32"), scales: rx.Buffer("g m", "float32"), W: rx.Buffer("32*g m", "float32")
+):
+    nibble = (words[i // 8, j] >> cast(index(i % 8 * 4), "uint32")) & const(15, "uint32")
+    W[i, j] = (cast(nibble, "float32") - 8.0) * scales[i // 32, j]
+
+
+def quantised(k: int, m: int) -> rx.Module:
+    """A product with a weight of four bits, decoded by a tensor program; x, words, scales."""
+    given = {"x": f"n {k}", "words": f"{k // 8} {m} @ uint32", "scales": f"{k // 32} {m}"}
+    x, words, scales = (ir.var(name, ir.Tensor(spec)) for name, spec in given.items())
+    weight = ir.call_tir(decode_q4, [words, scales])
+    return rx.Module((ir.pure_function("main", [x, words, scales], [rx.op.matmul(x, weight)]),))
+
+
+def dequantised(x: Any, words: Any, scales: Any) -> Any:
+    """The same product as one writes it in JAX."""
+    nibbles = (words[:, None] >> (jnp.arange(8, dtype="uint32") * 4)[:, None]) & 15
+    weight = nibbles.reshape(-1, words.shape[1]).astype("float32") - 8.0
+    return x @ (weight.reshape(-1, 32, words.shape[1]) * scales[:, None]).reshape(weight.shape)
+
+
+def softmax_matmul(x: Any, v: Any) -> Any:
+    return jax.nn.softmax(x) @ v
+
+
+def norm_matmul(x: Any, g: Any, w: Any) -> Any:
+    return rms_norm(x, g) @ w
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) * 0.125) @ v
+
+
+def cases() -> dict[str, Case]:
+    """Programs by name."""
+    heads, q4 = "b 8 s 64", ("n 1024", "128 1024 @ uint32", "32 1024")
+    return {
+        "softmax, matmul": Case(softmax_matmul, ("n 2048", "2048 64"), {"n": 2048}),
+        "norm, matmul": Case(norm_matmul, ("n 1024", "1024", "1024 1024"), {"n": 512}),
+        "attention": Case(attention, (heads, heads, heads), {"b": 1, "s": 512}),
+        "4-bit matmul, 1 row": Case(dequantised, q4, {"n": 1}),
+        "4-bit matmul, 128 rows": Case(dequantised, q4, {"n": 128}),
+        "4-bit matmul, own decoder, 1 row": Case(quantised(1024, 1024), q4, {"n": 1}),
+        "4-bit matmul, own decoder, 128 rows": Case(quantised(1024, 1024), q4, {"n": 128}),
+        **layer_cases(Layer(), 128, 512),
+    }
+
+
+def optimized(case: Case, execution: str, target: str | None) -> rx.Optimized:
+    specs: tuple[Any, ...] = () if isinstance(case.fn, rx.Module) else case.specs
+    options: Any = {"execution": execution, "target": target, "at": case.at, "cache": False}
+    return rx.optimize(case.fn, *specs, **options)
+
+
+def timed(seconds: float, only: str, target: str | None) -> Table:
+    """Both ways to execute beside `jax.jit` of the program as written."""
+    table = Table("program", "jax.jit", "whole", "kernels", "number", "as written", "MB", "as written")
+    for name, case in cases().items():
+        if only not in name:
+            continue
+        whole, kernels = (optimized(case, way, target) for way in ("whole", "kernels"))
+        args = arguments(case.specs, case.at)
+        plain: Any = jax.jit(dequantised if isinstance(case.fn, rx.Module) else case.fn)
+        calls = {"jit": lambda: plain(*args), "whole": lambda: whole(*args), "kernels": lambda: kernels(*args)}  # noqa: B023
+        found = measure(calls, seconds)
+        before, after = kernels.report.before, kernels.report.after
+        ratios = [str(found.speedup(way, "jit")) for way in ("whole", "kernels")]
+        moved = [f"{c.bytes / 1e6:.3g}" for c in (after, before)]
+        table.add_row(name, duration(found.median("jit")), *ratios, str(after.launches), str(before.launches), *moved)
+    return table
+
+
+def shares(report: CostReport) -> tuple[int, int, int]:
+    """The operators that the program as written launches; of the operators of the chosen program, which algebra has
+    changed, those that library calls hold, and those that no longer are kernels of their own."""
+    held = sum(row.operators for row in report.libraries)
+    fused = sum((len(row.operators) - 1) * row.times for row in report.kernels)
+    return report.before.launches, held, fused
+
+
+def layers(target: str | None, dtype: str) -> Table:
+    """Kernels, library calls and bytes of a Llama layer and its halves, before and after."""
+    table = Table("program", "operators", "kernels", "library calls", "in these", "fused away", "MB", "as written")
+    layer = Layer(dtype=dtype)
+    sizes = {"b": 1, "s": 512}
+    halves = {n: Case(getattr(layer, n), layer.specs(n), sizes) for n in ("attention_half", "mlp_half")}
+    for name, case in {**halves, **layer_cases(layer, 512, 1024)}.items():
+        report = optimized(case, "kernels", target).report
+        operators, held, fused = shares(report)
+        calls = sum(row.calls for row in report.libraries)
+        moved = [f"{c.bytes / 1e6:.3g}" for c in (report.after, report.before)]
+        numbers = (operators, report.after.launches, calls, held, fused)
+        table.add_row(name, *map(str, numbers), *moved)
+    return table
+
+
+def main(
+    only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
+    seconds: Annotated[float, typer.Option(help="of timing, for each program")] = 3.0,
+    target: Annotated[str | None, typer.Option(help="a device profile, or the path of one")] = None,
+    dtype: Annotated[str, typer.Option(help="of the layer in the tables")] = "float32",
+    tables: Annotated[bool, typer.Option(help="what becomes of a Llama layer; nothing is run")] = False,
+) -> None:
+    """Kernels beside one XLA program."""
+    table = layers(target, dtype) if tables else timed(seconds, only, target)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

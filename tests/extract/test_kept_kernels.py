@@ -1,0 +1,42 @@
+"""Whether the few states of a kernel that are kept suffice: against a search that keeps many more of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import relax_eg as rx
+from benchmarks.llama_layer import Layer, Widths
+from relax_eg.extract import kernels, states
+from relax_eg.extract.solve import Effort
+
+LAYER = Layer(Widths(256, 4, 2, 512))
+
+
+def chosen(half: str, target: str) -> tuple[int, float]:
+    """Bytes and seconds of the kernels of one half of a layer."""
+    options: Any = {"execution": "kernels", "target": target, "at": {"b": 1, "s": 256}, "cache": False}
+    report = rx.optimize(getattr(LAYER, half), *LAYER.specs(half), rules=rx.rules.fusion, **options).report
+    return report.after.bytes, report.selected[0].cost
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+@pytest.mark.parametrize("half", ["attention_half", "mlp_half"])
+def test_few_states_are_about_as_good_as_many(half: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, seconds = chosen(half, target)
+    monkeypatch.setattr(kernels, "_EFFORT", Effort(seconds=60.0, nodes=200, gap=1e-6, candidates=20000))
+    for kept, partial in ((8, 32), (12, 48)):
+        monkeypatch.setattr(states, "KEPT", kept)
+        monkeypatch.setattr(states, "_PARTIAL", partial)
+        most_moved, most_seconds = chosen(half, target)
+        assert moved <= 1.1 * most_moved
+        assert seconds <= 1.02 * most_seconds
+
+
+@pytest.mark.parametrize("half", ["attention_half", "mlp_half"])
+def test_the_integer_program_closes_its_gap(half: str) -> None:
+    """With algebra and libraries, on a GPU's data sheet."""
+    options: Any = {"execution": "kernels", "target": "h100", "at": {"b": 1, "s": 256}, "cache": False}
+    (row,) = rx.optimize(getattr(LAYER, half), *LAYER.specs(half), **options).report.selected
+    assert row.how == "proved optimal"
