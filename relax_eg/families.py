@@ -300,7 +300,8 @@ class _Pool:
         for i in range(count):
             point: dict[str, int] = {}
             for v, (low, high) in self.ranges.items():
-                size = min(high, max(low, round(math.exp(rng.uniform(math.log(low), math.log(high + 1))) - 0.5)))
+                drawn_from = math.log(max(low, 1)), math.log(high + 1)
+                size = min(high, max(low, round(math.exp(rng.uniform(*drawn_from)) - 0.5)))
                 for m in self.moduli.get(v, ()) if i % 2 else ():
                     size = size // m * m if size // m * m >= low else size
                 point[v] = size
