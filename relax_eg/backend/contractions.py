@@ -43,13 +43,13 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> Value | None:
         return None
     over = [name for name in inner.extents if name in expr.bound]
     # Loops of one step count, too: the product of a matrix and a single row is a contraction like that of more rows.
-    groups = _grouped([(f, frozenset(v for v in f.free if is_loop(v))) for f in factors])
+    groups = grouped([(f, frozenset(v for v in f.free if is_loop(v))) for f in factors])
     if len(groups) < 2 or not over:
         return None
     order, extents = inner.indices.order, inner.extents
     combine = lax.bitwise_and if logical else lax.mul
     operands: list[Value] = []
-    for group in _unwidened(groups):
+    for group in unwidened(groups):
         values = [term(f, inner) for f in group]
         arrays = [Value(jnp.asarray(v.array), v.loops) for v in values]
         product = arrays[0]
@@ -77,7 +77,7 @@ def _einsum(operands: list[Value], kept: tuple[str, ...], order: dict[str, int],
     return jnp.einsum(*given, result, preferred_element_type=np.dtype(wide), optimize="auto")
 
 
-def _unwidened(groups: list[list[Scalar]]) -> list[list[Scalar]]:
+def unwidened(groups: list[list[Scalar]]) -> list[list[Scalar]]:
     """Two operands without the casts that widen them both, where the contraction widens them by itself."""
     pair = [group[0] for group in groups if len(group) == 1 and isinstance(group[0], Cast)]
     if len(groups) != 2 or len(pair) != 2:
@@ -116,7 +116,7 @@ def _widens_a_product(factor: Scalar, fn: str) -> bool:
     return kind(factor.dtype) == "f" and _widens(factor.arg.dtype, factor.dtype)
 
 
-def _grouped(factors: list[tuple[Scalar, frozenset[str]]]) -> list[list[Scalar]]:
+def grouped(factors: list[tuple[Scalar, frozenset[str]]]) -> list[list[Scalar]]:
     """The factors in groups, to be multiplied before anything is summed: each with one whose loops include its own."""
     groups: list[tuple[list[Scalar], frozenset[str]]] = []
     for factor, loops in sorted(factors, key=lambda f: -len(f[1])):

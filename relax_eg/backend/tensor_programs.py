@@ -63,7 +63,7 @@ def lower_program(
         raise ShapeError(f"{program.name}: no value for the size `{missing[0]}`; given: {', '.join(sizes) or 'none'}")
 
     def run(*arrays: Any) -> tuple[jax.Array, ...]:
-        lowering = _Lowering(program, sizes, largest, guarded)
+        lowering = Lowering(program, sizes, largest, guarded)
         lowering.check(arrays)
         with jax.enable_x64(True):
             return lowering.run(arrays)
@@ -133,7 +133,7 @@ class _Frame:
         return any(isinstance(n, int) and n == 0 for n in self.extents.values())
 
 
-class _Lowering:
+class Lowering:
     """One lowering of a program at some sizes."""
 
     def __init__(self, program: TensorProgram, sizes: Sizes, largest: int, guarded: bool) -> None:

@@ -71,7 +71,7 @@ def compose(name: str, inputs: Sequence[Buffer], uses: Sequence[Use], outputs: S
     inlined: dict[str, Stage] = {}
     left: list[Stage] = []
     for made in stages:
-        new = Stage(made.output, made.indices, _inlining(made.value, inlined))
+        new = Stage(made.output, made.indices, inlining(made.value, inlined))
         if made.output.name in kept:
             left.append(new)
         else:
@@ -158,7 +158,7 @@ def substituted(value: Scalar, env: Env, buffers: Mapping[str, str] | None = Non
     return _rewritten(value, env, lambda read: read, buffers or {})
 
 
-def _inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
+def inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
     """`value` with, for each read of an inlined stage, that stage's value at the indices of the read."""
     memo: dict[Read, Scalar] = {}
 

@@ -1,0 +1,360 @@
+"""Which tensor programs are lowered through Pallas, and how their loops are laid out.
+
+XLA serves three kinds badly: a contraction with an operand that is decoded from much less than itself (a weight of four
+bits), which it writes to memory first; a softmax between two contractions, whose scores it writes; a reduction that its
+author has split over a workspace. They are told by their index equations alone. All sizes are known here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from relax_eg.backend.contractions import factors_of
+from relax_eg.backend.index_maps import is_inside
+from relax_eg.ir.annotations import itemsize
+from relax_eg.shapes import Dim
+from relax_eg.tir import (
+    Apply,
+    Buffer,
+    Cast,
+    Read,
+    Reduce,
+    Scalar,
+    Select,
+    Stage,
+    TensorProgram,
+    apply,
+    cast,
+    loop,
+    loop_of,
+    substitute,
+    walk,
+)
+from relax_eg.tir.compose import inlining
+
+_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64".split()
+)
+_DECODED = 2  # times as many bytes as it is made of: then an operand is better never written
+_LEAST, _ROWS, _COLUMNS, _DEPTH = 16, 64, 64, 64  # sizes of blocks; tensor cores take 16 at least
+_WIDEST = 256  # columns that are one block, so that a softmax is computed once for all of them
+_MOST_PLACES = 2**31 - 1  # positions are 32 bits wide
+
+
+class Unsuitable(Exception):
+    """A tensor program that is left to XLA; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """Sums over `stream`, of which each has the factor exp(x - `maximum`), `maximum` being that of x over the same
+    loop: computed in one pass, the sums corrected where the maximum grows. `scores`: x."""
+
+    stream: str
+    extent: int
+    maximum: Reduce
+    scores: Scalar
+    sums: tuple[Reduce, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PallasKernel:
+    """One `pallas_call`: `output[loops] = value`, where `value` reads buffers that lie in memory only.
+
+    `extents`: of all loops, those of reductions included. `blocks`: the loops of `loops` of which a program of the grid
+    computes several values, with how many; the others have one value in each program.
+    """
+
+    output: Buffer
+    loops: tuple[str, ...]
+    value: Scalar
+    extents: Mapping[str, int]
+    blocks: Mapping[str, int]
+    online: tuple[Online, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.extents[name] for name in self.loops)
+
+    @property
+    def programs(self) -> int:
+        """How many programs the grid has."""
+        return math.prod(-(-self.extents[name] // self.blocks.get(name, 1)) for name in self.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class PallasPlan:
+    """What replaces a tensor program: kernels in order. `why`: what XLA would serve badly."""
+
+    why: str
+    kernels: tuple[PallasKernel, ...]
+
+
+def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
+    """The kernels of `program` at these sizes. Unsuitable, with the reason, where XLA is to have it."""
+    if len(program.outputs) != 1:
+        raise Unsuitable(f"{len(program.outputs)} outputs; one is lowered through Pallas")
+    known = {name: Dim.of(n) for name, n in sizes.items()}
+    buffers = {b.name: tuple(d.evaluate(sizes) for d in b.shape) for b in program.buffers.values()}
+    for b in program.buffers.values():
+        if b.dtype not in _DTYPES:
+            raise Unsuitable(f"{b.name} is of dtype {b.dtype}, which Triton does not load")
+        if not 0 < math.prod(buffers[b.name]) <= _MOST_PLACES:
+            raise Unsuitable(f"{b.name} has {math.prod(buffers[b.name])} elements")
+    stored = {*program.outputs, *program.workspaces, *program.lifted}
+    inlined: dict[str, Stage] = {}
+    kernels: list[PallasKernel] = []
+    reasons: list[str] = []
+    for made in program.stages:
+        if made.scans:
+            raise Unsuitable(f"{made.output.name} reads what it wrote before")
+        value = inlining(_distinct(substitute(made.value, known), made.output.name), inlined)
+        if made.output.name not in stored:
+            inlined[made.output.name] = Stage(made.output, made.indices, value)
+            continue
+        loops = tuple(str(loop_of(i)) for i in made.indices)
+        kernel, why = _kernel(made.output, loops, value, buffers)
+        kernels.append(kernel)
+        reasons += why
+    if len(kernels) > 1 and any(isinstance(t, Reduce) for k in kernels for t in walk(k.value)):
+        reasons.append("a reduction split over a workspace")
+    if not reasons:
+        raise Unsuitable("no decoded operand, no softmax between contractions, no workspace")
+    return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(kernels))
+
+
+def _distinct(value: Scalar, name: str) -> Scalar:
+    """`value` where what its reductions bind has names that no other stage's reductions have."""
+    number = itertools.count()
+
+    def renamed(term: Scalar) -> Scalar:
+        if not isinstance(term, Reduce):
+            return term
+        n = next(number)
+        over = tuple((loop(f"{str(loop_of(var))[:-1]}_{name}_{n}"), extent) for var, extent in term.over)
+        new = {str(loop_of(var)): fresh for (var, _), (fresh, _) in zip(term.over, over, strict=True)}
+        return Reduce(term.kind, over, substitute(term.body, new))
+
+    return _rewritten(value, {}, renamed)
+
+
+def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable[[Scalar], Scalar]) -> Scalar:
+    """`value` rebuilt bottom-up: the outermost terms that are in `instead` by it, every other one by `change`."""
+    done = dict(instead)
+    todo = [value]
+    while todo:
+        at = todo[-1]
+        missing = [c for c in at.children if c not in done] if at not in done else []
+        if missing:
+            todo += missing
+            continue
+        if at not in done:
+            done[at] = change(_rebuilt(at, done))
+        todo.pop()
+    return done[value]
+
+
+def _rebuilt(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
+    match at:
+        case Read():
+            return Read(at.buffer, tuple(done[i] if isinstance(i, Scalar) else i for i in at.indices), at.dtype)
+        case Apply():
+            return Apply(at.fn, tuple(done[a] for a in at.args))
+        case Cast():
+            return Cast(done[at.arg], at.dtype)
+        case Select():
+            return Select(done[at.cond], done[at.then], done[at.other])
+        case Reduce():
+            return Reduce(at.kind, at.over, done[at.body])
+        case _:
+            return at
+
+
+# --- one kernel ---
+
+
+def _kernel(
+    output: Buffer, loops: Sequence[str], value: Scalar, buffers: Mapping[str, tuple[int, ...]]
+) -> tuple[PallasKernel, list[str]]:
+    """The kernel that writes `output`, and what of it XLA would serve badly."""
+    extents = dict(zip(loops, buffers[output.name], strict=True))
+    for term in walk(value):
+        if isinstance(term, Reduce):
+            extents.update({str(loop_of(var)): size.const for var, size in term.over})
+    _check(value, extents, buffers)
+    value, online = _online(value, extents)
+    sums = [t for t in _outermost(value) if t.kind == "sum"]
+    main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
+    blocks, decoded = _blocks(main, loops, extents, buffers, bool(online))
+    why: list[str] = []
+    if any(_holds_contraction(o.scores) for o in online):
+        why.append("a softmax between contractions")
+    if main is not None and decoded and not any(isinstance(t, Reduce) and t.free & main.bound for t in walk(main.body)):
+        why.append("a contraction with a decoded operand")
+    return PallasKernel(output, tuple(loops), value, extents, blocks, online), why
+
+
+def _check(value: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> None:
+    """Unsuitable where a term has no counterpart in a kernel, or a read is not shown to be inside its buffer."""
+    if not all(extents.values()):
+        raise Unsuitable("there is a loop of no step")
+    for term in walk(value):
+        if term.dtype not in _DTYPES:
+            raise Unsuitable(f"{term} is of dtype {term.dtype}")
+        if isinstance(term, Reduce) and term.kind not in ("sum", "max", "min"):
+            raise Unsuitable(f"there is a reduction of kind {term.kind}")
+    for read in _unguarded(value):
+        for i, size in zip(read.indices, buffers[read.buffer], strict=True):
+            if isinstance(i, Dim) and not is_inside(i, size, extents):
+                raise Unsuitable(f"{read} is not shown to be inside {read.buffer}")
+
+
+def _unguarded(value: Scalar) -> Iterator[Read]:
+    """The reads that are made whatever is selected."""
+    seen, todo = {value}, [value]
+    while todo:
+        at = todo.pop()
+        if isinstance(at, Read):
+            yield at
+        below = (at.cond,) if isinstance(at, Select) else at.children
+        todo += [c for c in below if c not in seen]
+        seen.update(below)
+
+
+def _outermost(value: Scalar) -> list[Reduce]:
+    """The reductions in `value` that are in no other."""
+    found: list[Reduce] = []
+    seen, todo = {value}, [value]
+    while todo:
+        at = todo.pop()
+        if isinstance(at, Reduce):
+            found.append(at)
+            continue
+        todo += [c for c in at.children if c not in seen]
+        seen.update(at.children)
+    return found
+
+
+def _holds_contraction(term: Scalar) -> bool:
+    return any(isinstance(t, Reduce) and t.kind == "sum" and len(factors_of(t.body, "multiply")) > 1 for t in walk(term))
+
+
+def _blocks(
+    main: Reduce | None,
+    loops: Sequence[str],
+    extents: Mapping[str, int],
+    buffers: Mapping[str, tuple[int, ...]],
+    whole_columns: bool,
+) -> tuple[dict[str, int], bool]:
+    """The loops that run in blocks: of each operand of the main contraction the longest of its own; and whether one of
+    the operands is decoded. Without a contraction the last loop of some length."""
+    open_loops = [n for n in loops if extents[n] > 1]
+    if main is None:
+        return ({open_loops[-1]: _block(extents[open_loops[-1]], 4 * _COLUMNS)} if open_loops else {}), False
+    factors = factors_of(main.body, "multiply")
+    decoded = any(_is_decoded(f, extents, buffers) for f in factors)
+    sides = sorted({frozenset(f.free) & set(open_loops) for f in factors}, key=lambda side: (len(side), sorted(side)))
+    left = sides[-1] if sides else frozenset[str]()
+    # The other operand is the one that shares least with the first.
+    right = max(sides, key=lambda side: (len(side - left), sorted(side)), default=frozenset[str]())
+    chosen: list[str] = []
+    for own in (left - right, right - left):
+        names = [n for n in open_loops if n in own]
+        if names:
+            chosen.append(max(names, key=lambda n: (extents[n], loops.index(n))))
+    chosen.sort(key=loops.index)
+    if not chosen and open_loops:
+        chosen = [open_loops[-1]]
+    blocks = {n: _block(extents[n], _ROWS) for n in chosen}
+    if chosen:
+        blocks[chosen[-1]] = _block(extents[chosen[-1]], _WIDEST if whole_columns and len(chosen) > 1 else _COLUMNS)
+    return blocks, decoded and len(sides) > 0
+
+
+def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a factor has many more bytes than what it is made of, and is no read, which XLA broadcasts by itself."""
+    if isinstance(factor, Read) or any(isinstance(t, Reduce) for t in walk(factor)):
+        return False
+    made = math.prod(extents[n] for n in factor.free) * itemsize(factor.dtype)
+    reads = {t.buffer: itemsize(t.dtype) * math.prod(buffers[t.buffer]) for t in walk(factor) if isinstance(t, Read)}
+    return made >= _DECODED * sum(reads.values()) and made > 1
+
+
+def _block(extent: int, most: int) -> int:
+    return min(max(power_of_two(extent), _LEAST), most)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below `n`."""
+    return 1 << (n - 1).bit_length()
+
+
+def depth_of(extent: int, most: int = _DEPTH) -> int:
+    """How many values of a loop that is reduced are taken at once."""
+    return _block(extent, most)
+
+
+# --- softmax in one pass ---
+
+
+def _online(value: Scalar, extents: Mapping[str, int]) -> tuple[Scalar, tuple[Online, ...]]:
+    """`value`, where what does not vary over a sum divides the sum, and the sums that one pass computes."""
+    value = _rewritten(value, {r: _divided_last(r) for r in _outermost(value) if r.kind == "sum"}, lambda term: term)
+    groups: dict[tuple[Reduce, str], list[Reduce]] = {}
+    for r in _outermost(value):
+        maximum = _exponent_of(r, extents)
+        if maximum is not None:
+            stream = _single(maximum, extents)
+            groups.setdefault((maximum, stream), []).append(r)
+    found = [Online(k, extents[k], m, m.body, tuple(dict.fromkeys(sums))) for (m, k), sums in groups.items()]
+    return value, tuple(found)
+
+
+def _single(r: Reduce, extents: Mapping[str, int]) -> str:
+    """The one loop that a reduction runs over, loops of one step left out; "" where there are several or none."""
+    names = [str(loop_of(var)) for var, _ in r.over if extents[str(loop_of(var))] > 1]
+    return names[0] if len(names) == 1 and len(r.over) == 1 else ""
+
+
+def _exponent_of(r: Reduce, extents: Mapping[str, int]) -> Reduce | None:
+    """The maximum M where `r` is a sum with a factor exp(x - M), x being what M is the maximum of."""
+    stream = _single(r, extents) if r.kind == "sum" else ""
+    for factor in factors_of(r.body, "multiply") if stream else ():
+        inner = factor.arg if isinstance(factor, Cast) else factor
+        if not (isinstance(inner, Apply) and inner.fn == "exp" and isinstance(inner.args[0], Apply)):
+            continue
+        difference = inner.args[0]
+        if difference.fn != "subtract" or not isinstance(difference.args[1], Reduce):
+            continue
+        x, m = difference.args
+        assert isinstance(m, Reduce)
+        over = _single(m, extents)
+        if m.kind == "max" and over and extents[over] == extents[stream] and stream not in m.free:
+            if substitute(m.body, {over: Dim.var(stream)}) == x:
+                return m
+    return None
+
+
+def _divided_last(r: Reduce) -> Scalar:
+    """A sum of quotients by what is the same for all of them, as the quotient of the sum."""
+    divisors: list[Scalar] = []
+    factors: list[Scalar] = []
+    for f in factors_of(r.body, "multiply"):
+        quotient = f.arg if isinstance(f, Cast) else f
+        if isinstance(quotient, Apply) and quotient.fn == "divide" and not quotient.args[1].free & r.bound:
+            divisors.append(cast(quotient.args[1], f.dtype))
+            factors.append(cast(quotient.args[0], f.dtype))
+        else:
+            factors.append(f)
+    if not divisors or r.dtype not in ("float32", "float64", "float16", "bfloat16"):
+        return r
+    body = factors[0]
+    for f in factors[1:]:
+        body = apply("multiply", body, f)
+    total: Scalar = Reduce(r.kind, r.over, body)
+    for d in divisors:
+        total = apply("divide", total, d)
+    return total
