@@ -194,7 +194,8 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
     tolerance = _TOLERANCES[options.numerics[-1]]
     if options.execution == "kernels":
         program = replace(program, module=variants[0].module)
-        return InKernels(program, variants, tolerance, functools.partial(no_explanation, traced.name))
+        explain = functools.partial(no_explanation, traced.name)
+        return InKernels(program, variants, options.weights, tolerance, explain)
     searched = searched_with(options, found.report.searched_for)
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
     if traced.in_steps:

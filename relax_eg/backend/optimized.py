@@ -83,7 +83,7 @@ class Optimized:
             or len(self._ready_for) != len(held)
             or any(r() is not x for r, x in zip(self._ready_for, held, strict=True))
         ):
-            ready = Ready(self._family, self._weight_indices, held)
+            ready = self._bind(held)
             self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
 
@@ -147,7 +147,11 @@ class Optimized:
                 raise ShapeError(f"prepare(): `{w}` has {len(found)} arrays, optimized for {len(expected)}")
             leaves += list(zip(expected, found, strict=True))
         leaves.sort(key=lambda pair: pair[0])
-        return Ready(self._family, self._weight_indices, [x for _, x in leaves])
+        return self._bind([x for _, x in leaves])
+
+    def _bind(self, held: list[Any]) -> Ready:
+        """The function with its weights bound to these arrays, one for each parameter."""
+        return Ready(self._family, self._weight_indices, held)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the
@@ -205,6 +209,14 @@ class _Bound:
             run = jax.jit(lambda *xs: run_at(module, parts.prepare, xs, sizes))
             self.prepared = (*run(*weights), *(by_name[n] for n in parts.kept))
 
+    @property
+    def module(self) -> Module:
+        """What is left for the calls, of what is prepared and the other parameters; none where the function runs as it
+        was written."""
+        assert self._parts is not None
+        module, parts = self._parts
+        return Module((parts.main, *(f for f in module if f.name != module.main.name)))
+
     def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         p = self.program
         if self._parts is None:
@@ -253,6 +265,10 @@ class Ready:
         which = self._which[self._family.at(sizes) if variant is None else variant]
         mine = prepared if len(self._bound) == 1 else prepared[which]
         return self._bound[which].main(mine, checked, sizes)
+
+    @property
+    def _of_variant(self) -> list[_Bound]:
+        return [self._bound[i] for i in self._which]
 
     def _shapes(self, others: Sequence[Any]) -> list[Any]:
         given = {i: jax.numpy.shape(x) for i, x in zip(self._others_at, others, strict=True)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, cast
 
@@ -122,13 +122,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What happens to memory in a call of a module's entry. `result`: what it returns."""
+    """What happens to memory in a call of a module's entry. `result`: what it returns; `constants`: what the values of
+    that role are."""
 
     name: str
     values: tuple[Value, ...]
     steps: tuple[Step, ...]
     result: Tree
     variables: tuple[str, ...]
+    constants: Mapping[int, Expr] = field(default_factory=dict[int, Expr], compare=False)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -151,7 +153,7 @@ class Program:
     def reordered(self, order: Sequence[int]) -> Program:
         """The program with its steps in another order, by their numbers here; they are numbered anew."""
         steps = tuple(replace(self.steps[old], number=new) for new, old in enumerate(order))
-        return Program(self.name, self.values, steps, self.result, self.variables)
+        return replace(self, steps=steps)
 
 
 def leaves(tree: Tree) -> Iterator[int]:
@@ -220,7 +222,8 @@ class _Tracer:
         for v in leaves(result):  # an argument or a constant that is returned stays what it is
             if self.values[v].role == "value":
                 self.values[v] = replace(self.values[v], role="result")
-        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes))
+        constants = {n: e for e, n in self.constants.items()}
+        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), constants)
 
     def _new(self, annotation: Annotation, name: str, role: Role) -> Tree:
         if isinstance(annotation, Tuple):
