@@ -24,7 +24,7 @@ from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.explaining import explained, no_explanation
+from relax_eg.explaining import explained
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import CostReport, LibraryRow, Opaque, RuleRow, RunnerUp
@@ -192,12 +192,11 @@ def _optimized(traced: Source, options: Options, found: Found) -> Optimized:
         for guard, c in zip(guards([c.at for c in found.choices]), found.choices, strict=True)
     )
     tolerance = _TOLERANCES[options.numerics[-1]]
-    if options.execution == "kernels":
-        program = replace(program, module=variants[0].module)
-        explain = functools.partial(no_explanation, traced.name)
-        return InKernels(program, variants, options.weights, tolerance, explain)
     searched = searched_with(options, found.report.searched_for)
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
+    if options.execution == "kernels":
+        program = replace(program, module=variants[0].module)
+        return InKernels(program, variants, options.weights, tolerance, explain)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
     return Optimized(program, variants, options.weights, tolerance, explain)

@@ -111,7 +111,7 @@ def read_options(
         raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
     if cost is not None and not callable(getattr(cost, "price", None)):
         raise OptionError(f"cost={cost!r}: a cost model, an object with price(site, result, sizes), is accepted")
-    _check_execution(traced, execution, weights, measure, cost)
+    _check_execution(traced, execution)
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
@@ -187,21 +187,11 @@ def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, 
     return RuleSet(rules.name, there, rules.schemas), tuple(found)
 
 
-def _check_execution(
-    traced: Source, execution: Any, weights: Sequence[str | int], measure: int, cost: CostModel | None
-) -> None:
+def _check_execution(traced: Source, execution: Any) -> None:
     if execution not in ("whole", "kernels"):
         raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
-    if execution == "whole":
-        return
-    if traced.in_steps:
+    if execution == "kernels" and traced.in_steps:
         raise OptionError(f"execution='kernels': {traced.name}() runs in steps; leave execution out")
-    if weights:
-        raise OptionError("execution='kernels': nothing is prepared from weights there; leave weights out")
-    if measure:
-        raise OptionError("execution='kernels': nothing is timed there; leave measure out")
-    if cost is not None:
-        raise OptionError("execution='kernels': kernels have prices of their own; leave cost out")
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -22,9 +22,9 @@ from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
+from relax_eg.extract.kernel_build import Names
 from relax_eg.extract.kernel_cost import KernelCost
-from relax_eg.extract.kernels import select_kernels
+from relax_eg.extract.kernel_weights import ChosenKernels, cheapest_kernels
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import second_best
 from relax_eg.extract.weights import cheapest
@@ -78,14 +78,18 @@ class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
     `functions`: every function in its best form so far, those that rules made included. With `record`, `searched` has
-    what is needed to explain the outcome."""
+    what is needed to explain the outcome, and what would run in kernels is in operators, with the values of block `n` of
+    function `f` in kernels as `in_kernels[f, n]`. `held`: the price of a byte that a call has in memory, in seconds, or,
+    over several bindings, in shares of the program as written."""
 
     module: Module
     options: Options
     record: bool = False
+    held: float = 0.0
     searched: list[Searched] = field(default_factory=list[Searched])
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
@@ -197,7 +201,16 @@ class Units:
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         if options.execution == "kernels" and place[0] not in self._in_loops:
-            return [self._kernels(read, block, place[0], saturation)], {}
+            found = self._kernels(read, block, weights)
+            self.outcomes.append(self._of_kernels(found, block, place[0], saturation))
+            forms = [found.built, *([self._kernels(read, block, same, once).built] if same else [])]
+            if kept is None:
+                return [f.roots for f in forms], {}
+            # A derivation goes from operators to operators.
+            self.in_kernels[place] = tuple(found.built.roots)
+            equal = tuple(roots), tuple(found.built.operators), tuple(alternatives)
+            self.searched.append(Searched(*place, *equal, scope, known, kept))
+            return [f.operators for f in forms], {}
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
@@ -226,18 +239,24 @@ class Units:
             values.append(read.decode(apart.selection.choice))
         return values, makers
 
-    def _kernels(self, read: Dump, block: Block, function: str, saturation: Saturation) -> list[Expr]:
-        """The block's values as the cheapest kernels compute them."""
-        options = self.options
-        models = [KernelCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
-        composed = composed_seconds(read.graph, read.build, models)
+    def _kernels(self, read: Dump, block: Block, weights: set[str], once: float | None = None) -> ChosenKernels:
+        """The cheapest kernels for the block's values."""
+        models = self._kernel_models(block)
         with self._advised():
-            selection = select_kernels(read.graph, models, options.steps, composed)
-        built = build_kernels(read.graph, selection, read.build, self._names)
+            return cheapest_kernels(
+                read.graph, read.build, models, self.options.steps, self._names, weights, once, self.held
+            )
+
+    def _kernel_models(self, block: Block) -> list[KernelCost]:
+        options = self.options
+        bindings = [self._sizes(block, b) for b in options.bindings]
+        return [KernelCost(options.profile, b, self.functions, options.cost) for b in bindings]
+
+    def _of_kernels(self, found: ChosenKernels, block: Block, function: str, saturation: Saturation) -> Outcome:
+        selection, built = found.selection, found.built
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
-        rows = built.rows(function, models[0])
-        self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
-        return built.roots
+        rows = built.rows(function, self._kernel_models(block)[0])
+        return Outcome(saturation, dict(built.made), row, None, rows)
 
     @contextmanager
     def _advised(self) -> Generator[None]:

@@ -214,7 +214,11 @@ class Call:
                 continue
             there = self._holder[storage]
             self._holder[storage] = w
-            if not _is_plain(values[w]) or 0 in self._shapes[w] or (there < len(values) and not _is_plain(values[there])):
+            if (
+                not _is_plain(values[w])
+                or 0 in self._shapes[w]
+                or (there < len(values) and not _is_plain(values[there]))
+            ):
                 continue
             if there in given:
                 over.append(given.index(there))

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.core import Tracer
 
 from relax_eg.backend.family import Family, Variant

@@ -40,6 +40,8 @@ class KernelCost(WholeCost):
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in VIEWS:
             return NodeCost(seconds=VIEW)
+        if self.cost is not None:
+            return super()._price(site, result)
         if site.op == CALL_TIR:
             placed = called_program(site.operands, site.attrs)
         else:

@@ -17,6 +17,7 @@ from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernel_ilp import Overlap, solve_kernels
+from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
@@ -30,6 +31,7 @@ from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.solve import Effort
 from relax_eg.extract.states import OVERSIZED, Operation, Several, State, StateTable, operations_of
+from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 
 FUSE_SIBLINGS = "fuse_siblings"
@@ -45,9 +47,11 @@ _OUTPUTS = 4  # of one kernel
 _CORRECTIONS = 12  # of prices by the programs that kernels are composed to
 _AS_ESTIMATED = 1.02
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
+AS_TIMED = Pricing()
 
 
-Composed = Callable[[int, Mapping[int, int], Mapping[int, int]], Sequence[float]]  # of a class, members and loads
+# Of the classes that a kernel stores, its members and loads: seconds at each binding.
+Composed = Callable[[tuple[int, ...], Mapping[int, int], Mapping[int, int]], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,16 @@ class KernelSelection:
 
 @stage("select kernels")
 def select_kernels(
-    graph: ExtractionGraph, models: Sequence[KernelCost], steps: frozenset[str], composed: Composed | None = None
+    graph: ExtractionGraph,
+    models: Sequence[KernelCost],
+    steps: frozenset[str],
+    composed: Composed | None = None,
+    pricing: Pricing = AS_TIMED,
 ) -> KernelSelection:
     """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
     written. `steps`: the fusion steps that are allowed (`STEPS`). `composed`: what the tensor program of a kernel costs
-    at each binding; where that is more than its parts say, it counts."""
-    return KernelSearch(graph, models, steps, composed).run()
+    at each binding; where that is more than its parts say, it counts. `pricing`: what else counts."""
+    return KernelSearch(graph, models, steps, composed, pricing).run()
 
 
 @dataclass
@@ -94,6 +102,7 @@ class KernelSearch:
     models: Sequence[KernelCost]
     steps: frozenset[str]
     composed: Composed | None = None
+    pricing: Pricing = AS_TIMED
     operations: dict[tuple[int, int], Operation] = field(init=False)
     table: StateTable = field(init=False)
     pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
@@ -181,11 +190,13 @@ class KernelSearch:
                 if (c, k) not in self.operations or self._is_view(c, k):
                     mine.append(Way(k))
                     needs.append(tuple(dict.fromkeys(candidate.children)))
-                    prices.append(self._candidate_seconds(c, k))
+                    size = self.table.bytes[c] if self._is_new(c, k) else 0
+                    prices.append(self.pricing.of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
             for state in self.pool[c].values():
                 mine.append(Way(state.members[c], state))
                 needs.append(state.reads)
-                prices.append(self._state_seconds(c, state))
+                seconds = self._state_seconds(c, state)
+                prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],)))
             for i in parts.get(c, ()):
                 mine.append(Way(self.several[i].members[c], None, i))
                 needs.append((n + i,))
@@ -196,8 +207,15 @@ class KernelSearch:
         for several in self.several:
             ways.append([Way(-1)])
             reads.append([tuple(several.loads)])
-            costs.append([self._several_seconds(several)])
+            sizes = [self.table.bytes[c] for c in several.outputs]
+            seconds = self._several_seconds(several)
+            costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes)])
         return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
+
+    def _is_new(self, c: int, k: int) -> bool:
+        """Whether the candidate gives a value that is not in memory otherwise."""
+        op = self.graph.candidates[c][k].op
+        return op not in (VAR, CONSTANT) and (op not in VIEWS or c in self.graph.roots)
 
     def _candidate_seconds(self, c: int, k: int) -> float:
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
@@ -209,12 +227,17 @@ class KernelSearch:
     def _state_seconds(self, c: int, state: State) -> float:
         found = self.memo.get(id(state))
         if found is None:
-            each = (self.table.seconds(state, c, m) for m in self.models)
+            each: Iterable[float] = (self.table.seconds(state, c, m) for m in self.models)
+            if self.composed is not None and self.models[0].cost is not None:  # it prices programs, not their parts
+                each = self.composed((c,), state.members, state.loads)
             found = self.memo[id(state)] = sum(w * s for w, s in zip(self.weights, each, strict=True))
         return found
 
     def _several_seconds(self, several: Several) -> float:
-        return sum(w * self.table.seconds_of(several, m) for w, m in zip(self.weights, self.models, strict=True))
+        each: Iterable[float] = (self.table.seconds_of(several, m) for m in self.models)
+        if self.composed is not None and self.models[0].cost is not None:
+            each = self.composed(several.outputs, several.members, several.loads)
+        return sum(w * s for w, s in zip(self.weights, each, strict=True))
 
     def _weigh(self, ways: Sequence[Sequence[Way]], written: Sequence[int]) -> None:
         """Let each binding count as many times as the program as written takes there."""
@@ -407,7 +430,7 @@ class KernelSearch:
             if self.composed is None or state is None or len(state.members) == 1 or id(state) in self.checked:
                 continue
             self.checked.add(id(state))
-            each = self.composed(c, state.members, state.loads)
+            each = self.composed((c,), state.members, state.loads)
             seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
                 self.memo[id(state)] = seconds

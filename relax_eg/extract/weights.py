@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.pricing import ONCE
 from relax_eg.extract.select import Selection, select, select_exactly
 from relax_eg.ir.annotations import dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
@@ -15,9 +16,6 @@ from relax_eg.ir.partition import sizes_in, split
 from relax_eg.ops import bytes_of
 
 PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
-# Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken, and of two equal programs
-# the one that prepares nothing.
-_ONCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +40,16 @@ def cheapest(
     and takes no bytes to speak of.
     """
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    costs = _costs(graph, static, models, once=_ONCE if once is None else once)
+    costs = _costs(graph, static, models, once=ONCE if once is None else once)
     selection = select(graph, costs)
     if not weights or once is not None:
         return Chosen(select_exactly(graph, costs, selection), costs)
     binding = models[0].binding
-    limit = PREPARED_SHARE * _weight_bytes(graph, weights, binding)
+    limit = PREPARED_SHARE * weight_bytes(graph, weights, binding)
     price = selection.written_cost / max(limit, 1.0) / 16
 
     def fits(selection: Selection) -> bool:
-        values = decode(selection.choice)
-        params = tuple(e for e in postorder(values) if e.op == VAR)
-        cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
-        return prepared_bytes(cut, binding) <= limit
+        return prepared_of(decode(selection.choice), weights, binding) <= limit
 
     for _ in range(12):
         if fits(selection):
@@ -69,6 +64,13 @@ def cheapest(
     return Chosen(exact, costs)
 
 
+def prepared_of(values: Sequence[Expr], weights: set[str], binding: Mapping[str, int]) -> int:
+    """Bytes of what is prepared from `weights` for a program of these values."""
+    params = tuple(e for e in postorder(values) if e.op == VAR)
+    cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
+    return prepared_bytes(cut, binding)
+
+
 def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
     """Bytes the prepared values take."""
     return sum(int(bytes_of(e.annotation).evaluate(binding)) for e in cut)
@@ -79,7 +81,7 @@ def _costs(
     static: Sequence[bool],
     models: Sequence[WholeCost],
     price: float = 0.0,
-    once: float = _ONCE,
+    once: float = ONCE,
 ) -> list[list[float]]:
     """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
     prepared, `once` the share of its seconds that prepared work costs."""
@@ -106,7 +108,8 @@ def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: Whol
     )
 
 
-def _weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
+def weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
+    """Bytes of the weights themselves."""
     return sum(
         int(bytes_of(graph.annotations[c]).evaluate(binding))
         for c, row in enumerate(graph.candidates)

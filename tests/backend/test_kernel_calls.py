@@ -118,7 +118,9 @@ def test_storages_of_other_dtypes_and_shapes_are_used_again() -> None:
     args = arrays((32, 32), (32, 32))
     assert np.allclose(best(*args), fn(*args), atol=1e-4)
     plan = best.runner.call({"n": 32}).plan
-    storages = {plan.runtime.of_value[w] for s in plan.runtime.steps for w in s.step.writes if w in plan.runtime.of_value}
+    storages = {
+        plan.runtime.of_value[w] for s in plan.runtime.steps for w in s.step.writes if w in plan.runtime.of_value
+    }
     assert len(storages) < len(plan.runtime.steps) - 1
     before = live_bytes()
     best(*args)
@@ -187,13 +189,13 @@ def test_random_keys_and_booleans_have_no_storage_of_others() -> None:
 
 def test_a_workspace_that_was_lifted_is_no_argument() -> None:
     @rx.tensor_program
-    def halves(X: rx.Buffer("n 8"), Y: rx.Buffer("n")):  # type: ignore[no-untyped-def]  # noqa: F722, ANN202
+    def halves(X: rx.Buffer("n 8"), Y: rx.Buffer("n")):  # type: ignore[no-untyped-def]
         P = rx.workspace("2 n")
         P[s, i] = rx.sum(X[i, s * 4 + k], over=(k, 4))  # type: ignore[name-defined]  # noqa: F821
         Y[i] = rx.sum(P[s, i], over=(s, 2))  # type: ignore[name-defined]  # noqa: F821
 
     @rx.function
-    def main(x: rx.Tensor("n 8")):  # type: ignore[no-untyped-def]  # noqa: F722, ANN202
+    def main(x: rx.Tensor("n 8")):  # type: ignore[no-untyped-def]
         return rx.call_tir(halves, (x,), out=rx.Tensor("n"))
 
     best = optimized(main, rules=rx.rules.default + rx.rules.workspace, at={"n": 8})
