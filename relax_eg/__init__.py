@@ -32,6 +32,7 @@ from relax_eg.ir import (
 )
 from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
+from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
 from relax_eg.rules import RuleSet
@@ -59,6 +60,7 @@ __all__ = [
     "Module",
     "Object",
     "Optimized",
+    "Plan",
     "Profile",
     "Proved",
     "Ready",
@@ -90,6 +92,7 @@ __all__ = [
     "optimize",
     "output",
     "parse",
+    "plan_memory",
     "prove",
     "rules",
     "shape",

@@ -81,6 +81,10 @@ class OptionError(RelaxEgError, ValueError):
     """An option of the public API with a value outside what it accepts."""
 
 
+class MemoryPlanError(RelaxEgError, ValueError):
+    """A memory plan that does not hold, or a file that is none, or is of another program or version."""
+
+
 class ArtifactError(RelaxEgError, ValueError):
     """A program that cannot be saved, or a file from which none can be loaded."""
 

@@ -27,15 +27,20 @@ from relax_eg.ir.control import (
     while_loop,
 )
 from relax_eg.ir.expr import (
+    ALLOC_STORAGE,
+    ALLOC_TENSOR,
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_INTO,
     CALL_TIR,
     COND,
     CONSTANT,
     CONTROL,
     CORE,
     FUNCTION,
+    KILL,
     MATCH_CAST,
+    MEMORY,
     SCAN,
     SHAPE,
     SHARD_MAP,
@@ -61,6 +66,7 @@ from relax_eg.ir.expr import (
     var,
 )
 from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.module import Binding, Block, Function, Module, pure_function
 from relax_eg.ir.parser import parse_module
 from relax_eg.ir.printer import print_function, print_module
@@ -69,8 +75,11 @@ from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ir.wellformed import check
 
 __all__ = [
+    "ALLOC_STORAGE",
+    "ALLOC_TENSOR",
     "CALL",
     "CALL_DPS_LIBRARY",
+    "CALL_INTO",
     "CALL_TIR",
     "COND",
     "CONSTANT",
@@ -79,7 +88,9 @@ __all__ = [
     "FLOATS",
     "FUNCTION",
     "ITEM_BITS",
+    "KILL",
     "MATCH_CAST",
+    "MEMORY",
     "SCAN",
     "SHAPE",
     "SHARD_MAP",
@@ -102,10 +113,13 @@ __all__ = [
     "Shape",
     "Tensor",
     "Tuple",
+    "alloc_storage",
+    "alloc_tensor",
     "attributes_of_control",
     "call_annotation",
     "call_dps_library",
     "call_function",
+    "call_into",
     "call_tir",
     "check",
     "cond",
@@ -121,6 +135,7 @@ __all__ = [
     "is_float",
     "is_integer",
     "itemsize",
+    "kill",
     "match_cast",
     "node",
     "np_dtype",

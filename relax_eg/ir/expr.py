@@ -35,9 +35,16 @@ COND = "cond"  # one of several functions, by number (see `control`)
 WHILE = "while_loop"
 SCAN = "scan"
 SHARD_MAP = "shard_map"
+ALLOC_STORAGE = "alloc_storage"  # explicit memory (see `memory`)
+ALLOC_TENSOR = "alloc_tensor"
+CALL_INTO = "call_into"
+KILL = "kill"
+MEMORY = frozenset((ALLOC_STORAGE, ALLOC_TENSOR, CALL_INTO, KILL))
 CONTROL = frozenset((COND, WHILE, SCAN, SHARD_MAP))
-CORE = CONTROL | frozenset(
-    (VAR, CONSTANT, TUPLE, TUPLE_GET, SHAPE, FUNCTION, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST)
+CORE = (
+    CONTROL
+    | MEMORY
+    | frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, SHAPE, FUNCTION, CALL, CALL_TIR, CALL_DPS_LIBRARY, MATCH_CAST))
 )
 
 Attrs = tuple[tuple[str, Any], ...]

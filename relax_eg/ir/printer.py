@@ -17,12 +17,16 @@ from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.calls import signature
 from relax_eg.ir.expr import (
+    ALLOC_STORAGE,
+    ALLOC_TENSOR,
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_INTO,
     CALL_TIR,
     CONSTANT,
     FUNCTION,
     MATCH_CAST,
+    MEMORY,
     SHAPE,
     TUPLE,
     TUPLE_GET,
@@ -31,7 +35,7 @@ from relax_eg.ir.expr import (
     constant_value,
     postorder,
 )
-from relax_eg.ir.literals import attribute_text, constant_text, quoted, sizes_text
+from relax_eg.ir.literals import attribute_text, constant_text, dim_text, quoted, sizes_text
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.shapes import Dim
 from relax_eg.tir import TensorProgram
@@ -42,8 +46,8 @@ HEADER = "# relax_eg module text, version "
 
 # Names that mean something else after `R.`, so no operator may have them.
 RESERVED = frozenset(
-    "Callable Object Shape Tensor Tuple bindings call_dps_library call_tir const const_data dataflow dim foreign"
-    " func_attr function inline match_cast output scalar shape tuple".split()
+    "Callable Object Shape Tensor Tuple alloc_storage alloc_tensor bindings call_dps_library call_into call_tir const"
+    " const_data dataflow dim foreign func_attr function inline kill match_cast output scalar shape tuple".split()
 )
 
 INDENT = "    "
@@ -196,6 +200,7 @@ class _FunctionText:
         opened = False
         for e in postorder([root], stop=self.inline.__contains__):
             in_place = not itself if e is root else self._stands_in_place(e)
+            in_place |= root.op == CALL_INTO and e is root.args[0]
             if e.op == VAR or e in self.inline or in_place:
                 continue
             if not opened:
@@ -233,6 +238,8 @@ class _FunctionText:
             return self._library_text(e, names)
         if e.op == CALL_TIR:
             return self._tir_text(e, names)
+        if e.op in MEMORY:
+            return self._memory_text(e, names)
         if e.op in RESERVED or not e.op.isidentifier():
             raise WellFormedError(f"`{e.op}` cannot name an operator: R.{e.op} is not a name or means something else")
         return f"R.{e.op}({', '.join([*(self._operand(a, names) for a in e.args), *map(_keyword, _written(e))])})"
@@ -242,6 +249,20 @@ class _FunctionText:
         attrs = ", ".join(f"{quoted(k)}: {attribute_text(v)}" for k, v in e.attr("attrs"))
         more = (f", attrs={{{attrs}}}" if attrs else "") + ("" if e.attr("pure") else ", pure=False")
         return f"R.call_dps_library({quoted(e.attr('name'))}, {args}, out={self._annotation(e.annotation)}{more})"
+
+    def _memory_text(self, e: Expr, names: dict[Expr, str]) -> str:
+        if e.op == ALLOC_STORAGE:
+            device, dtype = quoted(e.attr("device")), quoted(e.attr("dtype"))
+            return f"R.alloc_storage({dim_text(e.attr('size'))}, {device}, {dtype})"
+        if e.op == ALLOC_TENSOR:
+            a = e.tensor
+            place = f"{self._operand(e.args[0], names)}, {dim_text(e.attr('offset'))}"
+            return f"R.alloc_tensor({place}, {sizes_text(a.shape or ())}, {quoted(a.dtype or '')})"
+        if e.op == CALL_INTO:
+            # The kernel is not a value of its own: it stands where it is run.
+            parts = [self._text(e.args[0], names), *(self._operand(a, names) for a in e.args[1:])]
+            return f"R.call_into({', '.join(parts)})"
+        return f"R.kill({self._operands(e.args, names)})"
 
     def _tir_text(self, e: Expr, names: dict[Expr, str]) -> str:
         args = f"({self._operands(e.args, names)}{',' if len(e.args) == 1 else ''})"

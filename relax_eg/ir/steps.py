@@ -1,7 +1,8 @@
 """Steps: what stands between dataflow blocks and is done in order, and which functions have any.
 
-Effectful calls, `match_cast`s, and library calls that do not say the sizes of what they give: those sizes depend on
-values. The last XLA cannot take; a function that has such a step is run block by block.
+Effectful calls, `match_cast`s, what allocates, fills and ends tensors, and library calls that do not say the sizes of
+what they give: those sizes depend on values. The last XLA cannot take; a function that has such a step is run block by
+block.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, SCAN, WHILE, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, COND, FUNCTION, MATCH_CAST, MEMORY, SCAN, WHILE, Expr
 from relax_eg.ir.module import Function, Module
 
 
@@ -30,8 +31,8 @@ def is_data_dependent(e: Expr) -> bool:
 
 def effect_of(e: Expr, impure: frozenset[str]) -> str | None:
     """What makes `e` a step, in words, or None where it is none. `impure`: the functions that have steps."""
-    if e.op == MATCH_CAST:
-        return "match_cast"
+    if e.op == MATCH_CAST or e.op in MEMORY:
+        return e.op
     if is_data_dependent(e):
         return f"`{e.attr('name')}`, the sizes of whose result depend on values,"
     if e.op == CALL_DPS_LIBRARY and not e.attr("pure"):

@@ -10,11 +10,16 @@ from relax_eg.errors import OperatorError, RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.expr import (
+    ALLOC_STORAGE,
+    ALLOC_TENSOR,
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_INTO,
     CONSTANT,
     FUNCTION,
+    KILL,
     MATCH_CAST,
+    MEMORY,
     SHAPE,
     TUPLE,
     TUPLE_GET,
@@ -27,6 +32,7 @@ from relax_eg.ir.expr import (
 )
 from relax_eg.ir.lattice import clash, covers
 from relax_eg.ir.literals import array_of
+from relax_eg.ir.memory import alloc_storage, alloc_tensor, call_into, kill
 from relax_eg.ir.printer import RESERVED
 from relax_eg.ir.reader import near, spelled
 from relax_eg.ir.spelled import Spelled
@@ -45,6 +51,12 @@ INFIX: dict[type[ast.operator], str] = {
 
 VALUES = "a variable, an operator R.name(...), + - * / @ **, a number, a tuple, or a call of a function"
 TENSOR_PROGRAM = "R.call_tir(Module.program, (arguments,), out=annotation, sizes={...})"
+MEMORY_FORMS = {
+    ALLOC_STORAGE: (("size", "device", "dtype"), 'R.alloc_storage("4*n", "cpu", "uint8"), the size in bytes'),
+    ALLOC_TENSOR: (("storage", "offset", "shape", "dtype"), 'R.alloc_tensor(storage, 0, ("n",), "float32")'),
+    CALL_INTO: (("kernel", "into"), "R.call_into(kernel, tensor, ...), tensors that are allocated"),
+    KILL: (("tensor",), "R.kill(tensor)"),
+}
 LIBRARY = 'R.call_dps_library("name", (arguments,), out=annotation, attrs={...}, pure=True)'
 
 
@@ -216,7 +228,28 @@ class Values:
             return self._library(at, args, keywords, declared)
         if name == "call_tir":
             return self._tensor_program(at, args, keywords, declared)
+        if name in MEMORY:
+            return self._memory(at, name, args, keywords)
         raise self.source.error(at, f"R.{name} is not a value with these arguments", VALUES)
+
+    def _memory(self, at: ast.Call, name: str, args: list[ast.expr], keywords: dict[str, ast.expr]) -> Expr:
+        parameters, wanted = MEMORY_FORMS[name]
+        given = dict(zip(parameters, args, strict=False)) | keywords
+        many = name == CALL_INTO
+        if set(given) != set(parameters) or (len(args) + len(keywords) != len(given) and not many):
+            raise self.source.error(at, f"this {name} cannot be read", wanted)
+        if name == CALL_INTO:
+            return call_into(self.expression(args[0]), map(self.expression, args[1:]))
+        if name == KILL:
+            return kill(self.expression(given["tensor"]))
+        dtype = self.reader.attribute(given["dtype"])
+        device = self.reader.attribute(given["device"]) if "device" in given else ""
+        if not isinstance(dtype, str) or not isinstance(device, str):
+            raise self.source.error(at, "dtype and device are text", wanted)
+        if name == ALLOC_STORAGE:
+            return alloc_storage(self.reader.size(given["size"]), device, dtype)
+        offset, shape = self.reader.size(given["offset"]), self.reader.sizes(given["shape"])
+        return alloc_tensor(self.expression(given["storage"]), offset, shape, dtype)
 
     def _library(
         self, at: ast.Call, args: list[ast.expr], keywords: dict[str, ast.expr], declared: Annotation | None

@@ -13,7 +13,19 @@ from relax_eg.debug import stage
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, named_sizes
 from relax_eg.ir.control import deduce_control, functions_of
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, FUNCTION, MATCH_CAST, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_INTO,
+    CONTROL,
+    FUNCTION,
+    MATCH_CAST,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    postorder,
+)
+from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
 from relax_eg.shapes import Binder, Dim
@@ -32,6 +44,8 @@ def check(module: Module) -> None:
     - A size variable is brought in by a parameter or by a `match_cast` before it is used. The parameters' sizes tell
       all their variables.
     - Only the entry assumes something, and of its own sizes: what others are called with follows.
+    - Tensors are allocated in storages that hold them, filled by kernels that give what they are, and not used after
+      their end (`memory`).
     - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
     """
     impure = impure_functions(module)
@@ -68,6 +82,7 @@ class _FunctionCheck:
         self.place = "the result"
         self._value(f.result, whole=False)
         self._assumed()
+        check_memory(f)
 
     def _assumed(self) -> None:
         self.place = "what it assumes"
@@ -125,7 +140,8 @@ class _FunctionCheck:
             self.seen.add(e)
             runs = functions_of(e)
             for a in e.args:
-                if effect := effect_of(a, self.impure):
+                filled = e is root and whole and e.op == CALL_INTO and a is e.args[0]
+                if not filled and (effect := effect_of(a, self.impure)):
                     self._fail(a, f"{effect} must be the whole value of a binding outside dataflow blocks")
                 if a.op == FUNCTION and a.attr("name") not in runs:
                     self._passed(a)

@@ -1,7 +1,7 @@
 """Memory, planned with proofs: liveness, order, storages and offsets of what a module's entry needs."""
 
 from relax_eg.memory.liveness import Lifetime, Liveness, liveness
-from relax_eg.memory.plan import Plan, plan
+from relax_eg.memory.plan import Plan, plan, plan_memory
 from relax_eg.memory.steps import Program, Step, Tree, Value, leaves, operands_of, program_of
 from relax_eg.memory.storages import Reuse, RuntimePlan, RuntimeStep, Storage, runtime_plan
 
@@ -21,6 +21,7 @@ __all__ = [
     "liveness",
     "operands_of",
     "plan",
+    "plan_memory",
     "program_of",
     "runtime_plan",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -79,44 +79,52 @@ def last_use(program: Program) -> list[int]:
     return last
 
 
-def overwrites(program: Program, step: Step, dying: Sequence[int] | set[int]) -> list[tuple[int, int]]:
+def overwrites(program: Program, step: Step, dying: Collection[int]) -> list[tuple[int, int]]:
     """The pairs (output, operand) of a step that are done in place where the values `dying` are read for the last time:
     each value once."""
     taken: set[int] = set()
     found: list[tuple[int, int]] = []
-    for w, r in step.overwritable:
-        if r in dying and not taken & {w, r} and program.values[r].role in ("value", "workspace"):
-            same = program.values[w].bytes
-            if same is not None and same is program.values[r].bytes:  # equal sizes are one Dim
-                taken |= {w, r}
-                found.append((w, r))
+    for w, r in candidates(program, step):
+        if r in dying and not taken & {w, r}:
+            taken |= {w, r}
+            found.append((w, r))
     return found
 
 
-def liveness(program: Program, results: Results = "apart") -> Liveness:
-    """The lifetimes of all that a plan gives memory to. Linear in the program."""
-    last = last_use(program)
-    over: dict[int, int] = {}  # a value, and the one that it is written over
-    for s in program.steps:
-        dying = [r for r in s.reads if last[r] == s.number]
-        for w, r in overwrites(program, s, dying):
-            if program.values[w].role == "value" or results == "planned":
-                over[w] = r
+def candidates(program: Program, step: Step) -> list[tuple[int, int]]:
+    """The pairs (output, operand) of a step that may be done in place, of equal sizes, where the operand is ours."""
+    values = program.values
+    return [
+        (w, r)
+        for w, r in step.overwritable
+        if values[r].role == "value" and values[w].bytes is not None and values[w].bytes is values[r].bytes
+    ]
+
+
+def liveness(program: Program, results: Results = "apart", known: Collection[str] | None = None) -> Liveness:
+    """The lifetimes of all that a plan gives memory to. Linear in the program.
+
+    `known`: the size variables that have a value before the call runs, all if left out; what has others is unsized.
+    """
     planned = ("value", "workspace", "result") if results == "planned" else ("value", "workspace")
-    chains: dict[int, list[int]] = {}  # by their first value
-    first: dict[int, int] = {}
+    size_of = [x.bytes for x in program.values]
+    if known is not None:
+        size_of = [None if d is None or not d.variables.issubset(known) else d for d in size_of]
+    last = last_use(program)
+    first: dict[int, int] = {}  # of a value, the first of those that have its memory one after the other
+    chains: dict[int, list[int]] = {}
     unsized: list[int] = []
     for s in program.steps:
+        over = dict(overwrites(program, s, [r for r in s.reads if last[r] == s.number]))
         for v in (*s.writes, *s.workspaces):
-            if program.values[v].bytes is None:
+            if size_of[v] is None:
                 unsized.append(v)
             elif program.values[v].role in planned:
-                first[v] = first[over[v]] if v in over else v
+                first[v] = first.get(over[v], v) if v in over else v
                 chains.setdefault(first[v], []).append(v)
     found: list[Lifetime] = []
     for start, values in chains.items():
-        size = program.values[start].bytes
-        writer = program.writer[start]
+        size, writer = size_of[start], program.writer[start]
         assert size is not None and writer is not None
         role = "result" if program.values[values[-1]].role == "result" else program.values[start].role
         itemsize = program.values[start].itemsize

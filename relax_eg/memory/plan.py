@@ -1,26 +1,125 @@
-"""`plan`: order, storages and offsets of a module's entry."""
+"""`plan_memory` and `plan`: order, storages and offsets of what a module's entry needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import difflib
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
+from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Module
-from relax_eg.memory.liveness import Liveness, liveness
+from relax_eg.memory.check import Placement, Problem, problems
+from relax_eg.memory.greedy import GreedyPlan, greedy
+from relax_eg.memory.liveness import Lifetime, Liveness, Results, liveness
+from relax_eg.memory.offsets import OffsetPlan, offset_plan
 from relax_eg.memory.proofs import Sizes
-from relax_eg.memory.steps import Program, Temporary, program_of
+from relax_eg.memory.schedule import Order, least_peak
+from relax_eg.memory.steps import Program, Temporary, program_of, sizes_in
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Dim, Scope
+
+Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
+
+USUAL = 256  # a size that nothing is known of, where one is needed to compare by
+CHECKED = 16  # bindings at which a plan is checked
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The memory of a call. `program`: its kernels in the order in which they run; `live`: what is needed when;
-    `runtime`: whole storages."""
+    """The memory of a call of a module's entry.
 
+    `written`: its kernels as the module has them; `program`: in the order in which they run; `order`: how that was
+    found; `live`: what is needed when; `offsets`: one arena; `runtime`: whole storages; `scope`: what the sizes may be;
+    `at`: the sizes that order and packing were made for.
+    """
+
+    written: Program
     program: Program
+    order: Order
     live: Liveness
+    offsets: OffsetPlan
     runtime: RuntimePlan
+    scope: Scope
+    at: Mapping[str, int]
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def static(self) -> bool:
+        """Whether the arena is one number of bytes, for all sizes in bounds."""
+        return self.offsets.static
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes of the arena."""
+        return self.offsets.bytes
+
+    @property
+    def results(self) -> Dim:
+        """Bytes of what is handed out and has no place in the arena."""
+        total = Dim.of(0)
+        for x in self.program.values:
+            if x.role == "result" and x.number not in self.offsets.of_value and x.bytes is not None:
+                total = total + x.bytes
+        return total
+
+    def bytes_at(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of the arena for a call at these sizes. BoundsError where they are outside the bounds."""
+        return self.offsets.bytes_at(self.allowed(sizes))
+
+    def bound_at(self, sizes: Mapping[str, int]) -> int:
+        """Bytes that are needed at once at these sizes, in this order: no plan has less."""
+        return max(self.live.at(self.allowed(sizes)), default=0)
+
+    @property
+    def gap(self) -> float:
+        """How much larger the arena is than what is needed at once at the sizes `at`: 0.01 is one percent."""
+        bound = self.bound_at(self.at)
+        return self.bytes_at(self.at) / bound - 1 if bound else 0.0
+
+    def allowed(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """`sizes`, if all are given and within bounds. BoundsError says which is not, before anything runs."""
+        for name in sorted(sizes_in(self.program)):
+            if name not in sizes:
+                raise BoundsError(f"{self.program.name}(): no value for the size `{name}`; accepted: one for each size")
+        self.scope.check(sizes, self.program.name)
+        return sizes
+
+    @cached_property
+    def peak(self) -> tuple[Lifetime, ...]:
+        """What is needed at the step at which most is, at the sizes `at`, largest first."""
+        needed = self.live.at(self.at)
+        if not needed:
+            return ()
+        step = max(range(len(needed)), key=lambda i: (needed[i], -i))
+        return tuple(sorted(self.live.needed_at(step), key=lambda x: -int(x.bytes.evaluate(self.at))))
+
+    @cached_property
+    def placement(self) -> Placement:
+        """The plan as plain data, over the values of `written`."""
+        offsets = {v: self.offsets.offsets[n] for v, n in self.offsets.of_value.items()}
+        storages = tuple(s.bytes for s in self.runtime.storages)
+        return Placement(self.order.steps, self.bytes, offsets, storages, self.runtime.of_value)
+
+    def check(self, bindings: Iterable[Mapping[str, int]] | None = None, seed: int = 0) -> list[Problem]:
+        """What the checker finds wrong with the plan, nothing if all is well: at the given sizes, or at some of those
+        that are allowed, the largest among them."""
+        points = bindings_of(self.scope, self.program.variables, seed) if bindings is None else bindings
+        return problems(self.written, self.placement, points)
+
+    def greedy(self) -> GreedyPlan:
+        """What TVM's planner makes of the same kernels in the order in which the module has them."""
+        known = {x.bytes for x in self.written.values if x.bytes is not None}
+        high = {d: self.scope.interval(d)[1] for d in known}
+        return greedy(self.written, {d: n for d, n in high.items() if n is not None}, self.live.results)
+
+    def __str__(self) -> str:
+        from relax_eg.memory.report import plan_text
+
+        return plan_text(self)
 
 
 def plan(
@@ -29,9 +128,134 @@ def plan(
     *,
     aliasing: Aliasing = "elements",
     temporary: Temporary | None = None,
+    reorder: bool = True,
 ) -> Plan:
-    """The plan of a call of the entry at the sizes `at`, all of them: what a runtime follows."""
+    """The plan of a call of the entry at the sizes `at`, all of them: what a runtime follows. Sizes that a `match_cast`
+    tells need not be there; what has them is not planned."""
+    started = time.perf_counter()
+    scope = Scope({name: (size, size) for name, size in at.items()})
+    sizes = Sizes(scope, at, only_there=True)
+    return _planned(program_of(module, temporary), sizes, "apart", aliasing, reorder, started)
+
+
+def plan_memory(
+    module: Any,
+    *,
+    bounds: Bounds | None = None,
+    at: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
+    assume: Iterable[str] = (),
+    results: Results = "apart",
+    aliasing: Aliasing = "elements",
+    temporary: Temporary | None = None,
+    reorder: bool = True,
+    check: bool = False,
+) -> Plan:
+    """The memory of a call of a module's entry, for all sizes in `bounds`, with proofs.
+
+    `module`: a Module, or what `optimize` returns. `bounds`: what sizes may be, `(low, high)` or one integer that fixes
+    the size; where all are bounded, the arena is one number of bytes. `at`: the sizes to be best at, one binding or a
+    list of which the first counts; left out, the upper bounds. `assume`: what else holds of sizes. `results`: whether
+    what is
+    returned is in the arena ("planned": valid until the next call) or the caller's own ("apart"). `aliasing`: which
+    storages the backend lets a kernel take over. `temporary`: see `program_of`. `reorder`: whether kernels may change
+    places. `check`: replay the plan at many sizes; MemoryPlanError if anything is destroyed.
+    """
+    started = time.perf_counter()
+    module = getattr(module, "module", module)
+    if not isinstance(module, Module):
+        raise OptionError(f"plan_memory() takes a Module or what optimize() returns, got {type(module).__name__}")
+    for option, value, accepted in (("results", results, ("apart", "planned")), ("aliasing", aliasing, _ALIASING)):
+        if value not in accepted:
+            raise OptionError(f"{option}={value!r}: {' or '.join(map(repr, accepted))} is accepted")
     program = program_of(module, temporary)
-    live = liveness(program)
-    sizes = Sizes(Scope(), at, only_there=True)
-    return Plan(program, live, runtime_plan(live, sizes, aliasing))
+    scope = _scope(module, bounds or {}, assume, program.variables)
+    first = _chosen(scope, program.variables, at)
+    made = _planned(program, Sizes(scope, first), results, aliasing, reorder, started)
+    if check and (found := made.check()):
+        raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
+    return made
+
+
+_ALIASING = ("elements", "dtype", "bytes", "fits")
+
+
+def _planned(
+    written: Program, sizes: Sizes, results: Results, aliasing: Aliasing, reorder: bool, started: float
+) -> Plan:
+    known = sizes.at.keys()
+    counted = [
+        0 if x.bytes is None or x.role in ("argument", "constant") or not x.bytes.variables <= known else
+        sizes.estimate(x.bytes) for x in written.values
+    ]  # fmt: skip
+    if reorder:
+        order = least_peak(written, counted)
+    else:
+        order = Order.as_written(written, counted)
+    program = written.reordered(order.steps)
+    live = liveness(program, results, known)
+    offsets = offset_plan(live, sizes)
+    # What is handed out has no storage that a later call could overwrite.
+    apart = live if results == "apart" else liveness(program, "apart", known)
+    runtime = runtime_plan(apart, sizes, aliasing)
+    seconds = time.perf_counter() - started
+    return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at), seconds)
+
+
+def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequence[str]) -> Scope:
+    """What is known of the sizes. BoundsError for bounds of what is no size, that are no integers, or contradict."""
+    for name in bounds:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            known = ", ".join(names) or "none"
+            raise BoundsError(f"{module.main.name}(): bounds name `{name}`, which is no size; its sizes: {known}{hint}")
+    scope = Scope(assume=module.main.assume)
+    for name, bound in bounds.items():
+        scope.bound(name, bound, "plan_memory(bounds=...)")
+    scope.assume(*([assume] if isinstance(assume, str) else assume))
+    return scope
+
+
+def _chosen(
+    scope: Scope, names: Sequence[str], at: Mapping[str, int] | Sequence[Mapping[str, int]] | None
+) -> dict[str, int]:
+    """The sizes of interest: those given, upper bounds for others, else something usual."""
+    given: dict[str, int] = {}
+    if at is not None:
+        given = dict(at) if isinstance(at, Mapping) else dict(at[0]) if at else {}
+    for name, size in given.items():
+        if name not in names:
+            raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise BoundsError(f"at: {name} = {size!r}; an integer is accepted")
+    scope.check(given, "plan_memory(at=...)")
+    corner = {n: given.get(n, _corner(scope, n)) for n in names}
+    try:
+        scope.check(corner, "at")
+    except BoundsError:
+        return scope.example(names, max(corner.values(), default=1), given)
+    return corner
+
+
+def _corner(scope: Scope, name: str) -> int:
+    low, high = scope.bounds(name)
+    return high if high is not None else max(low or 0, USUAL)
+
+
+def bindings_of(scope: Scope, names: Sequence[str], seed: int = 0, most: int = CHECKED) -> list[dict[str, int]]:
+    """Sizes that are allowed: the largest, and others by chance, the same for the same `seed`."""
+    rng = random.Random(seed)
+    found = [{n: _corner(scope, n) for n in names}, *scope.points(names, most // 2)]
+    while len(found) < most:
+        sides = {n: scope.bounds(n) for n in names}
+        found.append(
+            {n: rng.randint(low or 0, 4 * USUAL if high is None else high) for n, (low, high) in sides.items()}
+        )
+    kept: list[dict[str, int]] = []
+    for sizes in found:
+        try:
+            scope.check(sizes, "check")
+        except BoundsError:
+            continue
+        kept.append(sizes)
+    return kept

@@ -27,6 +27,17 @@ class Comparison:
         return f"{self.left} {self.op} {self.right}: {self.verdict}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """That a value was given, or refused, the memory that another one had before: what had to hold of their sizes, and
+    the verdict. `granted`: whether it was. Of equal refusals the first is told."""
+
+    value: int
+    before: int
+    granted: bool
+    comparison: Comparison
+
+
 class Sizes:
     """What is known of the sizes of a program: comparisons are asked of `scope` and kept. `at`: sizes of interest, by
     which candidates are ordered; with `only_there` the sizes are those, so that nothing is left to prove."""

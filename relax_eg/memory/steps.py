@@ -39,6 +39,7 @@ from relax_eg.ir import (
 )
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.scopes import runs
+from relax_eg.ir.steps import effect_of
 from relax_eg.memory.elementwise import overwritable
 from relax_eg.ops.fused import VIEWS, called_program
 from relax_eg.shapes import Dim, dim_max
@@ -92,8 +93,8 @@ class Step:
     `kernel`: the expression, in the terms of `function`, whose size variables are `sizes` in the entry's. `operands`:
     what it reads, one for each of `operands_of(kernel)`. `writes`: its outputs in order. `workspaces`: memory that only
     it uses; those that it is passed stand in `operands` too. `overwritable`: pairs (output, operand) of values of which
-    the output may be written where the operand is: it is read element for element. `ordered`: it must stay where it is
-    among others that are.
+    the output may be written where the operand is: it is read element for element. `region`: steps of one region may
+    change places, of several not: between them is an effect or a check.
     """
 
     number: int
@@ -105,7 +106,7 @@ class Step:
     writes: tuple[int, ...]
     workspaces: tuple[int, ...] = ()
     overwritable: tuple[tuple[int, int], ...] = ()
-    ordered: bool = False
+    region: int = 0
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -122,15 +123,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What happens to memory in a call of a module's entry. `result`: what it returns; `constants`: what the values of
-    that role are."""
+    """What happens to memory in a call of a module's entry. `result`: what it returns; `constants`: which values they
+    are."""
 
     name: str
     values: tuple[Value, ...]
     steps: tuple[Step, ...]
     result: Tree
     variables: tuple[str, ...]
-    constants: Mapping[int, Expr] = field(default_factory=dict[int, Expr], compare=False)
+    constants: Mapping[Expr, int] = field(default_factory=dict[Expr, int])
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -213,6 +214,7 @@ class _Tracer:
         self.constants: dict[Expr, int] = {}
         self.names: dict[str, int] = {}
         self.inside: dict[str, tuple[Dim, ...]] = {}  # bytes at each step of functions that control nodes run
+        self.region = 0
         self.pairs: dict[Expr, tuple[tuple[int, Expr], ...]] = {}
 
     def run(self, f: Function, calls: tuple[str, ...]) -> Program:
@@ -222,8 +224,7 @@ class _Tracer:
         for v in leaves(result):  # an argument or a constant that is returned stays what it is
             if self.values[v].role == "value":
                 self.values[v] = replace(self.values[v], role="result")
-        constants = {n: e for e, n in self.constants.items()}
-        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), constants)
+        return Program(f.name, tuple(self.values), tuple(self.steps), result, tuple(sizes), self.constants)
 
     def _new(self, annotation: Annotation, name: str, role: Role) -> Tree:
         if isinstance(annotation, Tuple):
@@ -246,11 +247,14 @@ class _Tracer:
             for b in block.bindings:
                 if not block.dataflow and b.value.op != VAR:
                     env.pop(b.value, None)  # a step is run each time it is written
-                self._visit(f, b.value, env, known, sizes, prefix, calls, ordered=not block.dataflow, name=b.name)
+                is_step = effect_of(b.value, self.impure) is not None
+                self.region += is_step
+                self._visit(f, b.value, env, known, sizes, prefix, calls, b.name)
+                self.region += is_step
                 env[b.var] = env[b.value]
                 if b.value.op == FUNCTION:
                     known[b.var] = b.value
-        self._visit(f, f.result, env, known, sizes, prefix, calls, ordered=False, name=None)
+        self._visit(f, f.result, env, known, sizes, prefix, calls, None)
         return env[f.result]
 
     def _visit(
@@ -262,8 +266,6 @@ class _Tracer:
         sizes: Mapping[str, Dim],
         prefix: str,
         calls: tuple[str, ...],
-        *,
-        ordered: bool,
         name: str | None,
     ) -> None:
         todo = [root]
@@ -301,7 +303,7 @@ class _Tracer:
                     (*calls, callee.name),
                 )
             else:
-                env[e] = self._kernel(f, e, env, sizes, prefix, calls, ordered=ordered and e is root, name=own)
+                env[e] = self._kernel(f, e, env, sizes, prefix, calls, own)
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
@@ -326,8 +328,6 @@ class _Tracer:
         sizes: Mapping[str, Dim],
         prefix: str,
         calls: tuple[str, ...],
-        *,
-        ordered: bool,
         name: str | None,
     ) -> Tree:
         label = self._fresh(prefix + kernel_name(e))
@@ -350,7 +350,7 @@ class _Tracer:
         if most != 0:
             own += leaves(self._new(Tensor((most,), "uint8"), f"{label}.inside", "workspace"))
         pairs = self._overwritable(e, operands, writes)
-        step = Step(len(self.steps), label, e, f.name, at, tuple(operands), writes, tuple(own), pairs, ordered)
+        step = Step(len(self.steps), label, e, f.name, at, tuple(operands), writes, tuple(own), pairs, self.region)
         extra = None if self.temporary is None else self.temporary(step)
         if extra is not None and not (isinstance(extra, int) and extra <= 0):
             space = self._new(Tensor((Dim.of(extra),), "uint8"), f"{label}.temporary", "workspace")

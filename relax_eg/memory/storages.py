@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from relax_eg.memory.liveness import Lifetime, Liveness, last_use
-from relax_eg.memory.proofs import Comparison, Sizes
+from relax_eg.memory.proofs import Comparison, Reuse, Sizes
 from relax_eg.memory.steps import Program, Step
 from relax_eg.shapes import Dim
 
@@ -28,17 +28,6 @@ class Storage:
     bytes: Dim
     itemsize: int
     dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reuse:
-    """That a value was given, or refused, the storage (or the bytes) of others, and why: what had to hold of their
-    sizes, and the verdict. `granted`: whether it was."""
-
-    value: int
-    storage: int
-    granted: bool
-    comparison: Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +121,14 @@ class _Pool:
     def __init__(self, sizes: Sizes, aliasing: Aliasing) -> None:
         self.sizes, self.aliasing = sizes, aliasing
         self.storages: list[Storage] = []
+        self.holder: list[int] = []  # of each storage, the value that was in it last
         self.free: list[int] = []
         self.reuses: list[Reuse] = []
-        self.told: set[tuple[Dim, int, Dim, int]] = set()  # refusals that were noted
+        self.told: set[tuple[Dim, Dim]] = set()  # refusals that were noted
 
     def take(self, x: Lifetime, dtype: str) -> int:
         """The storage for a lifetime that begins."""
-        refused: list[Reuse] = []
+        refused: list[tuple[int, Comparison]] = []
         fitting: list[tuple[int, Comparison]] = []
         for n in reversed(self.free):
             s = self.storages[n]
@@ -150,17 +140,18 @@ class _Pool:
                 if self.aliasing != "fits" or x.bytes is s.bytes:
                     break
             else:
-                refused.append(Reuse(x.values[0], n, False, found))
+                refused.append((n, found))
         if fitting:
             n, why = min(fitting, key=lambda f: self.sizes.estimate(self.storages[f[0]].bytes))
             self.free.remove(n)
-            self.reuses.append(Reuse(x.values[0], n, True, why))
+            self.reuses.append(Reuse(x.values[0], self.holder[n], True, why))
+            self.holder[n] = x.values[-1]
             return n
-        for r in refused:
-            key = (x.bytes, x.itemsize, self.storages[r.storage].bytes, self.storages[r.storage].itemsize)
-            if key not in self.told:
-                self.told.add(key)
-                self.reuses.append(r)
+        for n, why in refused:
+            if (why.left, why.right) not in self.told:
+                self.told.add((why.left, why.right))
+                self.reuses.append(Reuse(x.values[0], self.holder[n], False, why))
+        self.holder.append(x.values[-1])
         self.storages.append(Storage(len(self.storages), x.bytes, x.itemsize, dtype))
         return len(self.storages) - 1
 

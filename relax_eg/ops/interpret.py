@@ -13,14 +13,18 @@ from relax_eg.errors import OperatorError, ShapeError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
+    ALLOC_STORAGE,
+    ALLOC_TENSOR,
     CALL,
     CALL_DPS_LIBRARY,
+    CALL_INTO,
     CALL_TIR,
     COND,
     CONSTANT,
     CONTROL,
     FUNCTION,
     MATCH_CAST,
+    MEMORY,
     SHAPE,
     SHARD_MAP,
     TUPLE,
@@ -46,6 +50,7 @@ from relax_eg.tir import evaluate as evaluate_program
 Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "Array | tuple[Any, ...] | str"  # a tensor, a tuple or shape, the name of a function
 Domain = Literal["numpy", "exact"]
+SPOILED = 0xFF  # the bytes of memory that holds nothing; NaN as a float
 Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
 
@@ -204,6 +209,8 @@ class _Interpreter:
             return _arrays(self.libraries(e, [_outside(a) for a in args], sizes))
         if e.op == CALL_TIR:
             return self.tensor_program(e, args, sizes)
+        if e.op in MEMORY:
+            return self.memory(e, args, sizes)
         if e.op == VAR:
             raise WellFormedError(f"variable `{e.attr('name')}` is used before it is defined")
         return self.operator(e, args, sizes)
@@ -274,6 +281,31 @@ class _Interpreter:
         bound = Binder(patterns, names, called.name).bind(shapes)
         results = evaluate_program(called, args, bound, domain=self.domain, ordered=self.ordered)
         return tuple(results) if isinstance(e.annotation, Tuple) else results[0]
+
+    def memory(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        """What explicit memory does. A storage is an array of bytes and a tensor a part of it; what is killed is
+        spoiled, so that nobody who needs it all the same gets by."""
+        if self.domain == "exact":
+            raise OperatorError(f"{e.op}: memory holds no exact numbers; the numpy domain is accepted")
+        if e.op == ALLOC_STORAGE:
+            return np.full(int(e.attr("size").evaluate(sizes)), SPOILED, np.uint8)
+        if e.op == ALLOC_TENSOR:
+            a, start = e.tensor, int(e.attr("offset").evaluate(sizes))
+            shape, dtype = tuple(int(d.evaluate(sizes)) for d in e.shape), np_dtype(a.dtype or "")
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            if start < 0 or start + size > args[0].size:
+                raise ShapeError(f"alloc_tensor: bytes {start} to {start + size} of a storage that has {args[0].size}")
+            return args[0][start : start + size].view(dtype).reshape(shape)
+        if e.op == CALL_INTO:
+            values = list(args[:1])
+            while any(isinstance(v, tuple) for v in values):
+                values = [w for v in values for w in (v if isinstance(v, tuple) else (v,))]
+            # Computed before anything is written: a kernel in place reads each element before it writes it.
+            for into, value in zip(args[1:], [np.array(v) for v in values], strict=True):
+                into[...] = value
+            return ()
+        args[0][...] = np.full(args[0].dtype.itemsize, SPOILED, np.uint8).view(args[0].dtype)[0]
+        return ()
 
     def at_sizes(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Site:
         """The use of an operator on these very arrays. OperatorError where it does not apply to them."""

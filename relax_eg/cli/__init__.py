@@ -1,0 +1,27 @@
+"""The command line: `relax-eg optimize | rules | verify | why-not | plan | prove | extract | calibrate | cache`.
+
+One module a command; this one gives them their names and their order.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from relax_eg.cli import cache, calibrate, extract, optimize, plan, prove, rules, why_not
+
+app = typer.Typer(
+    name="relax-eg",
+    help="Optimize tensor programs by rewrite rules.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("optimize")(optimize.optimize)
+app.command("rules")(rules.list_rules)
+app.command("verify")(rules.verify)
+app.command("why-not")(why_not.why_not)
+app.command("plan")(plan.plan)
+app.command("prove")(prove.prove)
+app.command("extract")(extract.extract)
+app.command("calibrate")(calibrate.calibrate)
+app.add_typer(cache.app, name="cache")

@@ -1,0 +1,40 @@
+"""`relax-eg calibrate`: the profile of this device, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from relax_eg.cli.common import err, out, run
+from relax_eg.errors import OptionError
+from relax_eg.measure.calibrate import SECONDS
+from relax_eg.measure.calibrate import calibrate as measure_device
+
+
+def calibrate(
+    path: Annotated[Path | None, typer.Argument(help="The JSON file to write; <device>.json if left out.")] = None,
+    name: Annotated[str, typer.Option("--name", help="What reports call the device; else its platform.")] = "",
+    seconds: Annotated[float, typer.Option("--seconds", help="Of samples for each figure.")] = SECONDS,
+) -> None:
+    """Measure the device JAX runs on, and write its profile: `--target file.json` uses it. About a minute; on a machine
+    at rest, for what others do meanwhile is measured too."""
+
+    def action() -> None:
+        if not 0 < seconds <= 10:
+            raise OptionError(f"--seconds {seconds:g}: a number above 0, at most 10, is accepted")
+        with Progress(console=err, transient=True) as bar:
+            task = bar.add_task("measuring", total=None)
+
+            def tell(what: str, done: int, of: int) -> None:
+                bar.update(task, description=f"measuring: {what}", completed=done, total=of)
+
+            profile = measure_device(name, seconds, tell)
+        to = path or Path(f"{profile.name}.json")
+        profile.to_json(to)
+        out.print(profile)
+        out.print(f"written to {to}: optimize(target={str(to)!r}), relax-eg optimize --target {to}", soft_wrap=True)
+
+    run(action)

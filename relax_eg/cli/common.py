@@ -1,0 +1,121 @@
+"""What the commands share: the two consoles, the line that tells progress, and how options are read."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+
+import relax_eg as rx
+from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.rules import RuleSet
+
+out = Console()
+err = Console(stderr=True)
+
+
+class LiveLine:
+    """One line on the terminal that tells phase, e-graph size and matches while the search runs."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started = time.perf_counter()
+        self._spinner = Spinner("dots", text=f"{what}: tracing")
+        self._live = Live(self._spinner, console=err, transient=True)
+
+    def __enter__(self) -> LiveLine:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, phase: str, nodes: int, matches: int) -> None:
+        seconds = time.perf_counter() - self._started
+        self._spinner.update(text=f"{self._what}: {phase}, {nodes} nodes, {matches} rule matches, {seconds:.1f} s")
+
+
+def load_object(reference: str) -> Any:
+    """`file.py:name` as the object it names. OptionError says what is wrong with the reference."""
+    path_text, colon, name = reference.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise OptionError(f"{reference!r}: file.py:name is accepted")
+    module = load_file(Path(path_text))
+    if not hasattr(module, name):
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise OptionError(f"{path_text} has no `{name}`; it has: {', '.join(functions) or 'no functions'}")
+    return getattr(module, name)
+
+
+def load_file(path: Path) -> Any:
+    """A Python file as a module, its folder importable while it loads."""
+    if not path.is_file():
+        raise OptionError(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise OptionError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def read_sizes(texts: list[str], option: str) -> dict[str, int]:
+    """`["b=1", "s=128"]` as a binding."""
+    sizes: dict[str, int] = {}
+    for text in (t for given in texts for t in given.split(",")):
+        name, sign, value = text.partition("=")
+        if not sign or not name.isidentifier() or not value.isdigit():
+            raise OptionError(f"{option} {text!r}: name=size is accepted, as in s=128")
+        sizes[name] = int(value)
+    return sizes
+
+
+def read_bounds(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
+    """`["s=1:4096"]` as bounds; either side may be left out."""
+    bounds: dict[str, tuple[int | None, int | None]] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        low, colon, high = value.partition(":")
+        sides = [low, high]
+        if not sign or not colon or not name.isidentifier() or any(x and not x.isdigit() for x in sides):
+            raise OptionError(f"--bounds {text!r}: name=low:high is accepted, as in s=1:4096")
+        if name in bounds:
+            raise OptionError(f"--bounds {text!r}: `{name}` has other bounds already; one for each size is accepted")
+        bounds[name] = (int(low) if low else None, int(high) if high else None)
+    return bounds
+
+
+def read_rules(path: Path | None) -> RuleSet:
+    """The default rules, and those of a rule file if one is given."""
+    rules = rx.rules.default
+    if path is None:
+        return rules
+    found = [v for v in vars(load_file(path)).values() if isinstance(v, RuleSet)]
+    if not found:
+        raise OptionError(f"{path} defines no RuleSet")
+    for book in found:
+        rules = rules + book
+    return rules
+
+
+def run(action: Callable[[], None]) -> None:
+    """Run a command; errors of ours are printed plainly and end it with status 1."""
+    try:
+        action()
+    except RelaxEgError as e:
+        err.print(f"[bold red]{type(e).__name__}[/]:", end=" ")
+        err.print(str(e), markup=False, highlight=False)
+        raise typer.Exit(1) from None

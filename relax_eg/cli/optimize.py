@@ -1,0 +1,97 @@
+"""`relax-eg optimize`: search, print the cost report, write what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import relax_eg as rx
+from relax_eg.cli.common import LiveLine, err, load_object, out, read_bounds, read_rules, read_sizes, run
+from relax_eg.errors import OptionError
+
+
+def optimize(
+    function: Annotated[str, typer.Argument(help="file.py:function, or m.rxe: what --save wrote.")],
+    spec: Annotated[
+        list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
+    ] = None,
+    at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
+    bounds: Annotated[list[str] | None, typer.Option("--bounds", help="What sizes may ever be: s=1:4096.")] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
+    ] = None,
+    weights: Annotated[list[str] | None, typer.Option("--weights", help="Arguments known ahead of the calls.")] = None,
+    rules: Annotated[Path | None, typer.Option("--rules", help="A file with rule sets to add.")] = None,
+    without: Annotated[list[str] | None, typer.Option("--without", help="Rules, tags or classes to leave out.")] = None,
+    target: Annotated[str, typer.Option("--target", help="Device profile, or the file of one (calibrate).")] = "",
+    numerics: Annotated[str, typer.Option("--numerics", help="exact, reassociate or approximate.")] = "reassociate",
+    nodes: Annotated[int, typer.Option("--nodes", help="E-graph node budget.")] = 200_000,
+    seconds: Annotated[float, typer.Option("--seconds", help="Search time budget.")] = 10.0,
+    measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
+    sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
+    execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
+    cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+    module: Annotated[bool, typer.Option("--module", help="Print the chosen module.")] = False,
+    show: Annotated[
+        str | None, typer.Option("--show", help="kernels: which operators went where, and what that saves.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write what was found here: m.rxe.")] = None,
+) -> None:
+    """Optimize a JAX function and print the cost report; or print that of a saved one."""
+
+    def searched() -> rx.Optimized:
+        if show is not None and (show != "kernels" or execution != "kernels"):
+            raise OptionError(f"--show {show!r}: 'kernels' is accepted, together with --execution kernels")
+        fn = load_object(function)
+        chosen = read_rules(rules)
+        for name in without or []:
+            fewer = chosen - name
+            if len(fewer) == len(chosen) and fewer.schemas == chosen.schemas:
+                raise OptionError(
+                    f"--without {name!r}: no rule has this name, tag or class; `relax-eg rules` lists them"
+                )
+            chosen = fewer
+        with LiveLine(function) as line:
+            return rx.optimize(
+                fn,
+                *(spec or []),
+                rules=chosen,
+                target=target or None,
+                at=read_sizes(at or [], "--at") or None,
+                bounds=read_bounds(bounds or []) or None,
+                assume=assume or (),
+                weights=tuple(weights or ()),
+                numerics=numerics,  # type: ignore[arg-type]
+                budget=rx.Budget(nodes=nodes, seconds=seconds),
+                progress=line,
+                measure=measure,
+                sharing=sharing,  # type: ignore[arg-type]
+                execution=execution,  # type: ignore[arg-type]
+                cache=cache,
+            )
+
+    def saved() -> rx.Optimized:
+        given = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
+        given |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
+        if wrong := [option for option, value in given.items() if value]:
+            raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
+        return rx.load(function)
+
+    def action() -> None:
+        best = saved() if function.endswith(".rxe") else searched()
+        out.print(best.report)
+        if show is not None:
+            out.print(best.report.kernel_table())
+        if module:
+            out.print(str(best.module), markup=False, highlight=False, soft_wrap=True)
+        if json is not None:
+            best.report.to_json(json)
+            err.print(f"report written to {json}")
+        if save is not None:
+            best.save(save)
+            err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")
+
+    run(action)

@@ -1,0 +1,120 @@
+"""`relax-eg plan`: the memory of a program, for all sizes in bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import relax_eg as rx
+from relax_eg.cli.common import LiveLine, err, load_object, out, read_bounds, read_sizes, run
+from relax_eg.errors import OptionError
+from relax_eg.memory.files import load, save
+from relax_eg.memory.picture import draw
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="file.py:function, m.rxe, model.onnx, or a file of module text.")],
+    spec: Annotated[
+        list[str] | None, typer.Option("--spec", help='One per argument, in order: "b s 768", "b s @ int32".')
+    ] = None,
+    bound: Annotated[
+        list[str] | None, typer.Option("--bound", help="What sizes may ever be: s=1024 (at most), or s=1:1024.")
+    ] = None,
+    at: Annotated[list[str] | None, typer.Option("--at", help="Sizes to be best at: s=128.")] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option("--assume", help='What else holds of sizes: "s % 8 == 0".')
+    ] = None,
+    results: Annotated[
+        str, typer.Option("--results", help="apart: the caller's own; planned: in the arena.")
+    ] = "apart",
+    aliasing: Annotated[
+        str, typer.Option("--aliasing", help="Storages that may be taken over: elements, dtype, bytes or fits.")
+    ] = "elements",
+    written: Annotated[
+        bool, typer.Option("--as-written", help="Plan the operators as written, not the kernels optimize chooses.")
+    ] = False,
+    target: Annotated[str, typer.Option("--target", help="Device profile, for the kernels.")] = "",
+    json: Annotated[Path | None, typer.Option("--json", help="Write the plan here.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw the memory timeline: plan.svg, plan.png.")
+    ] = None,
+    check: Annotated[Path | None, typer.Option("--check", help="Check this plan file against the model.")] = None,
+) -> None:
+    """Plan the memory of a program: one arena, whole storages, what makes the peak, and the proofs."""
+
+    def action() -> None:
+        bounds = read_upper(bound or [])
+        sizes = read_sizes(at or [], "--at")
+        module = _module(model, spec or [], bounds, sizes, assume or [], target, written)
+        if check is not None:
+            load(check, module)
+            out.print(f"{check}: holds", markup=False, highlight=False, soft_wrap=True)
+            return
+        made = rx.plan_memory(
+            module,
+            bounds=bounds,
+            at=sizes or None,
+            assume=assume or (),
+            results=results,  # type: ignore[arg-type]
+            aliasing=aliasing,  # type: ignore[arg-type]
+            check=True,
+        )
+        out.print(str(made), markup=False, highlight=False, soft_wrap=True)
+        if json is not None:
+            save(made, json)
+            err.print(f"plan written to {json}")
+        if picture is not None:
+            draw(made, picture)
+            err.print(f"picture written to {picture}")
+
+    run(action)
+
+
+def read_upper(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
+    """`["s=1024", "b=1:64"]` as bounds: a single number is the largest."""
+    wide: list[str] = []
+    for text in (t for given in texts for t in given.split(",")):
+        name, sign, value = text.partition("=")
+        wide.append(text if not sign or ":" in value else f"{name}=:{value}")
+        if sign and not value.replace(":", "", 1).isdigit():
+            raise OptionError(f"--bound {text!r}: name=high or name=low:high is accepted, as in s=1024")
+    return read_bounds(wide)
+
+
+def _module(
+    model: str,
+    specs: list[str],
+    bounds: dict[str, tuple[int | None, int | None]],
+    at: dict[str, int],
+    assume: list[str],
+    target: str,
+    written: bool,
+) -> rx.Module:
+    """The module that a command names: what is saved and what is text as it is, else the kernels that are chosen."""
+    if model.endswith(".rxe"):
+        return rx.load(model).module
+    if model.endswith(".onnx"):
+        found = rx.from_onnx(model)
+    elif ":" in model:
+        found = load_object(model)
+    elif Path(model).is_file():
+        return rx.parse(Path(model).read_text(encoding="utf-8"))
+    else:
+        raise OptionError(f"{model!r}: file.py:name, m.rxe, model.onnx or a file of module text is accepted")
+    if written:
+        return found if isinstance(found, rx.Module) else rx.trace(found, *specs)
+    usual = {n: high for n, (_, high) in bounds.items() if high is not None}
+    with LiveLine(model) as line:
+        best = rx.optimize(
+            found,
+            *specs,
+            target=target or None,
+            at={**usual, **at} or None,
+            bounds=bounds or None,
+            assume=assume,
+            execution="kernels",
+            progress=line,
+        )
+    return best.module

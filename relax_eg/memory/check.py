@@ -1,0 +1,141 @@
+"""The checker of plans: replays one at given sizes and reports what it would destroy. It knows nothing of lifetimes.
+
+Memory is a list of who wrote where last. A kernel's operands must be as they were written; then its outputs and
+workspaces are written, and whatever they cover is gone. An output may cover an operand of its own kernel only where
+that is read element for element, and exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.memory.steps import Program, Step, leaves
+from relax_eg.shapes import Dim
+
+ARENA = -1  # the space that offsets are in; storages are spaces by their number
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan as plain data: what is needed to follow it, and to check it.
+
+    `order`: the steps, by their numbers in the module. `offsets`: of each planned value, in an arena of `arena` bytes.
+    `storages`: bytes of each; `storage_of`: the storage of each value that has one.
+    """
+
+    order: tuple[int, ...]
+    arena: Dim
+    offsets: Mapping[int, Dim]
+    storages: tuple[Dim, ...] = ()
+    storage_of: Mapping[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a plan: at which sizes, at which kernel, and what."""
+
+    sizes: tuple[tuple[str, int], ...]
+    step: str
+    text: str
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{n} = {v}" for n, v in self.sizes)
+        return f"{f'at {at}, ' if at else ''}{f'kernel {self.step}: ' if self.step else ''}{self.text}"
+
+
+def problems(program: Program, placed: Placement, bindings: Iterable[Mapping[str, int]]) -> list[Problem]:
+    """What is wrong with the placement of the values of `program`, which has its steps as the module has them: with the
+    order, whatever the sizes; then the first problem of arena and of storages at each of `bindings`."""
+    wrong = _order_problem(program, placed.order)
+    if wrong is not None:
+        return [Problem((), "", wrong)]
+    steps = [program.steps[n] for n in placed.order]
+    found: list[Problem] = []
+    for sizes in bindings:
+        told = {d for x in program.values if (d := x.bytes) is not None and d.variables <= sizes.keys()}
+        known = {d: int(d.evaluate(sizes)) for d in told}
+        bytes_of = [None if x.bytes is None else known.get(x.bytes) for x in program.values]
+        at = tuple(sorted(sizes.items()))
+        arena = int(placed.arena.evaluate(sizes))
+        offsets = {d: int(d.evaluate(sizes)) for d in set(placed.offsets.values())}
+        place = {v: (ARENA, offsets[d]) for v, d in placed.offsets.items()}
+        first = _replayed(program, steps, bytes_of, place, {ARENA: arena})
+        if first is not None:
+            found.append(Problem(at, *first))
+        spaces = {n: int(d.evaluate(sizes)) for n, d in enumerate(placed.storages)}
+        if unknown := [s for s in placed.storage_of.values() if s not in spaces]:
+            found.append(Problem(at, "", f"there is no storage {unknown[0]}"))
+            continue
+        whole = {v: (s, 0) for v, s in placed.storage_of.items()}
+        first = _replayed(program, steps, bytes_of, whole, spaces)
+        if first is not None:
+            found.append(Problem(at, *first))
+    return found
+
+
+def _order_problem(program: Program, order: Sequence[int]) -> str | None:
+    n = len(program.steps)
+    if sorted(order) != list(range(n)):
+        return f"the order does not name each of the {n} kernels once"
+    written: set[int] = {v for v, w in enumerate(program.writer) if w is None}
+    region = 0
+    for number in order:
+        s = program.steps[number]
+        for v in s.reads:
+            if v not in written:
+                return f"kernel {s.name} reads {program.values[v].name} before it is written"
+        if s.region < region:
+            return f"kernel {s.name} is moved across an effect or a check"
+        region = s.region
+        written.update(s.writes)
+    return None
+
+
+_Place = Mapping[int, tuple[int, int]]  # of values: the space, and the offset in it
+
+
+def _replayed(
+    program: Program,
+    steps: Sequence[Step],
+    bytes_of: Sequence[int | None],
+    place: _Place,
+    spaces: Mapping[int, int],
+) -> tuple[str, str] | None:
+    """The first kernel that destroys something or finds it destroyed, and what; None where all is well."""
+    held: dict[int, list[tuple[int, int, int]]] = {space: [] for space in spaces}  # low, high, value
+    destroyed: dict[int, int] = {}  # values, and what was written over them
+    name = [x.name for x in program.values]
+    for s in steps:
+        for v in s.reads:
+            if v in destroyed:
+                return s.name, f"{name[v]} is needed, and {name[destroyed[v]]} was written over it"
+        new: list[tuple[int, int, int, int]] = []
+        for v in (*s.workspaces, *s.writes):
+            if v not in place or bytes_of[v] is None:
+                continue
+            space, low = place[v]
+            high = low + (bytes_of[v] or 0)
+            if low < 0 or high > spaces[space]:
+                where = "the arena" if space == ARENA else f"storage {space}"
+                return s.name, f"{name[v]} has bytes {low} to {high}, {where} has {spaces[space]}"
+            for _, _, _, other in (x for x in new if x[0] == space and x[1] < high and low < x[2]):
+                return s.name, f"{name[v]} and {name[other]} are written at the same time, to the same bytes"
+            for a, b, other in held[space]:
+                if a < high and low < b and other in s.reads:
+                    whole = (a, b) == (low, high) and (v, other) in s.overwritable
+                    if not whole:
+                        return s.name, f"{name[v]} is written over {name[other]}, which is being read"
+            new.append((space, low, high, v))
+        for space, low, high, v in new:
+            kept: list[tuple[int, int, int]] = []
+            for a, b, other in held[space]:
+                if a < high and low < b:
+                    destroyed[other] = v
+                else:
+                    kept.append((a, b, other))
+            held[space] = [*kept, (low, high, v)]
+    for v in leaves(program.result):
+        if v in destroyed:
+            return "", f"{name[v]} is returned, and {name[destroyed[v]]} was written over it"
+    return None

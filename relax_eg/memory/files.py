@@ -1,0 +1,122 @@
+"""Plan files: versioned JSON, checked when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relax_eg.errors import MemoryPlanError, RelaxEgError
+from relax_eg.ir import Module
+from relax_eg.memory.check import Placement, problems
+from relax_eg.memory.plan import Plan, bindings_of
+from relax_eg.memory.steps import Program, Temporary, program_of
+from relax_eg.shapes import Dim, Scope
+
+FORMAT = "relax_eg memory plan"
+VERSION = 1
+
+
+def to_data(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON data: what is needed to follow it, where, and by which proofs."""
+    placed, values = plan.placement, plan.written.values
+    rows = [
+        {
+            "value": v,
+            "name": values[v].name,
+            "bytes": str(values[v].bytes),
+            "offset": str(offset),
+            **({"storage": placed.storage_of[v]} if v in placed.storage_of else {}),
+        }
+        for v, offset in sorted(placed.offsets.items())
+    ]
+    proofs = [
+        {
+            "in": what,
+            "value": r.value,
+            "after": r.before,
+            "granted": r.granted,
+            "statement": f"{r.comparison.left} {r.comparison.op} {r.comparison.right}",
+            "verdict": str(r.comparison.verdict),
+        }
+        for what, reuses in (("arena", plan.offsets.reuses), ("storages", plan.runtime.reuses))
+        for r in reuses
+    ]
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "function": plan.program.name,
+        "kernels": program_key(plan.written),
+        "sizes": list(plan.scope.statements),
+        "at": dict(plan.at),
+        "static": plan.static,
+        "arena": str(plan.bytes),
+        "bound": [str(d) for d in plan.offsets.bound],
+        "order": list(placed.order),
+        "storages": [{"bytes": str(s.bytes), "itemsize": s.itemsize, "dtype": s.dtype} for s in plan.runtime.storages],
+        "values": rows,
+        "proofs": proofs,
+    }
+    return {**data, "checksum": _checksum(data)}
+
+
+def save(plan: Plan, path: str | Path) -> None:
+    """Write the plan to a JSON file."""
+    Path(path).write_text(json.dumps(to_data(plan), indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: str | Path, module: Module, temporary: Temporary | None = None) -> Placement:
+    """The plan in a file, for the entry of `module`, whose kernels must be those that it was made for.
+
+    It is replayed first. MemoryPlanError for what is no plan, is of another version or program, was changed after it
+    was written, or would destroy something that is still needed.
+    """
+    where = str(path)
+    try:
+        data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise MemoryPlanError(f"{where}: cannot be read as JSON: {e}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise MemoryPlanError(f'{where}: this is no memory plan; a file with "format": "{FORMAT}" is accepted')
+    if data.get("version") != VERSION:
+        raise MemoryPlanError(f"{where}: version {data.get('version')!r}; version {VERSION} is accepted")
+    program = program_of(module, temporary)
+    if data.get("kernels") != program_key(program):
+        raise MemoryPlanError(f"{where}: the plan is of other kernels than those of {program.name}()")
+    try:
+        scope = Scope(assume=data["sizes"])
+        placed = _placement(data)
+        found = problems(program, placed, bindings_of(scope, program.variables))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RelaxEgError) as e:
+        raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
+    if found:
+        raise MemoryPlanError(f"{where}: the plan does not hold: {found[0]}")
+    if data.get("checksum") != _checksum({k: v for k, v in data.items() if k != "checksum"}):
+        raise MemoryPlanError(
+            f"{where}: changed after it was written (its checksum is another); plan again to change it"
+        )
+    return placed
+
+
+def _placement(data: Mapping[str, Any]) -> Placement:
+    rows = data["values"]
+    return Placement(
+        tuple(int(n) for n in data["order"]),
+        Dim.of(data["arena"]),
+        {int(r["value"]): Dim.of(r["offset"]) for r in rows},
+        tuple(Dim.of(s["bytes"]) for s in data["storages"]),
+        {int(r["value"]): int(r["storage"]) for r in rows if "storage" in r},
+    )
+
+
+def program_key(program: Program) -> str:
+    """A hash of what a plan depends on: which kernels read and write which values, of which sizes."""
+    lines = [f"{x.number} {x.role} {x.annotation}" for x in program.values]
+    lines += [f"{s.name} {s.operands} {s.writes} {s.workspaces} {s.overwritable} {s.region}" for s in program.steps]
+    return hashlib.sha256("\n".join([*lines, str(program.result)]).encode()).hexdigest()
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

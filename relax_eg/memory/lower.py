@@ -1,0 +1,175 @@
+"""A planned entry as a module with explicit memory: kernels fill tensors of storages, in the planned order.
+
+Calls of functions are followed, so the module is what a runtime does, one step after the other. It prints, parses, is
+checked and can be interpreted, which is what `tests` compare with the module that it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from relax_eg.errors import MemoryPlanError
+from relax_eg.ir import (
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    Annotation,
+    Attrs,
+    Binding,
+    Block,
+    Expr,
+    Function,
+    Module,
+    Tensor,
+    Tuple,
+    alloc_storage,
+    alloc_tensor,
+    call_into,
+    functions_of,
+    kill,
+    node,
+    substitute,
+    tuple_,
+    var,
+)
+from relax_eg.memory.liveness import last_use
+from relax_eg.memory.plan import Plan
+from relax_eg.memory.steps import Program, Step, Tree, behind, operands_of
+from relax_eg.ops import api
+from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.shapes import Dim
+
+Form = Literal["arena", "storages"]
+
+
+def lowered(plan: Plan, module: Module, form: Form = "arena", device: str = "cpu") -> Module:
+    """`module` with its entry as `plan` has it: in one arena, or in whole storages. What is handed out beside the plan
+    has storages of its own. MemoryPlanError for what has no explicit form: a `match_cast`, sizes that values decide."""
+    return _Lowering(plan, module, form, device).run()
+
+
+class _Lowering:
+    def __init__(self, plan: Plan, module: Module, form: Form, device: str) -> None:
+        self.plan, self.module, self.form, self.device = plan, module, form, device
+        self.program: Program = plan.program
+        self.bindings: list[Binding] = []
+        self.vars: dict[int, Expr] = {}  # of values
+        self.storages: list[Expr] = []
+        self.names: set[str] = {str(p.attr("name")) for p in module.main.params}
+
+    def run(self) -> Module:
+        f = self.module.main
+        if self.plan.live.unsized or any(e.op == MATCH_CAST for g in self.module for e in g.expressions()):
+            raise MemoryPlanError(
+                f"{f.name}(): sizes inside are known only when it runs, so its memory has no explicit form; accepted: "
+                "functions without match_cast, whose values have sizes that the arguments tell"
+            )
+        arguments = [n for n, v in enumerate(self.program.values) if v.role == "argument"]
+        parameters = [a for p in f.params for a in _fields(p)]
+        self.vars.update(zip(arguments, parameters, strict=True))
+        self.vars.update((v, e) for e, v in self.program.constants.items())
+        sizes = [self.plan.bytes] if self.form == "arena" else [s.bytes for s in self.plan.runtime.storages]
+        for n, size in enumerate(sizes):
+            name = "arena" if self.form == "arena" else f"storage{n}"
+            self.storages.append(self._bind(name, alloc_storage(size, self.device)))
+        last = last_use(self.program)
+        for s in self.program.steps:
+            into = [self._allocated(v) for v in (*s.workspaces, *s.writes)][len(s.workspaces) :]
+            self._bind(f"ran{s.number}", call_into(self._kernel(s), into))
+            self._bury(s, last)
+        result = self._result(self.program.result, f.result.annotation)
+        entry = Function(f.name, f.params, (Block(tuple(self.bindings), dataflow=False),), result, assume=f.assume)
+        return Module((entry, *self._needed(entry)))
+
+    def _bind(self, name: str, value: Expr) -> Expr:
+        n, own = 0, name
+        while own in self.names:
+            n, own = n + 1, f"{name}_{n + 1}"
+        self.names.add(own)
+        bound = var(own, value.annotation)
+        self.bindings.append(Binding(bound, value))
+        return bound
+
+    def _allocated(self, v: int) -> Expr:
+        """The tensor that a value is written to."""
+        value = self.program.values[v]
+        a = value.annotation
+        assert a.shape is not None and a.dtype is not None and value.bytes is not None
+        if self.form == "arena" and v in self.plan.offsets.of_value:
+            storage, offset = self.storages[0], self.plan.offsets.offsets[self.plan.offsets.of_value[v]]
+        elif self.form == "storages" and v in self.plan.runtime.of_value:
+            storage, offset = self.storages[self.plan.runtime.of_value[v]], Dim.of(0)
+        else:
+            storage, offset = self._bind("storage", alloc_storage(value.bytes, self.device)), Dim.of(0)
+        self.vars[v] = self._bind(_identifier(value.name), alloc_tensor(storage, offset, a.shape, a.dtype))
+        return self.vars[v]
+
+    def _bury(self, s: Step, last: Sequence[int]) -> None:
+        """End what the step was the last to need. What was written over has ended already, with nothing to spoil."""
+        gone = [v for v in dict.fromkeys((*s.reads, *s.writes, *s.workspaces)) if last[v] == s.number]
+        for v in gone:
+            if self.program.values[v].role in ("value", "workspace") and not self._written_over(v, s):
+                self._bind("end", kill(self.vars[v]))
+
+    def _written_over(self, v: int, s: Step) -> bool:
+        of = self.plan.offsets.of_value if self.form == "arena" else self.plan.runtime.of_value
+        return v in s.reads and any(v in of and of.get(w) == of[v] for w in s.writes)
+
+    def _kernel(self, s: Step) -> Expr:
+        """The kernel on the variables of its operands, at the entry's sizes."""
+        e = s.kernel
+        trees = dict(zip(operands_of(e), s.operands, strict=True))
+        sizes: Mapping[str, Dim] = s.sizes
+
+        def operand(a: Expr) -> Expr:
+            wanted = substitute(a.annotation, dict(sizes))
+            if a.op in (FUNCTION, SHAPE):
+                return node(a.op, (), _at(a.attrs, sizes), wanted)
+            return self._result(trees[behind(a)], wanted)
+
+        annotation = substitute(e.annotation, dict(sizes))
+        return node(e.op, [operand(a) for a in e.args], _at(e.attrs, sizes), annotation)
+
+    def _result(self, tree: Tree, wanted: Annotation) -> Expr:
+        """What a tree of values is as an expression of the annotation `wanted`."""
+        if isinstance(tree, tuple):
+            fields = wanted.fields if isinstance(wanted, Tuple) else ()
+            return tuple_(self._result(t, a) for t, a in zip(tree, fields, strict=True))
+        if tree is None:
+            raise MemoryPlanError(f"{self.module.main.name}(): {wanted} is no tensor and has no explicit form")
+        return self._as(self.vars[tree], wanted)
+
+    def _as(self, e: Expr, wanted: Annotation) -> Expr:
+        """`e` under the shape that is wanted of it."""
+        if e.annotation == wanted or not isinstance(wanted, Tensor) or wanted.shape is None:
+            return e
+        return api.reshape(e, wanted.shape)
+
+    def _needed(self, entry: Function) -> list[Function]:
+        """The functions that branches and loops of the entry run, and those that these run."""
+        found: dict[str, None] = {}
+        todo = [entry]
+        while todo:
+            f = todo.pop()
+            for name in (n for e in f.expressions() for n in functions_of(e)):
+                if name not in found:
+                    found[name] = None
+                    todo.append(self.module[name])
+        return [f for f in self.module if f.name in found]
+
+
+def _fields(p: Expr) -> list[Expr]:
+    """The tensors in a parameter, as expressions."""
+    if isinstance(p.annotation, Tuple):
+        return [e for i in range(len(p.annotation.fields)) for e in _fields(p[i])]
+    return [p] if isinstance(p.annotation, Tensor) else []
+
+
+def _at(attrs: Attrs, sizes: Mapping[str, Dim]) -> list[tuple[str, object]]:
+    return [(name, with_sizes_of(value, sizes)) for name, value in attrs]
+
+
+def _identifier(name: str) -> str:
+    text = "".join(c if c.isalnum() else "_" for c in name)
+    return text if text[:1].isalpha() else f"t{text}"

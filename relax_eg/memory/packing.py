@@ -1,0 +1,197 @@
+"""Packing: offsets in one arena for tensors of known sizes and lifetimes, as low as possible.
+
+What meets in time must not meet in bytes. Any packing that cannot be pushed down is given by an order: each tensor lies
+on the highest of those before it that it meets. Small problems are searched over such orders, exactly; large ones are
+packed in a few orders, each tensor into the lowest gap, and what ends up on top is put first and all packed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXACT = 12  # tensors that are packed exactly, at most
+NODES = 20_000  # of the exact search
+PLACED = 20_000  # tensors placed while a packing is improved
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A tensor that is needed from step `start` to step `end`, both included, of `size` bytes."""
+
+    start: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Offsets of spans, in bytes; the height of the arena; the most that is needed at one step, below which no packing
+    can be; whether the height is known to be the least there is."""
+
+    offsets: tuple[int, ...]
+    height: int
+    bound: int
+    optimal: bool
+
+
+def pack(spans: Sequence[Span]) -> Packing:
+    """A low packing of `spans`; the least where they are few. Deterministic."""
+    bound = liveness_bound(spans)
+    used = [i for i, s in enumerate(spans) if s.size]
+    meets = _meetings(spans, used)
+    best = _packed(spans, used, meets, bound)
+    optimal = best[1] == bound
+    if not optimal and len(used) <= EXACT:
+        best, optimal = _exactly(spans, used, meets, best)
+    offsets = [0] * len(spans)
+    for i, offset in best[0].items():
+        offsets[i] = offset
+    return Packing(tuple(offsets), best[1], bound, optimal)
+
+
+def liveness_bound(spans: Sequence[Span]) -> int:
+    """The most bytes that are needed at one step."""
+    change: dict[int, int] = {}
+    for s in spans:
+        change[s.start] = change.get(s.start, 0) + s.size
+        change[s.end + 1] = change.get(s.end + 1, 0) - s.size
+    live = most = 0
+    for t in sorted(change):
+        live += change[t]
+        most = max(most, live)
+    return most
+
+
+_Placed = tuple[dict[int, int], int]  # offsets, height
+
+
+def _meetings(spans: Sequence[Span], used: Sequence[int]) -> dict[int, list[int]]:
+    """For each of the spans `used`, those that are needed at the same time as it."""
+    found: dict[int, list[int]] = {i: [] for i in used}
+    now: list[int] = []
+    for i in sorted(used, key=lambda i: (spans[i].start, i)):
+        now = [j for j in now if spans[j].end >= spans[i].start]
+        for j in now:
+            found[i].append(j)
+            found[j].append(i)
+        now.append(i)
+    return found
+
+
+def _packed(spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[int]], bound: int) -> _Placed:
+    """The best of a few orders, improved."""
+    size, length = (lambda i: spans[i].size), (lambda i: spans[i].end - spans[i].start + 1)
+    orders = [
+        sorted(used, key=lambda i: (-size(i), -length(i), i)),
+        sorted(used, key=lambda i: (-size(i) * length(i), i)),
+        sorted(used, key=lambda i: (-length(i), -size(i), i)),
+        sorted(used, key=lambda i: (spans[i].start, -size(i), i)),
+        sorted(used, key=lambda i: (-spans[i].end, -size(i), i)),
+    ]
+    best: _Placed | None = None
+    chosen = orders[0]
+    for order in orders:
+        found = _in_gaps(spans, order, meets)
+        if best is None or found[1] < best[1]:
+            best, chosen = found, order
+        if best[1] == bound:
+            return best
+    assert best is not None
+    return _improved(spans, chosen, meets, bound, best)
+
+
+def _improved(
+    spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[int]], bound: int, best: _Placed
+) -> _Placed:
+    """Packs again and again with what was on top put first, and then what it lies on."""
+    current, last = list(order), best
+    seen = {tuple(current)}
+    for turn in range(PLACED // max(len(order), 1)):
+        offsets, height = last
+        on_top = next(i for i in current if offsets[i] + spans[i].size == height)
+        raised = [on_top]
+        if turn % 3:  # along the stack that holds it up
+            below = [j for j in meets[on_top] if offsets[j] + spans[j].size == offsets[on_top]]
+            raised = below[: turn % 3] + raised if turn % 2 else raised + below[: turn % 3]
+        moved = [*raised, *(i for i in current if i not in raised)]
+        if tuple(moved) in seen:
+            # Been there: a step aside, the same in every run.
+            k = (turn * 7919) % len(current)
+            moved = [*current[k : k + 1], *current[:k], *current[k + 1 :]]
+            if tuple(moved) in seen:
+                continue
+        seen.add(tuple(moved))
+        found = _in_gaps(spans, moved, meets)
+        if found[1] <= last[1] or turn % 5 == 4:
+            current, last = moved, found
+        if found[1] < best[1]:
+            best, current, last = found, moved, found
+            if best[1] == bound:
+                break
+    return best
+
+
+def _in_gaps(spans: Sequence[Span], order: Sequence[int], meets: dict[int, list[int]]) -> _Placed:
+    """Each span, in this order, in the lowest gap that it fits in."""
+    offsets: dict[int, int] = {}
+    height = 0
+    for i in order:
+        size = spans[i].size
+        at = 0
+        for low, high in sorted((offsets[j], offsets[j] + spans[j].size) for j in meets[i] if j in offsets):
+            if at + size <= low:
+                break
+            at = max(at, high)
+        offsets[i] = at
+        height = max(height, at + size)
+    return offsets, height
+
+
+def _exactly(
+    spans: Sequence[Span], used: Sequence[int], meets: dict[int, list[int]], best: _Placed
+) -> tuple[_Placed, bool]:
+    """The lowest packing, searched depth first over the orders by offset, cut off by what each step still needs on top
+    of what lies there; and whether the search ended."""
+    steps = sorted({spans[i].start for i in used})
+    at_step = {t: [i for i in used if spans[i].start <= t <= spans[i].end] for t in steps}
+    by_size = sorted(used, key=lambda i: (-spans[i].size, i))
+    nodes = 0
+    seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
+    # What is placed, its height over each step, what is left to place over it, and where the last one lies.
+    todo = [(dict[int, int](), (0,) * len(steps), (0, -1))]
+    while todo:
+        placed, sky, last = todo.pop()
+        if len(placed) == len(used):
+            height = max(placed[i] + spans[i].size for i in used)
+            if height < best[1]:
+                best = placed, height
+            continue
+        nodes += 1
+        if nodes > NODES:
+            return best, False
+        ahead: list[tuple[dict[int, int], tuple[int, ...], tuple[int, int]]] = []
+        for i in by_size:
+            if i in placed:
+                continue
+            at = max((placed[j] + spans[j].size for j in meets[i] if j in placed), default=0)
+            if (at, i) < last:  # the same packing comes in the order of its offsets
+                continue
+            now = {**placed, i: at}
+            top = at + spans[i].size
+            over = tuple(
+                max(h, top) if spans[i].start <= t <= spans[i].end else h for t, h in zip(steps, sky, strict=True)
+            )
+            needs = (
+                max(h, at) + sum(spans[j].size for j in at_step[t] if j not in now)
+                for t, h in zip(steps, over, strict=True)
+                if any(j not in now for j in at_step[t])
+            )
+            if max(max(needs, default=0), top) >= best[1]:
+                continue
+            key = frozenset(now), (*over, at)
+            if key not in seen:
+                seen.add(key)
+                ahead.append((now, over, (at, i)))
+        todo += reversed(ahead)
+    return best, True

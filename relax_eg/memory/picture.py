@@ -1,0 +1,113 @@
+"""Pictures of a plan: bytes in use over the kernels, and the arena with what lies where when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relax_eg.errors import MemoryPlanError
+from relax_eg.memory.liveness import Lifetime, liveness
+from relax_eg.memory.plan import Plan
+from relax_eg.memory.report import mib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAMED = 0.05  # of the arena: what is at least so large is named where there is room
+LETTERS = 26  # of a name
+COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
+
+
+def draw(plan: Plan, path: str | Path) -> None:
+    """Write the memory timeline to a file, as PNG, SVG or PDF by its suffix: above, what is needed at once, as written
+    and as planned; below, the arena, each allocation a box over the kernels that need it, and the peak marked."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise MemoryPlanError("a picture needs matplotlib: pip install 'relax-eg[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context({"font.size": 8, "svg.hashsalt": "relax_eg", "svg.fonttype": "none"}):
+        figure: Any
+        figure, (above, below) = pyplot.subplots(
+            2, 1, figsize=(9, 6), sharex=True, height_ratios=(1, 2), layout="constrained"
+        )
+        try:
+            _needed(above, plan)
+            _arena(below, plan)
+            figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
+        except ValueError as e:
+            raise MemoryPlanError(f"{path}: {e}") from None
+        finally:
+            pyplot.close(figure)
+
+
+def _needed(axes: Axes, plan: Plan) -> None:
+    """Bytes that are needed at each kernel."""
+    unit = 1 << 20 if plan.bytes_at(plan.at) >= 1 << 20 else 1 << 10
+    steps = range(len(plan.program.steps) + 1)
+
+    def line(amounts: list[int], **style: Any) -> None:
+        axes.step(steps, [b / unit for b in [*amounts, *amounts[-1:]]], where="post", **style)
+
+    written = liveness(plan.written, plan.live.results, plan.at.keys()).at(plan.at)
+    planned = plan.live.at(plan.at)
+    if plan.order.after < plan.order.before:
+        line(written, color="#999999", linewidth=1, label=f"as written, {mib(max(written))}")
+    line(planned, color="#2f5f9e", linewidth=1.2, label=f"needed, {mib(max(planned, default=0))}")
+    arena = plan.bytes_at(plan.at)
+    axes.axhline(arena / unit, color="#b03a3a", linewidth=0.8, linestyle="--", label=f"arena, {mib(arena)}")
+    axes.set_ylabel("MiB" if unit == 1 << 20 else "KiB")
+    axes.set_ylim(0)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
+    at = ", ".join(f"{n} = {v}" for n, v in plan.at.items())
+    axes.set_title(f"memory of {plan.program.name}(){f' at {at}' if at else ''}", fontsize=9)
+
+
+def _arena(axes: Axes, plan: Plan) -> None:
+    """The arena, bottom up, over the kernels."""
+    from matplotlib.patches import Patch, Rectangle
+
+    arena = max(plan.bytes_at(plan.at), 1)
+    unit = 1 << 20 if arena >= 1 << 20 else 1 << 10
+    count = len(plan.program.steps)
+    needed = plan.live.at(plan.at)
+    peak = max(range(count), key=lambda i: (needed[i], -i), default=0)
+    roles: dict[str, None] = {}
+    for x in plan.live.lifetimes:
+        size = int(x.bytes.evaluate(plan.at))
+        low = int(plan.offsets.offsets[x.number].evaluate(plan.at))
+        length = x.end - x.start + 1
+        at_peak = x.start <= peak <= x.end
+        axes.add_patch(
+            Rectangle(
+                (x.start, low / unit), length, size / unit, facecolor=COLORS[x.role], alpha=1.0 if at_peak else 0.6,
+                edgecolor="#222222" if at_peak else "#ffffff", linewidth=0.8 if at_peak else 0.4,
+            )
+        )  # fmt: skip
+        roles[x.role] = None
+        if size >= NAMED * arena and length >= count * 0.025:
+            room = max(3, int(length / count * 110))
+            name = _label(plan, x, min(room, LETTERS))
+            axes.text(x.start + length / 2, (low + size / 2) / unit, name, ha="center", va="center", fontsize=6)
+    axes.axvspan(peak, peak + 1, color="#b03a3a", alpha=0.12, linewidth=0)
+    name = plan.program.steps[peak].name if count else ""
+    place = "right" if peak > count / 2 else "left"
+    axes.annotate(
+        f"peak: {mib(max(needed, default=0))} in {name}", (peak + (0 if place == "right" else 1), arena / unit),
+        ha=place, va="bottom", fontsize=7, color="#b03a3a",
+    )  # fmt: skip
+    axes.set_xlim(0, max(count, 1))
+    axes.set_ylim(0, arena / unit * 1.08)
+    axes.set_xlabel("kernels, in the order in which they run")
+    axes.set_ylabel(f"place in the arena, {'MiB' if unit == 1 << 20 else 'KiB'}")
+    boxes = [Patch(color=COLORS[r], label=r) for r in roles]
+    axes.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
+
+
+def _label(plan: Plan, x: Lifetime, letters: int) -> str:
+    name = plan.program.values[x.values[0]].name
+    if len(x.values) > 1:
+        name += f" +{len(x.values) - 1}"
+    return name if len(name) <= letters else f"{name[: max(letters - 1, 1)]}…"

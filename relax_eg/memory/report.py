@@ -1,0 +1,108 @@
+"""Plans as text: bytes, bound, gap; what makes the peak; who took whose memory, and by which proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from relax_eg.memory.proofs import Reuse
+from relax_eg.memory.steps import Program
+from relax_eg.shapes import Dim, Refuted
+
+if TYPE_CHECKING:
+    from relax_eg.memory.plan import Plan
+
+LINES = 12  # of tensors and of proofs that are listed
+WIDTH = 80  # characters of an expression
+
+
+def mib(count: int) -> str:
+    """Bytes, as people read them."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} bytes"
+
+
+def plan_text(plan: Plan) -> str:
+    """What `print(plan)` shows."""
+    at = ", ".join(f"{n} = {v}" for n, v in plan.at.items())
+    here = f" at {at}" if at and not plan.static else ""
+    offsets, needed = plan.offsets, plan.bound_at(plan.at)
+    arena = plan.bytes_at(plan.at)
+    planned = len(plan.live.lifetimes)
+    lines = [
+        f"memory of {plan.program.name}(): {len(plan.program.steps)} kernels, {planned} allocations"
+        + (f" for {len(offsets.of_value)} tensors" if len(offsets.of_value) > planned else ""),
+        f"  arena          {mib(arena)}{here}"
+        + (", fixed for all sizes in bounds" if plan.static else f" = {_shown(plan.bytes)} bytes"),
+        f"  needed at once {mib(needed)}{f' at {at}' if at else ''}: gap {plan.gap:.2%}"
+        + (", and no packing is lower" if offsets.optimal else ""),
+        f"  whole storages {mib(plan.runtime.bytes_at(plan.at))}{f' at {at}' if at else ''}"
+        f" in {len(plan.runtime.storages)} of them ({plan.runtime.aliasing})",
+        f"  order          {_order(plan)}",
+    ]
+    if plan.results != 0:
+        lines.append(f"  handed out     {_bytes_of(plan.results, plan)} beside the arena")
+    if plan.live.unsized:
+        names = ", ".join(plan.program.values[v].name for v in plan.live.unsized[:LINES])
+        lines.append(f"  not planned    {names}: their sizes are known only when they are there")
+    lines += ["", f"  at the peak{f' ({at})' if at else ''}:"]
+    lines += [
+        f"    {mib(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}" for x in plan.peak[:LINES]
+    ]
+    lines += [f"    and {len(plan.peak) - LINES} more"] if len(plan.peak) > LINES else []
+    for what, reuses in (("arena", offsets.reuses), ("storages", plan.runtime.reuses)):
+        lines += proofs_text(plan.program, what, reuses)
+    return "\n".join(lines)
+
+
+def proofs_text(program: Program, what: str, reuses: Sequence[Reuse]) -> list[str]:
+    """Who took whose memory in a plan, with the proofs, and who did not, with the counterexamples; each pair of sizes
+    once."""
+    out: list[str] = []
+    for granted in (True, False):
+        chosen = {
+            (r.comparison.left, r.comparison.op, r.comparison.right): r
+            for r in reversed(reuses)
+            if r.granted == granted
+        }
+        rows = list(reversed(chosen.values()))
+        if not rows:
+            continue
+        out += ["", f"  {what}: {'memory taken over' if granted else 'not taken over'}"]
+        out += [f"    {_reuse(program, r)}" for r in rows[:LINES]]
+        out += [f"    and {len(rows) - LINES} more"] if len(rows) > LINES else []
+    return out
+
+
+def _reuse(program: Program, r: Reuse) -> str:
+    taker, before = program.values[r.value].name, program.values[r.before].name
+    c = r.comparison
+    why = f"not proved: {c.verdict}" if not c.holds and not isinstance(c.verdict, Refuted) else str(c.verdict)
+    return f"{taker} after {before}: {_shown(c.left)} {c.op} {_shown(c.right)} {why}"
+
+
+def _order(plan: Plan) -> str:
+    o = plan.order
+    searched = f"{o.exact} of {o.blocks} blocks ordered exactly" if o.blocks else "nothing to choose"
+    if o.after < o.before:
+        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched})"
+    return f"as written ({searched})"
+
+
+def _bytes_of(d: Dim, plan: Plan) -> str:
+    if d.variables <= plan.at.keys():
+        return mib(int(d.evaluate(plan.at)))
+    return f"{_shown(d)} bytes"
+
+
+def _names(program: Program, values: Iterable[int]) -> str:
+    named = [program.values[v] for v in values]
+    shape = named[-1].annotation.short
+    return f"{' then '.join(x.name for x in named[-2:])} {shape}"
+
+
+def _shown(d: Dim) -> str:
+    text = str(d)
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
