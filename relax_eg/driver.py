@@ -34,6 +34,7 @@ from relax_eg.frontends.modules import written
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.limited import limited
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
 from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.library_needs import version
@@ -66,6 +67,7 @@ def optimize(
     measure: int = 0,
     cost: CostModel | None = None,
     execution: Execution = "whole",
+    memory_limit: int | str | None = None,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -86,9 +88,12 @@ def optimize(
     beside the one as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs
     what was fastest at the nearest of `at`. With 0, price decides. `cost`: a cost model in place of the profile's
     (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for each kernel, which
-    fusion then is a matter of (`docs/kernels.md`).
+    fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need beside its
+    arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
+    (`docs/memory.md`).
 
-    Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
+    Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
+    `memory_limit`.
     """
     check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
@@ -96,8 +101,9 @@ def optimize(
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost, execution
-    )
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
+        execution, memory_limit,
+    )  # fmt: skip
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -207,7 +213,11 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
     if options.measure:
         check_measurable(traced, options)  # before a search that would be for nothing
     search = Search(traced, options)
-    found = Found(_measured(search) if options.measure else (_predicted(search),), traced.effectful)
+    if options.measure:
+        choices = _measured(search)
+    else:
+        choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
+    found = Found(choices, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
     if place is not None and stopped:
         tell(1, f"{traced.name} is not cached: the clock stopped the search")
@@ -240,6 +250,15 @@ def _predicted(search: Search) -> Choice:
             if faster > max(gain, NEVER_SLOWER):
                 best, gain = found, faster
     return _choice(search, best, search.options.bindings[0])
+
+
+def _within_limit(search: Search) -> Choice:
+    """The program of lowest price that keeps the memory limit."""
+    binding = search.options.bindings[0]
+    usual = _choice(search, Candidate(search.entry(), AS_USUAL), binding)
+    candidate, row = limited(search, unlimited=usual.module is not None)
+    choice = _choice(search, candidate, binding, always=candidate.entry is not None)
+    return replace(choice, report=replace(choice.report, memory=row))
 
 
 def _measured(search: Search) -> tuple[Choice, ...]:

@@ -11,6 +11,7 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
 from relax_eg.extract.devices import profile
+from relax_eg.extract.footprint import bytes_of_text
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
@@ -53,6 +54,8 @@ class Options:
     measure: int = 0
     cost: CostModel | None = None
     execution: Execution = "whole"
+    memory_limit: int | None = None
+    held: float = 0.0  # what a byte costs that a call has in memory: seconds, or shares of the program as written
     libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
 
     @property
@@ -101,6 +104,7 @@ def read_options(
     measure: Any,
     cost: Any = None,
     execution: Any = "whole",
+    memory_limit: Any = None,
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
@@ -156,7 +160,8 @@ def read_options(
         measure,
         cost,
         execution,
-        libraries,
+        None if memory_limit is None else _limit(traced, memory_limit, measure, assumed and bool(known)),
+        libraries=libraries,
     )
 
 
@@ -192,6 +197,18 @@ def _check_execution(traced: Source, execution: Any) -> None:
         raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
     if execution == "kernels" and traced.in_steps:
         raise OptionError(f"execution='kernels': {traced.name}() runs in steps; leave execution out")
+
+
+def _limit(traced: Source, given: Any, measure: int, assumed: bool) -> int:
+    limit = bytes_of_text(given)
+    if traced.in_steps:
+        raise OptionError(f"memory_limit: {traced.name}() runs in steps, whose memory is not known ahead; leave it out")
+    if measure:
+        raise OptionError("memory_limit: what is timed is not looked at for its memory; leave measure or it out")
+    if assumed:
+        sizes = ", ".join((*traced.size_variables, *traced.cast_variables))
+        raise OptionError(f"memory_limit: sizes to keep it at are needed: at={{...}} with {sizes}")
+    return limit
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

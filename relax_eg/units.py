@@ -22,9 +22,10 @@ from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
-from relax_eg.extract.kernel_build import Names
+from relax_eg.extract.kernel_build import Built, Names
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernel_weights import ChosenKernels, cheapest_kernels
+from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import second_best
 from relax_eg.extract.weights import cheapest
@@ -78,14 +79,16 @@ class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
     `functions`: every function in its best form so far, those that rules made included. With `record`, `searched` has
-    what is needed to explain the outcome, and what would run in kernels is in operators, with the values of block `n` of
-    function `f` in kernels as `in_kernels[f, n]`. `held`: the price of a byte that a call has in memory, in seconds, or,
-    over several bindings, in shares of the program as written."""
+    what is needed to explain the outcome; what would run in kernels is in operators then, and `in_kernels[f, n]` has the values
+    of block `n` of function `f` in kernels. `bytes_cost`: by function and block, what bytes in memory cost there;
+    `built`: the kernels of each. `saturated`: e-graphs of other searches for the same program, by what they are of."""
 
     module: Module
     options: Options
     record: bool = False
-    held: float = 0.0
+    bytes_cost: Mapping[tuple[str, int], Pricing] = field(default_factory=dict[Any, Any])
+    saturated: dict[Any, tuple[Saturation, Dump, Recording | None]] | None = None
+    built: dict[tuple[str, int], Built] = field(default_factory=dict[Any, Any])
     searched: list[Searched] = field(default_factory=list[Searched])
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
@@ -194,16 +197,21 @@ class Units:
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
-        with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
-            saturation = egraph.saturate(budget, options.progress)
-            read = dump(egraph)
-            kept = recording(egraph) if self.record else None
+        key = (place, tuple(roots), tuple(alternatives), self.record)
+        made = (self.saturated or {}).get(key)
+        if made is None:
+            with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
+                saturation = egraph.saturate(budget, options.progress)
+                made = saturation, dump(egraph), recording(egraph) if self.record else None
+            if self.saturated is not None:
+                self.saturated[key] = made
+        saturation, read, kept = made
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         if options.execution == "kernels" and place[0] not in self._in_loops:
-            found = self._kernels(read, block, weights)
+            found = self._kernels(read, block, place, weights)
             self.outcomes.append(self._of_kernels(found, block, place[0], saturation))
-            forms = [found.built, *([self._kernels(read, block, same, once).built] if same else [])]
+            forms = [found.built, *([self._kernels(read, block, place, same, once).built] if same else [])]
             if kept is None:
                 return [f.roots for f in forms], {}
             # A derivation goes from operators to operators.
@@ -214,7 +222,7 @@ class Units:
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
-            chosen = cheapest(read.graph, read.decode, weights, models)
+            chosen = cheapest(read.graph, read.decode, weights, models, held=self.options.held)
         selection = chosen.selection
         made: dict[str, int] = {}
         for c, k in enumerate(selection.choice):
@@ -239,13 +247,17 @@ class Units:
             values.append(read.decode(apart.selection.choice))
         return values, makers
 
-    def _kernels(self, read: Dump, block: Block, weights: set[str], once: float | None = None) -> ChosenKernels:
+    def _kernels(
+        self, read: Dump, block: Block, place: tuple[str, int], weights: set[str], once: float | None = None
+    ) -> ChosenKernels:
         """The cheapest kernels for the block's values."""
-        models = self._kernel_models(block)
+        models, steps = self._kernel_models(block), self.options.steps
+        cost = self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
         with self._advised():
-            return cheapest_kernels(
-                read.graph, read.build, models, self.options.steps, self._names, weights, once, self.held
-            )
+            found = cheapest_kernels(read.graph, read.build, models, steps, self._names, weights, once, cost)
+        if once is None:
+            self.built[place] = found.built
+        return found
 
     def _kernel_models(self, block: Block) -> list[KernelCost]:
         options = self.options

@@ -1,8 +1,8 @@
 """A module's calls at one binding of its sizes, as a flat list of executables that follow the memory plan.
 
 What is planned is followed by donation: a kernel that is to write where a dead array lies is passed that array, and
-XLA puts the result there. The arrays that are in the storages at the end of a call are those the next call begins with, so
-that from the second call on nothing is allocated but what is handed out. That is never put into a storage.
+XLA puts the result there. The arrays that are in the storages at the end of a call are those the next call begins with,
+so that from the second call on nothing is allocated but what is handed out. That is never put into a storage.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class Call:
         # Where in a call the array is that lies in each storage.
         self._holder = {n: len(values) + i for i, (n, _) in enumerate(kept)}
         self._held: list[list[Any]] = []
+        self._written = {v: e for e, v in plan.program.constants.items()}
         self._constants: dict[int, Any] = {}
         self._steps: list[_Do] = [self._step(s) for s in runtime.steps]
         self._result = self._results(plan.program.result, result)
@@ -175,14 +176,15 @@ class Call:
 
     def temporaries(self, args: Sequence[Any]) -> dict[str, int]:
         """For each kernel the bytes that its executable allocates beside what it is passed and gives, as XLA tells
-        them; `args`: as of a call. Compiles what has not run yet."""
-        env: list[Any] = [*map(jax.typeof, args), *self._blank, *(self._aval(v) for v in self._first)]
+        them; `args`: as of a call, or what `jax.eval_shape` gives of such. Compiles what has not run yet."""
+        env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
         found: dict[str, int] = {}
         for s in self._steps:
             given = [env[i] for i in s.reads]
             lowered = s.run.lower(*given)
             analysis = lowered.compile().memory_analysis()
-            found[s.name] = 0 if analysis is None else int(analysis.temp_size_in_bytes)
+            if s.name != VIEW:
+                found[s.name] = 0 if analysis is None else int(analysis.temp_size_in_bytes)
             outs = jax.tree.leaves(lowered.out_info)
             for w, x in zip((s.writes,) if isinstance(s.writes, int) else s.writes, outs, strict=True):
                 env[w] = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -269,9 +271,8 @@ class Call:
         return _Do(name, _Nested(), (*places, *extra), writes, drops)
 
     def _keep_constant(self, v: int) -> None:
-        e = self.plan.program.constants.get(v)
-        if e is not None and v not in self._constants:
-            self._constants[v] = jnp.asarray(constant_value(e))
+        if v in self._written and v not in self._constants:
+            self._constants[v] = jnp.asarray(constant_value(self._written[v]))
 
     def _results(self, tree: Tree, annotation: Annotation) -> int | tuple[int, ...]:
         """Where the results are. One that is no array of its own (an argument, a view, the same one twice) is copied

@@ -10,6 +10,7 @@ from relax_eg.extract.access import Does
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernels import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed, KernelSelection
+from relax_eg.extract.pricing import Members
 from relax_eg.extract.report import KernelRow
 from relax_eg.extract.states import Operation, phase_after, step_of
 from relax_eg.ir.expr import Expr, tuple_get, var
@@ -32,11 +33,12 @@ class BuiltKernel:
 class Built:
     """The roots' expressions; the same in operators, as if nothing were fused; the kernels of several operators; how
     often each rule made an operator, and how often each fusion step was used; the class that each value in memory is
-    of."""
+    of, and what is inside each kernel of several operators."""
 
     roots: list[Expr]
     operators: list[Expr] = field(default_factory=list[Expr])
     classes: dict[Expr, int] = field(default_factory=dict[Expr, int])
+    members: dict[Expr, Members] = field(default_factory=dict[Expr, Members])
     kernels: list[BuiltKernel] = field(default_factory=list[BuiltKernel])
     made: Counter[str] = field(default_factory=Counter[str])
 
@@ -76,6 +78,7 @@ def build_kernels(
         if len(outputs) > 1:
             made.steps[FUSE_SIBLINGS] = len(outputs) - 1
         built.kernels.append(made)
+        built.members[made.call] = frozenset(members.items())
         built.made.update(made.steps)
         for x, k in members.items():
             count_rule(x, k)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernel_build import Build, Built, Names, build_kernels, composed_seconds
 from relax_eg.extract.kernel_cost import KernelCost
-from relax_eg.extract.kernels import KernelSelection, select_kernels
+from relax_eg.extract.kernels import AS_TIMED, KernelSelection, select_kernels
 from relax_eg.extract.pricing import ONCE, Pricing
 from relax_eg.extract.weights import PREPARED_SHARE, prepared_of, static_classes, weight_bytes
 
@@ -31,16 +31,15 @@ def cheapest_kernels(
     names: Names,
     weights: set[str],
     once: float | None = None,
-    held: float = 0.0,
-    more: Mapping[int, float] | None = None,
+    bytes_cost: Pricing = AS_TIMED,
 ) -> ChosenKernels:
     """The cheapest kernels over all bindings. What depends on `weights` alone is computed ahead of the calls; its bytes
     get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'. With `once`, `weights` are
     what is the same at every step of a loop: what follows from them costs that share, and takes no bytes to speak of.
-    `held`, `more`: as in `Pricing`. `names`: of the programs so far, in the end also of those that are built."""
+    `bytes_cost`: what a byte in memory costs. `names`: of the programs so far, in the end also of those built here."""
     composed = composed_seconds(graph, build, models)
     static = static_classes(graph, weights) if weights else []
-    pricing = Pricing(static, ONCE if once is None else once, 0.0, held, more or {})
+    pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
 
     def chosen(pricing: Pricing) -> tuple[ChosenKernels, Names]:
         selection = select_kernels(graph, models, steps, composed, pricing)

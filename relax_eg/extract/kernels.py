@@ -9,6 +9,7 @@ kept from round to round, so the outcome is never dearer than fusion alone or th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,7 @@ _WAYS = 6  # operators of a class, by what their trees cost, that kernels are ma
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
 _EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
+_QUICK = Effort(seconds=1.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
 _OUTPUTS = 4  # of one kernel
 _CORRECTIONS = 12  # of prices by the programs that kernels are composed to
 _AS_ESTIMATED = 1.02
@@ -196,7 +198,8 @@ class KernelSearch:
                 mine.append(Way(state.members[c], state))
                 needs.append(state.reads)
                 seconds = self._state_seconds(c, state)
-                prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],)))
+                inside = self._inside((c,), state.members)
+                prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],), inside))
             for i in parts.get(c, ()):
                 mine.append(Way(self.several[i].members[c], None, i))
                 needs.append((n + i,))
@@ -209,8 +212,28 @@ class KernelSearch:
             reads.append([tuple(several.loads)])
             sizes = [self.table.bytes[c] for c in several.outputs]
             seconds = self._several_seconds(several)
-            costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes)])
+            inside = self._inside(several.outputs, several.members)
+            costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes, inside)])
         return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
+
+    def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
+        """Bytes of what the executable of a kernel has in memory for itself: measured, or else what is likely to be
+        that, contractions that it does not store and what is read more than once."""
+        if not self.pricing.held or len(members) == 1:
+            return 0
+        measured = self.pricing.inside.get(frozenset(members.items()))
+        if measured is not None:
+            return measured
+        reads: Counter[int] = Counter()
+        for x, k in members.items():
+            reads.update(self.graph.candidates[x][k].children)
+        kept = {
+            x for x, k in members.items()
+            if x not in outputs and (reads[x] > 1 or self.operations[x, k].effort.contracting > 0)
+        }  # fmt: skip
+        for x in sorted(kept):  # written over what nobody else reads
+            kept -= {y for y in self.graph.candidates[x][members[x]].children if reads[y] == 1}
+        return sum(self.table.bytes[x] for x in kept)
 
     def _is_new(self, c: int, k: int) -> bool:
         """Whether the candidate gives a value that is not in memory otherwise."""
@@ -405,16 +428,17 @@ class KernelSearch:
 
     def _exact(self, best: Sequence[Way | None], written_cost: float) -> KernelSelection:
         ways, problem = self._problem()
+        effort = _QUICK if self.pricing.held else _EFFORT
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
-        solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
+        solved = solve_kernels(problem, self._overlap(ways), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
+            solved = solve_kernels(problem, self._overlap(ways), choice, effort)
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}

@@ -11,22 +11,36 @@ from dataclasses import dataclass, field
 ONCE = 1e-4
 
 
+_STEEP = 4
+
+Members = frozenset[tuple[int, int]]  # the operators in a kernel: classes, and the candidate of each
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """`static`: for each class, whether it follows from what is known ahead of the calls alone (empty: none does);
     `once`: the share of its seconds that such work costs; `prepared`: the price of a byte of it; `held`: the price of a
-    byte of any other value that a call has in memory, times `more` for single classes."""
+    byte of any other value that a call has in memory, times `more` for single classes; `limit`: how many bytes a call
+    may have. What a kernel has for itself is gone when it ends, so that of two kernels the larger counts: far below the
+    limit it costs next to nothing, beyond it more than what is stored; `inside`: so many bytes, where they were
+    measured, by the kernel's operators."""
 
     static: Sequence[bool] = ()
     once: float = ONCE
     prepared: float = 0.0
     held: float = 0.0
     more: Mapping[int, float] = field(default_factory=dict[int, float])
+    limit: int = 1
+    inside: Mapping[Members, int] = field(default_factory=dict[Members, int])
 
-    def of(self, outputs: Sequence[int], reads: Sequence[int], seconds: float, sizes: Sequence[int]) -> float:
-        """What it costs to compute the classes `outputs`, of so many bytes each, from `reads` in so many seconds."""
+    def of(
+        self, outputs: Sequence[int], reads: Sequence[int], seconds: float, sizes: Sequence[int], inside: int = 0
+    ) -> float:
+        """What it costs to compute the classes `outputs`, of so many bytes each, from `reads` in so many seconds, with
+        bytes `inside` that nobody else sees."""
         if self.static and all(self.static[c] for c in outputs) and all(self.static[c] for c in reads):
             return self.once * seconds + self.prepared * sum(sizes)
         if not self.held:
             return seconds
-        return seconds + self.held * sum(n * self.more.get(c, 1.0) for c, n in zip(outputs, sizes, strict=True))
+        stored = sum(n * self.more.get(c, 1.0) for c, n in zip(outputs, sizes, strict=True))
+        return seconds + self.held * (stored + inside * (inside / self.limit) ** _STEEP)

@@ -15,6 +15,7 @@ from rich.text import Text
 from relax_eg.debug import stage
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.footprint import MemoryRow
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
 from relax_eg.ops import site_of
@@ -210,7 +211,7 @@ class CostReport:
     `searched_for`: what search found the program, and how it is compiled; `compiler_options`: what XLA compiles it with
     beside its usual options; `measured`: what `measure=k` timed at each of the bindings that this report is for, the
     program as written first; `kernels`: with `execution="kernels"`, those that hold several operators; `libraries`: the
-    routines that it calls, and those that were missing.
+    routines that it calls, and those that were missing; `memory`: how `memory_limit` was kept.
     """
 
     name: str
@@ -240,6 +241,7 @@ class CostReport:
     compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
     kernels: tuple[KernelRow, ...] = ()
     libraries: tuple[LibraryRow, ...] = ()
+    memory: MemoryRow | None = None
 
     @property
     def predicted_gain(self) -> float:
@@ -282,6 +284,7 @@ class CostReport:
         more["selected"] = tuple(SelectedRow(**row) for row in data.get("selected", ()))
         more["measured"] = tuple(MeasuredRow(**row) for row in data.get("measured", ()))
         more["kernels"] = tuple(KernelRow.from_data(row) for row in data.get("kernels", ()))
+        more["memory"] = MemoryRow(**data["memory"]) if data.get("memory") else None
         if data.get("runner_up") is not None:
             second: dict[str, Any] = dict(data["runner_up"])
             second["why"] = tuple((op, x, y) for op, x, y in second["why"])
@@ -340,6 +343,8 @@ class CostReport:
             lines.append(f"compiler options: {told}")
         if self.selected:
             lines.append(_selection(self.selected))
+        if self.memory is not None:
+            lines.append(str(self.memory))
         if self.runner_up is not None:
             lines.append(str(self.runner_up))
         if self.after.prepared_values:

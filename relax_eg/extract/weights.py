@@ -9,7 +9,7 @@ from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.pricing import ONCE
 from relax_eg.extract.select import Selection, select, select_exactly
-from relax_eg.ir.annotations import dims_of
+from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import sizes_in, split
@@ -32,15 +32,16 @@ def cheapest(
     weights: set[str],
     models: Sequence[WholeCost],
     once: float | None = None,
+    held: float = 0.0,
 ) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
     Bytes of prepared values get a price, which is raised until they fit into `PREPARED_SHARE` times the weights'.
     With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
-    and takes no bytes to speak of.
+    and takes no bytes to speak of. `held`: the price of a byte of every other value that a kernel stores.
     """
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    costs = _costs(graph, static, models, once=ONCE if once is None else once)
+    costs = _costs(graph, static, models, once=ONCE if once is None else once, held=held)
     selection = select(graph, costs)
     if not weights or once is not None:
         return Chosen(select_exactly(graph, costs, selection), costs)
@@ -54,7 +55,7 @@ def cheapest(
     for _ in range(12):
         if fits(selection):
             break
-        costs = _costs(graph, static, models, price)
+        costs = _costs(graph, static, models, price, held=held)
         selection = select(graph, costs)
         price *= 4
     exact = select_exactly(graph, costs, selection)
@@ -82,9 +83,10 @@ def _costs(
     models: Sequence[WholeCost],
     price: float = 0.0,
     once: float = ONCE,
+    held: float = 0.0,
 ) -> list[list[float]]:
     """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
-    prepared, `once` the share of its seconds that prepared work costs."""
+    prepared, `once` the share of its seconds that prepared work costs, `held` per byte of what else is stored."""
     weigh = [1.0]
     if len(models) > 1:
         weigh = [1.0 / max(_written_seconds(graph, static, m), 1e-12) for m in models]
@@ -95,9 +97,19 @@ def _costs(
             per_model = [m.price(candidate.site, graph.annotations[c]) for m in models]
             seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
             runs_once = static[c] and all(static[k] for k in candidate.children)
-            prices.append(once * seconds + price * per_model[0].bytes if runs_once else seconds)
+            if runs_once:
+                prices.append(once * seconds + price * per_model[0].bytes)
+            elif held and per_model[0].launches:
+                prices.append(seconds + held * _bytes(graph.annotations[c], models[0].binding))
+            else:
+                prices.append(seconds)
         costs.append(prices)
     return costs
+
+
+def _bytes(a: Annotation, binding: Mapping[str, int]) -> int:
+    size = bytes_of(a)
+    return int(size.evaluate(binding)) if size.variables <= binding.keys() else 0
 
 
 def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: WholeCost) -> float:
