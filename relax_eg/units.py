@@ -198,14 +198,14 @@ class Units:
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
         key = (place, tuple(roots), tuple(alternatives), self.record)
-        made = (self.saturated or {}).get(key)
-        if made is None:
+        grown = (self.saturated or {}).get(key)
+        if grown is None:
             with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
                 saturation = egraph.saturate(budget, options.progress)
-                made = saturation, dump(egraph), recording(egraph) if self.record else None
+                grown = saturation, dump(egraph), recording(egraph) if self.record else None
             if self.saturated is not None:
-                self.saturated[key] = made
-        saturation, read, kept = made
+                self.saturated[key] = grown
+        saturation, read, kept = grown
         if options.progress is not None:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         if options.execution == "kernels" and place[0] not in self._in_loops:

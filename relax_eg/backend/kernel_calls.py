@@ -335,13 +335,6 @@ def _as_declared(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
     return value if value.shape == shape else value.reshape(shape)
 
 
-def _behind(e: Expr) -> Expr:
-    """What `e` is a view of, or `e`."""
-    while e.op in VIEWS:
-        e = e.args[0]
-    return e
-
-
 def _key(e: Expr, place: Mapping[Expr, int]) -> Any:
     """What a kernel does, whatever it is applied to."""
     return e.op, e.attrs, e.annotation, tuple(_operand_key(a, place) for a in e.args)
