@@ -106,7 +106,7 @@ def timed(program: Program, at: Mapping[str, int], target: str) -> Row:
         entries.append(Entry(f"for {name}", other.units, other.module, other.seconds))
     distinct = {e.module: e for e in reversed(entries) if e.module != traced.module or search.weights}
     candidates = [Candidate(None, AS_USUAL), *(Candidate(e, AS_USUAL) for e in reversed(distinct.values()))]
-    args, _ = arguments(traced, options, options.bindings[0])
+    args, _ = arguments(traced, dict(options.facts), options.bindings[0])
     calls: dict[str, Any] = {}
     for c in candidates:
         best = optimized(search, c)

@@ -1,5 +1,7 @@
 """Decoders of published language models, at their sizes, without weights: Llama3-8B and its relatives.
 
+    python -m benchmarks.llama [--layers 32] [--picture build/llama]
+
 One function serves prefill and decode: `decoder(params, caches, ids)` gives the logits of each sequence's last token.
 The key/value cache is outside: attention is a routine of a library that rotates queries and keys, appends to the cache
 and attends, as paged caches have it. Nothing here is run: parameters are specs.
@@ -7,15 +9,22 @@ and attends, as paged caches have it. Nothing here is run: parameters are specs.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import typer
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
+from rich.console import Console
+from rich.table import Table
 
+import relax_eg as rx
 from relax_eg.ir import Tensor
+from relax_eg.memory.picture import draw
 from relax_eg.memory.steps import Step, kernel_name
 from relax_eg.shapes import Dim
 
@@ -112,3 +121,98 @@ def specs(sizes: Sizes, rows: str, layers: int | None = None) -> tuple[Any, ...]
         ends["head"] = f"{w} {sizes.vocabulary} @ float16"
     pages = f"{rows.split()[0]} t {sizes.kv_heads} {sizes.head_width} @ float16"
     return {**ends, "layers": [one] * n}, [(pages, pages)] * n, f"{rows} @ int32"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Calls of a decoder: the axes of its ids, the bounds of its sizes, sizes as in the paper's Table 2, and what is
+    published, in MiB: the paper's figure, TVM 0.27's for its own graph of the model, and the liveness bound of that."""
+
+    rows: str
+    bounds: Mapping[str, tuple[int, int]]
+    name: str
+    sizes: tuple[int, ...]
+    paper: float
+    tvm: float
+    tvm_bound: float
+
+    def at(self, size: int | None = None) -> dict[str, int]:
+        """All sizes: `size` (the largest if left out), and a cache of 1024 tokens."""
+        return {self.name: self.sizes[-1] if size is None else size, "t": 1024}
+
+
+WORKLOADS = {
+    "prefill": Workload("1 s", {"s": (1, 1024)}, "s", (128, 256, 512, 1024), 149.7, 92.25, 92.00),
+    "decode": Workload("b 1", {"b": (1, 64)}, "b", (1, 16, 32, 64), 88.2, 49.22, 46.97),
+}
+
+
+def kernels_of(model: str, workload: str, layers: int | None = None, target: str = "a100") -> rx.Module:
+    """A decoder in kernels, as `optimize` chooses them for the largest size of a workload."""
+    sizes, work = MODELS[model], WORKLOADS[workload]
+    fn = functools.partial(decoder, sizes=sizes)
+    arguments = specs(sizes, work.rows, layers)
+    return rx.optimize(fn, *arguments, at=work.at(), execution="kernels", target=target).module
+
+
+def planned(module: rx.Module, work: Workload, size: int | None = None, bounded: bool = True) -> rx.Plan:
+    """The plan with everything counted: logits, and what library routines need. `bounded`: one number of bytes for all
+    sizes; for a single size where one is given."""
+    bounds = dict(work.bounds) if size is None else {work.name: (size, size)}
+    at = work.at(size)
+    options: Any = {"bounds": bounds} if bounded else {}
+    return rx.plan_memory(module, at=at, temporary=attention_workspace, results="planned", **options)
+
+
+def main(
+    model: Annotated[str, typer.Option(help="one of those here")] = "llama3-8b",
+    layers: Annotated[int, typer.Option(help="0: all")] = 0,
+    picture: Annotated[str, typer.Option(help="where to draw the timelines: build/llama")] = "",
+) -> None:
+    """Activations of a decoder, planned; with those of the paper's Table 2 and of TVM."""
+    out = Console()
+    mib = 1 << 20
+    table = Table("MiB", *WORKLOADS, title=f"{model}: activations")
+    rows: dict[str, list[str]] = {}
+    modules = {name: kernels_of(model, name, layers or None) for name in WORKLOADS}
+    plans = {name: planned(modules[name], work) for name, work in WORKLOADS.items()}
+    for name, work in WORKLOADS.items():
+        plan = plans[name]
+        greedy = plan.greedy()
+        figures = {
+            "paper, Table 2": f"{work.paper}",
+            "TVM 0.27, its graph": f"{work.tvm}",
+            "liveness of that graph": f"{work.tvm_bound}",
+            "TVM's algorithm, our graph": f"{int(greedy.bytes.evaluate(plan.at)) / mib:.2f}",
+            "ours: whole storages, logits apart": f"{plan.runtime.bytes_at(plan.at) / mib:.2f}",
+            "ours: arena": f"{int(plan.bytes.evaluate({})) / mib:.2f}",
+            "needed at once, our graph": f"{plan.bound_at(plan.at) / mib:.2f}",
+            "kernels": f"{len(plan.program.steps)}",
+            "planned in": f"{plan.seconds:.2f} s",
+        }
+        for title, text in figures.items():
+            rows.setdefault(title, []).append(text)
+    for title, texts in rows.items():
+        table.add_row(title, *texts)
+    out.print(table)
+    for name, plan in plans.items():
+        peak = Table("MiB", "tensor", "shape", title=f"{name}: at the peak")
+        for x in plan.peak:
+            value = plan.program.values[x.values[-1]]
+            peak.add_row(f"{int(x.bytes.evaluate(plan.at)) / mib:.2f}", value.name, value.annotation.short)
+        out.print(peak)
+        if picture:
+            draw(plan, f"{picture}_{name}.svg")
+    for name, work in WORKLOADS.items():
+        free = planned(modules[name], work, bounded=False)
+        sizes = Table(work.name, "MiB, no bounds", "MiB, this size alone", title=f"{name}: {free.bytes} bytes")
+        for size in work.sizes:
+            alone = planned(modules[name], work, size)
+            both = free.bytes_at(work.at(size)), alone.bytes_at(work.at(size))
+            sizes.add_row(str(size), *(f"{b / mib:.3f}" for b in both))
+        out.print(sizes)
+        out.print(f"{len(free.runtime.storages)} whole storages without bounds")
+
+
+if __name__ == "__main__":
+    typer.run(main)

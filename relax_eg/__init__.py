@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
+from relax_eg.ablation import Ablation, ablate
 from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
@@ -15,7 +16,6 @@ from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport
 from relax_eg.frontends import trace
 from relax_eg.frontends.onnx_graph import from_onnx
 from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
@@ -35,6 +35,7 @@ from relax_eg.legalize import legalize
 from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
+from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet
 from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
@@ -49,11 +50,13 @@ except _NotInstalled:  # a source tree that is not installed
 
 __all__ = [
     "PROFILES",
+    "Ablation",
     "Budget",
     "Buffer",
     "Callable",
     "Certificate",
     "Check",
+    "Comparison",
     "CostReport",
     "Explanation",
     "Jitted",
@@ -75,9 +78,11 @@ __all__ = [
     "Unknown",
     "Variant",
     "WhyNot",
+    "ablate",
     "cache",
     "call_dps_library",
     "call_tir",
+    "compare",
     "dataflow",
     "errors",
     "from_onnx",

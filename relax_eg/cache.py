@@ -26,7 +26,6 @@ from typing import Any
 
 from relax_eg.debug import stage, tell
 from relax_eg.errors import OptionError
-from relax_eg.extract.report import CostReport
 from relax_eg.frontends import Source
 from relax_eg.frontends.fingerprint import settings
 from relax_eg.ir.module import Module
@@ -35,6 +34,7 @@ from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.record import TABLE
 from relax_eg.options import Options
+from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope

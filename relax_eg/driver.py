@@ -6,7 +6,6 @@ import functools
 import gc
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,30 +18,25 @@ from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
-from relax_eg.cache import Choice, Found, Place, place_of, version_of
+from relax_eg.cache import Choice, Found, Place, place_of
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
-from relax_eg.egraph import Budget, RuleFigures, Saturation, StopReason
+from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.explaining import explained
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
-from relax_eg.extract.report import CostReport, LibraryRow, Opaque, RuleRow, RunnerUp
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import written
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.limited import limited
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
-from relax_eg.ops.libraries import LIBRARIES, library_of
-from relax_eg.ops.library_needs import version
-from relax_eg.ops.record import TABLE
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
-from relax_eg.prices import NEVER_SLOWER, Prices, moves_less, pays, price
-from relax_eg.rules import NUMERICS, Numerics, RuleSet
-from relax_eg.units import Outcome
+from relax_eg.prices import NEVER_SLOWER, moves_less, pays, price
+from relax_eg.reporting import report_of
+from relax_eg.rules import Numerics, RuleSet
 
 _pausing = threading.Lock()
 _paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
@@ -297,117 +291,8 @@ def _choice(search: Search, variant: Candidate, binding: Sizes, always: bool = F
     check_module(module)
     seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)
     report = replace(
-        _report(traced, module, found[0], kept, options, entry.units.outcomes, seconds),
-        at=binding,
+        report_of(search, entry, inside, kept, list(zip(bindings, found, strict=True)), seconds),
         searched_for=variant.label,
         compiler_options=dict(variant.mode.options),
     )
     return Choice(None if kept else module, report, (), dict(variant.mode.options))
-
-
-def _report(
-    traced: Source,
-    module: Module,
-    prices: Prices,
-    kept: bool,
-    options: Options,
-    outcomes: Sequence[Outcome],
-    seconds: float,
-) -> CostReport:
-    binding = options.bindings[0]
-    matches: dict[str, int] = {}
-    used: dict[str, int] = {}
-    phases: dict[str, float] = {}
-    for o in outcomes:
-        searched = o.saturation
-        for total, part in ((matches, searched.matches), (used, {} if kept else o.made), (phases, searched.seconds)):
-            for k, v in part.items():
-                total[k] = total.get(k, 0) + v  # type: ignore[assignment]
-    classes = {s.numerics for s in options.rules.schemas if s.name in used}
-    # Where rules over the reals are allowed, facts may hold over the reals only.
-    classes |= {
-        "reassociate" if r.facts_asked and r.numerics == "exact" and not options.is_exact else r.numerics
-        for r in options.rules
-        if r.name in used
-    }
-    searched, peak = _searched([o.saturation for o in outcomes])
-    return CostReport(
-        name=traced.name,
-        target=options.profile.label,
-        execution="in steps" if traced.in_steps else options.execution,
-        at=binding,
-        before=prices[0],
-        after=prices[0] if kept else prices[1],
-        rules=dict(sorted(used.items(), key=lambda kv: (-kv[1], kv[0]))),
-        matches=matches,
-        numerics=tuple(n for n in NUMERICS if n in classes),
-        stop=", ".join(dict.fromkeys(o.saturation.stop.value for o in outcomes)) or "nothing to optimize",
-        nodes=sum(o.saturation.nodes for o in outcomes),
-        rounds=sum(o.saturation.rounds for o in outcomes),
-        seconds={**phases, "total": seconds},
-        kept_as_written=kept,
-        assumed_at=options.assumed and bool(binding),
-        opaque=_opaque(module),
-        versions={p: version_of(p) for p in ("relax-eg", "jax", "egglog", "numpy")},
-        searched=searched,
-        peak=peak,
-        selected=tuple(o.selected for o in outcomes),
-        runner_up=_runner_up(traced.name, prices, kept, outcomes),
-        libraries=_libraries(traced.module, module, options),
-        kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
-    )
-
-
-def _libraries(as_written: Module, module: Module, options: Options) -> tuple[LibraryRow, ...]:
-    """The routines that `module` calls, then those that were missing, of which the program has the operators."""
-    calls: Counter[str] = Counter()
-    operators: Counter[str] = Counter()
-    for function in module:
-        for e in function.expressions():
-            library = library_of(e)
-            if library is not None:
-                calls[library.name] += 1
-                definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
-                operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
-    rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
-    written_with = {e.op for f in as_written for e in f.expressions()}
-    missing = [x for x in options.libraries if x[2] and LIBRARIES[x[0]].operators() <= written_with]
-    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in missing if LIBRARIES[n].operators()))
-
-
-def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome]) -> RunnerUp | None:
-    """What came second: of the functions' runners-up the nearest; or, where the search found another program and the
-    one as written was kept, that program."""
-    before, after = prices
-    rules = sorted({rule for o in outcomes for rule in o.made})
-    if not kept or not rules:
-        return min((o.runner_up for o in outcomes if o.runner_up), key=lambda r: r.extra, default=None)
-    old, new = ({r.op: r.seconds for r in p.rows} for p in (before, after))
-    differing = [(op, old.get(op, 0.0), new.get(op, 0.0)) for op in sorted(old.keys() | new.keys())]
-    why = sorted((d for d in differing if d[1] != d[2]), key=lambda d: -abs(d[1] - d[2]))[:3]
-    extra = after.seconds / before.seconds - 1 if before.seconds > 0 else 0.0
-    return RunnerUp(name, "", ", ".join(rules), extra, tuple(why))
-
-
-def _searched(saturations: Sequence[Saturation]) -> tuple[tuple[RuleRow, ...], int]:
-    """What each rule did over all e-graphs, by name, and the nodes of the largest."""
-    rows: dict[str, RuleRow] = {}
-    none = RuleFigures(0, 0, 0.0)
-    for s in saturations:
-        left_out = {x.rule: x for x in s.left_out}
-        for rule in s.rules.keys() | left_out.keys():
-            old, new = rows.get(rule, RuleRow(rule, 0, 0, 0.0)), s.rules.get(rule, none)
-            why = old.left_out or str(left_out.get(rule, ""))
-            counts = old.matches + new.matches, old.nodes + new.nodes, old.milliseconds + new.milliseconds
-            rows[rule] = RuleRow(rule, *counts, why)
-    return tuple(rows[r] for r in sorted(rows)), max((s.peak for s in saturations), default=0)
-
-
-def _opaque(module: Module) -> tuple[Opaque, ...]:
-    found: dict[tuple[str, str], int] = {}
-    for function in module:
-        for e in function.expressions():
-            if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
-                key = (str(e.attr("name")), function.sources.get(e, ""))
-                found[key] = found.get(key, 0) + 1
-    return tuple(Opaque(name, source, n) for (name, source), n in found.items())

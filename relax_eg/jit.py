@@ -19,9 +19,9 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport
 from relax_eg.measure.device import here
 from relax_eg.options import Bounds, Sizes
+from relax_eg.reports import CostReport
 from relax_eg.rules import Numerics, RuleSet
 
 

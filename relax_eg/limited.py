@@ -124,7 +124,7 @@ class _Limited:
             for place, built in entry.units.built.items():
                 there = {e for function, e in least.at_peak if function == place[0]}
                 old = self.known.get(place, Pricing(limit=self.limit))
-                more = {c: old.more.get(c, 1.0) * _MORE for e, c in built.classes.items() if _kernel_of(e) in there}
+                more = {c: old.more.get(c, 1.0) * _MORE for e, c in built.stored.items() if _kernel_of(e) in there}
                 raised |= bool(more)
                 self.known[place] = replace(old, more={**old.more, **more})
             if not raised:

@@ -156,15 +156,15 @@ def searched_with(options: Options, label: str) -> Options:
 
 
 def arguments(
-    traced: Source, options: Options, binding: Sizes, same: dict[str, Any] | None = None
+    traced: Source, declared: Mapping[str, frozenset[str]], binding: Sizes, same: dict[str, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Random arguments of a program at a binding, with the facts that were declared. `same`: keeps those of the same
+    """Random arguments of a program at a binding, with the facts that were `declared`. `same`: keeps those of the same
     shape at all bindings, by name, for the next ones: what is prepared from weights is then prepared once."""
-    facts, kept, made = dict(options.facts), {} if same is None else same, list[Any]()
+    kept, made = {} if same is None else same, list[Any]()
     for seed, leaf in enumerate(traced.leaves):
         found = kept.get(leaf.name)
         if found is None:
-            found = argument(leaf.annotation, binding, facts.get(leaf.name, ()), seed)
+            found = argument(leaf.annotation, binding, declared.get(leaf.name, ()), seed)
             if all(d.is_const for d in leaf.annotation.shape or ()):
                 kept[leaf.name] = found
         made.append(found)
@@ -200,7 +200,7 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
         others.sort(key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
         best = [v for v in others if v.mode == AS_USUAL][: options.measure]
         best += [next(v for v in others if v.mode == m) for m in options.profile.modes]
-        args, kwargs = arguments(traced, options, binding, same)
+        args, kwargs = arguments(traced, dict(options.facts), binding, same)
         for v in (written, *best):
             if v.label not in calls:
                 calls[v.label] = call(v)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.detail import Origins, memory_of, parts_of
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.report import ProgramCost, price_program
 from relax_eg.extract.weights import prepared_bytes
@@ -28,6 +30,28 @@ def price(module: Module, options: Options, binding: Sizes, weights: set[str] | 
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = (len(cut), prepared_bytes(cut, binding))
     return price_program(module.main, model, static_expressions(module.main, weights), prepared)
+
+
+def detailed(
+    cost: ProgramCost,
+    module: Module,
+    options: Options,
+    binding: Sizes,
+    origins: Origins,
+    kernels: Mapping[str, tuple[str, ...]] | None = None,
+    weights: set[str] | None = None,
+) -> ProgramCost:
+    """`cost`, which `price` gave for these, with all that a report tells of it. `origins`: where expressions come from;
+    `kernels`: the operators inside of composed programs, by name."""
+    kind = KernelCost if options.execution == "kernels" else WholeCost
+    model = kind(options.profile, binding, {f.name: f for f in module}, options.cost)
+    once = static_expressions(module.main, weights) if weights else None
+    return replace(
+        cost,
+        parts=parts_of(module.main, model, origins, once, kernels),
+        memory=memory_of(module.main, model, origins, once),
+        call=of_a_call(cost, options),
+    )
 
 
 def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes, options: Options) -> Prices:

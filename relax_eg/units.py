@@ -22,6 +22,7 @@ from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.detail import Origin
 from relax_eg.extract.kernel_build import Built, Names
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernel_weights import ChosenKernels, cheapest_kernels
@@ -38,6 +39,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
+from relax_eg.origins import origins_of, written_origins
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
@@ -78,9 +80,10 @@ class Searched:
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included. With `record`, `searched` has
-    what is needed to explain the outcome; what would run in kernels is in operators then, and `in_kernels[f, n]` has the values
-    of block `n` of function `f` in kernels. `bytes_cost`: by function and block, what bytes in memory cost there;
+    `functions`: every function in its best form so far, those that rules made included; `origins`: by function, the
+    user's lines that the expressions of that form compute, and the rules that made them. With `record`, `searched` has
+    what is needed to explain the outcome; what would run in kernels is in operators then, and `in_kernels[f, n]` has the
+    values of block `n` of function `f` in kernels. `bytes_cost`: by function and block, what bytes in memory cost;
     `built`: the kernels of each. `saturated`: e-graphs of other searches for the same program, by what they are of."""
 
     module: Module
@@ -93,6 +96,7 @@ class Units:
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
+    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
@@ -153,6 +157,7 @@ class Units:
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
         sources = dict(function.sources)
+        self.origins[function.name] = written_origins(function)
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
@@ -210,7 +215,7 @@ class Units:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         if options.execution == "kernels" and place[0] not in self._in_loops:
             found = self._kernels(read, block, place, weights)
-            self.outcomes.append(self._of_kernels(found, block, place[0], saturation))
+            self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
             forms = [found.built, *([self._kernels(read, block, place, same, once).built] if same else [])]
             if kept is None:
                 return [f.roots for f in forms], {}
@@ -237,7 +242,8 @@ class Units:
             why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
             runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
-        cheap, makers = read.decode_with_rules(selection.choice)
+        cheap, makers, classes = read.decode_with_rules(selection.choice)
+        self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
         values = [cheap]
         if kept is not None:
             equal = tuple(roots), tuple(values[0]), tuple(alternatives)
@@ -264,11 +270,26 @@ class Units:
         bindings = [self._sizes(block, b) for b in options.bindings]
         return [KernelCost(options.profile, b, self.functions, options.cost) for b in bindings]
 
-    def _of_kernels(self, found: ChosenKernels, block: Block, function: str, saturation: Saturation) -> Outcome:
+    def _of_kernels(
+        self, found: ChosenKernels, read: Dump, block: Block, function: str, saturation: Saturation
+    ) -> Outcome:
         selection, built = found.selection, found.built
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, self._kernel_models(block)[0])
+        self._tell_origins(function, read, built.roots, built.classes, built.rules)
         return Outcome(saturation, dict(built.made), row, None, rows)
+
+    def _tell_origins(
+        self,
+        function: str,
+        read: Dump,
+        values: Sequence[Expr],
+        classes: Mapping[Expr, Sequence[int]],
+        makers: Mapping[Expr, str],
+    ) -> None:
+        mine = self.origins[function]
+        lines = {e: origin.lines for e, origin in mine.items()}
+        mine.update(origins_of(values, classes, makers, read.written, lines))
 
     @contextmanager
     def _advised(self) -> Generator[None]:

@@ -32,14 +32,15 @@ ROOMS: dict[str, set[str]] = {
     "egraph": {"rules", "ops", "ir", "tir", "shapes", "explain.record", "extract.graph"},
     "extract": {"ir", "ops", "tir", "shapes"},
     "memory": {"ir", "ops", "tir", "shapes"},
-    "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.footprint", "extract.report", "memory", "store"},
+    "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.footprint", "reports", "memory", "store"},
+    "reports": {"extract", "ir", "ops", "tir", "shapes"},
     "frontends": {"ir", "ops", "tir", "shapes"},
     "measure": {"extract", "ops", "ir", "tir", "shapes"},
 }
 # May import everything.
 CONDUCTORS = {
-    "driver", "limited", "measured", "options", "prices", "units", "cache", "jit", "explaining", "why", "legalize",
-    "cli", "__init__", "__main__",
+    "driver", "reporting", "origins", "limited", "measured", "options", "prices", "units", "cache", "jit", "explaining",
+    "why", "legalize", "ablation", "view", "cli", "__init__", "__main__",
 }  # fmt: skip
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.cli import app
 from relax_eg.debug import debug, dump_to
-from relax_eg.extract.report import CostReport
 from relax_eg.ops.record import TABLE
+from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
 from relax_eg.store import StoreWarning
 

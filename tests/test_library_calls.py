@@ -15,7 +15,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.errors import LibraryError
-from relax_eg.extract.report import CostReport
+from relax_eg.reports import CostReport
 from relax_eg.rules.check import unchecked
 
 pytestmark = pytest.mark.usefixtures("no_library_stays")

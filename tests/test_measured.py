@@ -12,10 +12,11 @@ import pytest
 import relax_eg as rx
 from relax_eg import measured
 from relax_eg.errors import OptionError
-from relax_eg.extract.report import CostReport, MeasuredRow
+from relax_eg.extract.report import MeasuredRow
 from relax_eg.measure import choice
 from relax_eg.measure.timing import median_ranks
 from relax_eg.ops.facts import FACTS, impossible, violation
+from relax_eg.reports import CostReport
 
 Array = Any
 LORA = ("b 64", "64 64", "64 4", "4 64")

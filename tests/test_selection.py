@@ -11,7 +11,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import CostReport, RunnerUp, SelectedRow
+from relax_eg.extract.report import RunnerUp, SelectedRow
+from relax_eg.reports import CostReport
 
 Array = jax.Array
 

@@ -17,7 +17,8 @@ from relax_eg.backend.family import guards, nearest
 from relax_eg.extract.devices import CPU, PROFILES, WITHOUT_YNN
 from relax_eg.extract.devices import nearest as nearest_device
 from relax_eg.extract.profile import AS_USUAL, Profile
-from relax_eg.extract.report import CostReport, MeasuredRow
+from relax_eg.extract.report import MeasuredRow
+from relax_eg.reports import CostReport
 
 SPECS = ({"w": "64 64", "a": "64 4", "b": "4 64"}, "n 64")
 SIZES = [{"n": 4}, {"n": 64}, {"n": 256}]

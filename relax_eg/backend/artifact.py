@@ -29,12 +29,12 @@ from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
 from relax_eg.errors import ArtifactError, ExplanationError, RelaxEgError, TraceError
 from relax_eg.explain.text import Explanation
-from relax_eg.extract.report import CostReport
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, np_dtype
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.reports import CostReport
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 

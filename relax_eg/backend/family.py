@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 from relax_eg.backend.program import Program
-from relax_eg.extract.report import CostReport
 from relax_eg.ir.module import Module
+from relax_eg.reports import CostReport
 
 EVERYWHERE = "all sizes"
 

@@ -19,9 +19,9 @@ from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
-from relax_eg.extract.report import CostReport
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
+from relax_eg.reports import CostReport
 
 
 class Optimized:

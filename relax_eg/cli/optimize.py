@@ -34,6 +34,7 @@ def optimize(
     execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write the report as one HTML file.")] = None,
     module: Annotated[bool, typer.Option("--module", help="Print the chosen module.")] = False,
     show: Annotated[
         str | None, typer.Option("--show", help="kernels: which operators went where, and what that saves.")
@@ -90,6 +91,9 @@ def optimize(
         if json is not None:
             best.report.to_json(json)
             err.print(f"report written to {json}")
+        if html is not None:
+            best.report.to_html(html)
+            err.print(f"report written to {html}")
         if save is not None:
             best.save(save)
             err.print(f"program written to {save}: rx.load({str(save)!r}), relax-eg optimize {save}")

@@ -76,9 +76,9 @@ def read_upper(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
     """`["s=1024", "b=1:64"]` as bounds: a single number is the largest."""
     wide: list[str] = []
     for text in (t for given in texts for t in given.split(",")):
-        name, sign, value = text.partition("=")
-        wide.append(text if not sign or ":" in value else f"{name}=:{value}")
-        if sign and not value.replace(":", "", 1).isdigit():
+        name, _, value = text.partition("=")
+        wide.append(text if ":" in value else f"{name}=:{value}")
+        if not name.isidentifier() or not value.replace(":", "", 1).isdigit():
             raise OptionError(f"--bound {text!r}: name=high or name=low:high is accepted, as in s=1024")
     return read_bounds(wide)
 

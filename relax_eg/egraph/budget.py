@@ -72,10 +72,20 @@ class LeftOut:
         return f"rule `{self.rule}` was left out from {self.at:,} nodes on ({self.reason.value}): {most}"
 
 
+@dataclass(frozen=True, slots=True)
+class RoundFigures:
+    """One round: its phase, the nodes there were after it, and the matches that it had."""
+
+    phase: str
+    nodes: int
+    matches: int
+
+
 @dataclass(slots=True)
 class Saturation:
     """What happened: stop reason, nodes at the end, the most there were after any round, rounds, what each rule did,
-    seconds by phase, and the rules that were left out because what they could have done did not fit the budget."""
+    seconds by phase, the rules that were left out because what they could have done did not fit the budget, every
+    round (first the graph as it was made), and the guards of rules that could be neither proved nor refuted."""
 
     stop: StopReason
     nodes: int
@@ -84,6 +94,8 @@ class Saturation:
     rules: dict[str, RuleFigures]
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     left_out: tuple[LeftOut, ...] = ()
+    growth: tuple[RoundFigures, ...] = ()
+    unproved: tuple[str, ...] = ()
 
     @property
     def matches(self) -> dict[str, int]:

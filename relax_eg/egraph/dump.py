@@ -23,21 +23,24 @@ class UnsoundRuleError(RelaxEgError):
 
 @dataclass(slots=True)
 class Dump:
-    """An extraction graph and how to rebuild expressions from it."""
+    """An extraction graph and how to rebuild expressions from it. `written`: the expressions of the program as written
+    that each class holds."""
 
     graph: ExtractionGraph
     payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr]
+    written: dict[int, list[Expr]]
 
     @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
         """The roots' expressions when class `c` is computed by candidate `choice[c]`. The choice must be acyclic."""
         return self.decode_with_rules(choice)[0]
 
-    def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str]]:
-        """As `decode`; and of the expressions that a rule made, which."""
+    def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str], dict[Expr, int]]:
+        """As `decode`; of the expressions that a rule made, which; and the class of each expression."""
         done = self._built(choice)
         made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
-        return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}
+        classes = {e: c for c, e in done.items()}
+        return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}, classes
 
     def _built(self, choice: Sequence[int]) -> dict[int, Expr]:
         """The expressions of the classes that the roots need, operands first."""
@@ -114,8 +117,7 @@ def dump(egraph: EGraph) -> Dump:
             graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
             payloads.append((o, sizes))
     one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
-    _mark_as_written(egraph, graph, classes, where, one)
-    return Dump(graph, payloads)
+    return Dump(graph, payloads, _mark_as_written(egraph, graph, classes, where, one))
 
 
 def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
@@ -157,13 +159,16 @@ def _mark_as_written(
     classes: dict[Value, int],
     where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]],
     one: Mapping[Dim, Dim],
-) -> None:
-    """`one`: for every size the one of its equals that stands for it."""
+) -> dict[int, list[Expr]]:
+    """Marks what the program as written uses; gives its expressions by class. `one`: for every size the one of its
+    equals that stands for it."""
+    written: dict[int, list[Expr]] = {}
     class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in egraph.tables()["node"]}
     graph.as_written = [-1] * len(graph.candidates)
     # Operands come first, so of two written nodes that turned out equal the earlier stays and no cycle can arise.
     for i, e in enumerate(egraph.written):
         c, k = class_of[i], 0
+        written.setdefault(c, []).append(e)
         if e.args or not egraph.words.is_leaf(e):
             opcode, dims = egraph.words.opcode(e)
             key = (opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims))
@@ -173,3 +178,4 @@ def _mark_as_written(
         if graph.as_written[c] < 0:
             graph.as_written[c] = k
     graph.roots = tuple(class_of[egraph.number[r]] for r in egraph.roots)
+    return written

@@ -10,10 +10,15 @@ each name from one on, so that the 14th of `fact_1` would be the fourth of `fact
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ _CHUNK = 24
 Value = Any  # an engine value: hashable, equal within one e-graph
 SExpr = Any  # an atom (str) or a list of SExpr
 
+_LOADING = threading.Lock()
 _TOKEN = re.compile(r'\(|\)|"[^"]*"|[^\s()]+')
 
 
@@ -39,14 +45,31 @@ class Row:
     output: Value
 
 
+def _bindings() -> Any:
+    """egglog's compiled module, loaded when first asked for: what re-checks a certificate does without.
+
+    The Python layer around it, which we do not use, takes longer to import than a small program takes to optimize. It
+    is left to be imported when somebody asks anything of `egglog`.
+    """
+    with _LOADING:
+        package = None if "egglog" in sys.modules else find_spec("egglog")
+        if package is not None and package.loader is not None:
+            inner = PathFinder.find_spec("egglog.bindings", package.submodule_search_locations)
+            if inner is not None and isinstance(inner.loader, ExtensionFileLoader):
+                loaded = sys.modules["egglog.bindings"] = module_from_spec(inner)
+                inner.loader.exec_module(loaded)
+                package.loader = LazyLoader(package.loader)
+                outer = sys.modules["egglog"] = module_from_spec(package)
+                package.loader.exec_module(outer)
+                object.__getattribute__(outer, "__dict__")["bindings"] = loaded
+        return sys.modules.get("egglog.bindings") or import_module("egglog.bindings")
+
+
 class Engine:
     """An e-graph. Bound to the thread that made it."""
 
     def __init__(self) -> None:
-        # Here, not above: what re-checks a certificate does without the engine.
-        from egglog import bindings
-
-        self._graph: Any = bindings.EGraph()
+        self._graph: Any = _bindings().EGraph()
         self._unions: dict[tuple[str, ...], str] = {}  # rulesets -> the ruleset of all their rules
         self._seconds = 0.0  # spent in the engine
 

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from relax_eg.debug import log, stage, tell
-from relax_eg.egraph.budget import Budget, LeftOut, RuleFigures, Saturation, StopReason
+from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand
 from relax_eg.egraph.engine import Engine, EngineError, Row
 from relax_eg.egraph.facts import FactBase
@@ -27,7 +27,7 @@ from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
 from relax_eg.rules.given import Given
-from relax_eg.shapes import Dim, Proved, Scope, prove
+from relax_eg.shapes import Dim, Proved, Scope, Unknown, prove
 
 Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 
@@ -80,6 +80,7 @@ class EGraph:
         self.matches: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._changes = 0
+        self._unproved: dict[str, None] = {}
         self.engine.run(PRELUDE)
         self.written = postorder(self.roots)
         self.number = {e: i for i, e in enumerate(self.written)}
@@ -112,8 +113,11 @@ class EGraph:
 
     def _holds(self, guard: Condition, env: dict[str, Dim]) -> bool:
         """Whether a guard is proved for all sizes the scope allows; unknown means no."""
-        left, right = guard.left.substitute(env), guard.right.substitute(env)
-        return isinstance(prove(f"{left} {guard.op} {right}", self._scope), Proved)
+        statement = f"{guard.left.substitute(env)} {guard.op} {guard.right.substitute(env)}"
+        verdict = prove(statement, self._scope)
+        if isinstance(verdict, Unknown):
+            self._unproved[statement] = None
+        return isinstance(verdict, Proved)
 
     def _insert(self, nodes: Sequence[Expr], rule: str = "") -> None:
         """Nodes of the program as written, or of what `rule` proposes. O(nodes)."""
@@ -188,6 +192,7 @@ class EGraph:
         phase = "annotate"
         self._settle()
         stop = over()
+        growth = [RoundFigures(phase, self.nodes(self._sizes), 0)]
         plan = ["simplify", *(["algebra", "simplify"] * budget.rounds), "merge", "simplify", "layout", "library"]
         saturated = False
         skip_to_merge = False
@@ -201,6 +206,7 @@ class EGraph:
                 at = self._changes
                 self._round(phase)
                 rounds += 1
+                growth.append(RoundFigures(phase, self.nodes(self._sizes), self._changes - at))
                 tell(4, f"  round {rounds}: {self.nodes(self._sizes)} nodes, {self._changes - at} matches")
                 stop = over()
                 if stop is not None or self._changes == at:
@@ -222,7 +228,8 @@ class EGraph:
         nodes, rules = self.nodes(self._sizes), self._figures()
         tell(2, f"saturated: {stop.value}, {nodes} nodes, {rounds} rounds")
         tell(3, "matches: " + ", ".join(f"{r} x{f.matches}, {f.nodes} nodes" for r, f in rules.items()))
-        return Saturation(stop, nodes, peak, rounds, rules, seconds, tuple(self._left_out.values()))
+        told = tuple(self._left_out.values()), tuple(growth), tuple(self._unproved)
+        return Saturation(stop, nodes, peak, rounds, rules, seconds, *told)
 
     def same(self, a: Expr, b: Expr) -> bool:
         """Whether two expressions are in one class by now; nodes they lack are put in."""

@@ -32,15 +32,17 @@ class BuiltKernel:
 @dataclass(slots=True)
 class Built:
     """The roots' expressions; the same in operators, as if nothing were fused; the kernels of several operators; how
-    often each rule made an operator, and how often each fusion step was used; the class that each value in memory is
-    of, and what is inside each kernel of several operators."""
+    often each rule made an operator, and how often each fusion step was used; the classes that each expression computes,
+    its result's last; what rules made them; of values in memory the class; what is inside each kernel."""
 
     roots: list[Expr]
     operators: list[Expr] = field(default_factory=list[Expr])
-    classes: dict[Expr, int] = field(default_factory=dict[Expr, int])
+    stored: dict[Expr, int] = field(default_factory=dict[Expr, int])
     members: dict[Expr, Members] = field(default_factory=dict[Expr, Members])
     kernels: list[BuiltKernel] = field(default_factory=list[BuiltKernel])
     made: Counter[str] = field(default_factory=Counter[str])
+    classes: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, tuple[int, ...]])
+    rules: dict[Expr, str] = field(default_factory=dict[Expr, str])
 
     def rows(self, function: str, model: KernelCost) -> tuple[KernelRow, ...]:
         """What each kernel holds and saves, equal ones together."""
@@ -80,14 +82,19 @@ def build_kernels(
         built.kernels.append(made)
         built.members[made.call] = frozenset(members.items())
         built.made.update(made.steps)
-        for x, k in members.items():
-            count_rule(x, k)
+        rules = [rule for x, k in members.items() if (rule := count_rule(x, k))]
+        tell_origin(made.call, tuple(members), ", ".join(dict.fromkeys([*rules, *made.steps])))
         return made.call
 
-    def count_rule(c: int, k: int) -> None:
+    def count_rule(c: int, k: int) -> str:
         rule = graph.candidates[c][k].made_by
         if rule:
             built.made[rule] += 1
+        return rule
+
+    def tell_origin(e: Expr, classes: tuple[int, ...], rules: str) -> None:
+        built.classes[e] = (*built.classes.get(e, ()), *classes)
+        built.rules.setdefault(e, rules)
 
     for c, way in selection.ways.items():
         candidate = graph.candidates[c][way.candidate]
@@ -103,12 +110,12 @@ def build_kernels(
         else:
             env[c] = build(c, way.candidate, [env[x] for x in candidate.children])
             plain[c] = build(c, way.candidate, [plain[x] for x in candidate.children])
-            count_rule(c, way.candidate)
+            tell_origin(env[c], (c,), count_rule(c, way.candidate))
             if way.state is None and candidate.op in VIEWS:
                 built.made[VIEW_OF_RESHAPE] += 1
     built.roots = [env[r] for r in graph.roots]
     built.operators = [plain[r] for r in graph.roots]
-    built.classes = {e: c for c, e in env.items()}
+    built.stored = {e: c for c, e in env.items()}
     return built
 
 

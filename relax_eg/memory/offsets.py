@@ -8,14 +8,15 @@ Proofs of `<=` make the maxima short; that nothing overlaps needs none, and is l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from relax_eg.memory.liveness import Lifetime, Liveness
 from relax_eg.memory.packing import Packing, Span, pack
 from relax_eg.memory.proofs import Reuse, Sizes
-from relax_eg.shapes import Dim, dim_max
+from relax_eg.shapes import Dim, ceildiv, dim_max
+from relax_eg.shapes.dim import product
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,31 @@ class OffsetPlan:
         return max((int(d.evaluate(sizes)) for d in self.bound), default=0)
 
 
-def offset_plan(live: Liveness, sizes: Sizes) -> OffsetPlan:
-    """The arena for `live`: static where all of its sizes are bounded in the scope of `sizes`."""
+def offset_plan(live: Liveness, sizes: Sizes, align: int | None = None) -> OffsetPlan:
+    """The arena for `live`: static where all of its sizes are bounded in the scope of `sizes`. Offsets are multiples of
+    `align` bytes; left out, of the largest element."""
+    step = align or max((x.itemsize for x in live.lifetimes), default=1)
     most = {d: _most(d, sizes) for d in {x.bytes for x in live.lifetimes}}
     static = all(n is not None for n in most.values())
     known = {d: n if static and n is not None else sizes.estimate(d) for d, n in most.items()}
-    packing = pack([Span(x.start, x.end, known[x.bytes]) for x in live.lifetimes])
+    room = {d: -(-n // step) * step for d, n in known.items()}
+    packing = pack([Span(x.start, x.end, room[x.bytes]) for x in live.lifetimes])
     if static:
         offsets = tuple(map(Dim.of, packing.offsets))
-        reserved = tuple(Dim.of(known[x.bytes]) for x in live.lifetimes)
+        reserved = tuple(Dim.of(room[x.bytes]) for x in live.lifetimes)
         height = Dim.of(packing.height)
     else:
-        offsets, height = _raised(live, packing, sizes)
-        reserved = tuple(x.bytes for x in live.lifetimes)
+        reserved = tuple(_rounded(x.bytes, step) for x in live.lifetimes)
+        offsets, height = _raised(live, reserved, packing, sizes)
     bound = tuple(sizes.largest(live.sums))
-    reuses = _reuses(live, packing, known, sizes)
+    reuses = _reuses(live, packing, room, sizes)
     return OffsetPlan(live, static, offsets, reserved, height, bound, packing.optimal, reuses)
+
+
+def _rounded(d: Dim, step: int) -> Dim:
+    """The multiple of `step` that is not less than `d`: itself, where it is one."""
+    whole = ceildiv(d, step) * step
+    return d if d % step == 0 else whole
 
 
 def _most(d: Dim, sizes: Sizes) -> int | None:
@@ -74,9 +84,9 @@ def _most(d: Dim, sizes: Sizes) -> int | None:
     return sizes.scope.interval(d)[1]
 
 
-def _raised(live: Liveness, packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, ...], Dim]:
-    """Offsets as expressions, each above the ends of all that `packing` has below, and the height."""
-    offsets = [Dim.of(0)] * len(live.lifetimes)
+def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, ...], Dim]:
+    """Offsets as expressions, each above the ends of all that `packing` has below, and the height. An offset is the
+    largest of a few sums."""
     now: list[Lifetime] = []
     meets: list[list[int]] = [[] for _ in live.lifetimes]
     for x in live.lifetimes:  # by start
@@ -85,22 +95,49 @@ def _raised(live: Liveness, packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, 
             meets[x.number].append(y.number)
             meets[y.number].append(x.number)
         now.append(x)
-    bytes_of = [x.bytes for x in live.lifetimes]
     # Of those at one place at most one has any bytes at these sizes; whatever the order, each lies above those before.
-    placed: set[int] = set()
+    ends: dict[int, list[Dim]] = {}
+    offsets = [Dim.of(0)] * len(live.lifetimes)
     for n in sorted(range(len(offsets)), key=lambda n: (packing.offsets[n], n)):
-        ends = {offsets[m] + bytes_of[m] for m in meets[n] if m in placed}
-        offsets[n] = _maximum(ends, sizes)
-        placed.add(n)
-    return tuple(offsets), _maximum({o + b for o, b in zip(offsets, bytes_of, strict=True)}, sizes)
+        below = _few({d for m in meets[n] for d in ends.get(m, ())}, sizes) or [Dim.of(0)]
+        offsets[n] = _maximum(below)
+        ends[n] = [d + reserved[n] for d in below]
+    return tuple(offsets), _maximum(_few({d for e in ends.values() for d in e}, sizes) or [Dim.of(0)])
 
 
-def _maximum(dims: set[Dim], sizes: Sizes) -> Dim:
-    kept = sizes.largest(dims)
-    if not kept:
-        return Dim.of(0)
-    found = kept[0]
-    for d in kept[1:]:
+def _few(sums: set[Dim], sizes: Sizes) -> list[Dim]:
+    """Sums of which the largest is at least the largest of `sums`, and mostly is that."""
+    kept = sizes.largest(sums)
+    while len(kept) > SUMS:
+        # Of two sums of products, what has the larger share of each product exceeds both; by least at the sizes at
+        # hand.
+        pairs = [(a, b) for i, a in enumerate(kept) for b in kept[:i]]
+        joined = [(d, a, b) for a, b in pairs if (d := _joined(a, b, sizes)) is not None]
+        if not joined:
+            break
+        best, a, b = min(joined, key=lambda j: (sizes.estimate(j[0]), j[0].sort_key()))
+        kept = sizes.largest([best, *(d for d in kept if d not in (a, b))])
+    return kept
+
+
+def _joined(a: Dim, b: Dim, sizes: Sizes) -> Dim | None:
+    """At least both `a` and `b`; None where a product in them may be negative."""
+    shares = {m: (c, 0) for m, c in a.terms}
+    for m, c in b.terms:
+        shares[m] = (shares.get(m, (0, 0))[0], c)
+    total = Dim.of(max(a.const, b.const))
+    for m, (one, other) in shares.items():
+        term = product(m)
+        low = sizes.scope.interval(term)[0]
+        if low is None or low < 0:
+            return None
+        total = total + term * max(one, other)
+    return total
+
+
+def _maximum(dims: Sequence[Dim]) -> Dim:
+    found = dims[0]
+    for d in dims[1:]:
         found = dim_max(found, d)
     return found
 
@@ -129,4 +166,5 @@ def _reuses(live: Liveness, packing: Packing, known: Mapping[Dim, int], sizes: S
     return tuple(found)
 
 
+SUMS = 12  # of which an offset is the largest, about
 _BACK = 64  # of those that are gone, the latest that are looked at

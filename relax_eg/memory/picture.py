@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMED = 0.05  # of the arena: what is at least so large is named where there is room
+LISTED = 10  # of the tensors at the peak
 LETTERS = 26  # of a name
 COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
 
@@ -104,6 +105,10 @@ def _arena(axes: Axes, plan: Plan) -> None:
     axes.set_ylabel(f"place in the arena, {'MiB' if unit == 1 << 20 else 'KiB'}")
     boxes = [Patch(color=COLORS[r], label=r) for r in roles]
     axes.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
+    listed = [f"{mib(int(x.bytes.evaluate(plan.at)))}  {_label(plan, x, LETTERS)}" for x in plan.peak[:LISTED]]
+    listed += [f"and {len(plan.peak) - LISTED} more"] if len(plan.peak) > LISTED else []
+    words = "\n".join(["at the peak:", *listed])
+    axes.text(1.02, 0.72, words, transform=axes.transAxes, va="top", fontsize=6.5, linespacing=1.5)
 
 
 def _label(plan: Plan, x: Lifetime, letters: int) -> str:

@@ -16,11 +16,11 @@ from relax_eg.memory.check import Placement, Problem, problems
 from relax_eg.memory.greedy import GreedyPlan, greedy
 from relax_eg.memory.liveness import Lifetime, Liveness, Results, liveness
 from relax_eg.memory.offsets import OffsetPlan, offset_plan
-from relax_eg.memory.proofs import Sizes
-from relax_eg.memory.schedule import Order, least_peak
+from relax_eg.memory.proofs import Comparison, Sizes
+from relax_eg.memory.schedule import Order, least_peak, peak_of
 from relax_eg.memory.steps import Program, Temporary, program_of, sizes_in
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan
-from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes import Dim, Scope, dim_max
 
 Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
 
@@ -76,9 +76,21 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How much larger the arena is than what is needed at once at the sizes `at`: 0.01 is one percent."""
-        bound = self.bound_at(self.at)
-        return self.bytes_at(self.at) / bound - 1 if bound else 0.0
+        """How much larger the arena is than what is needed at once: 0.01 is one percent. At the sizes `at`; where the
+        arena is fixed, at the largest sizes."""
+        sizes = self.largest
+        bound = self.bound_at(sizes)
+        return self.bytes_at(sizes) / bound - 1 if bound else 0.0
+
+    @property
+    def largest(self) -> Mapping[str, int]:
+        """Where the arena is fixed the upper bounds, if they are allowed together; else the sizes `at`."""
+        corner = {n: self.scope.bounds(n)[1] or v for n, v in self.at.items()}
+        try:
+            self.scope.check(corner, self.program.name)
+        except BoundsError:
+            return self.at
+        return corner if self.static else self.at
 
     def allowed(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """`sizes`, if all are given and within bounds. BoundsError says which is not, before anything runs."""
@@ -98,6 +110,18 @@ class Plan:
         return tuple(sorted(self.live.needed_at(step), key=lambda x: -int(x.bytes.evaluate(self.at))))
 
     @cached_property
+    def lower_everywhere(self) -> Comparison:
+        """Whether the order needs at most what the order as written needs, for all sizes in bounds."""
+        sizes = Sizes(self.scope, self.at)
+        peaks: list[Dim] = []
+        for live in (self.live, liveness(self.written, self.live.results, self.at.keys())):
+            largest = Dim.of(0)
+            for d in sizes.largest(live.sums):
+                largest = dim_max(largest, d)
+            peaks.append(largest)
+        return sizes.compare(peaks[0], "<=", peaks[1])
+
+    @cached_property
     def placement(self) -> Placement:
         """The plan as plain data, over the values of `written`."""
         offsets = {v: self.offsets.offsets[n] for v, n in self.offsets.of_value.items()}
@@ -111,10 +135,10 @@ class Plan:
         return problems(self.written, self.placement, points)
 
     def greedy(self) -> GreedyPlan:
-        """What TVM's planner makes of the same kernels in the order in which the module has them."""
-        known = {x.bytes for x in self.written.values if x.bytes is not None}
+        """What TVM's planner makes of the same kernels in the same order."""
+        known = {x.bytes for x in self.program.values if x.bytes is not None}
         high = {d: self.scope.interval(d)[1] for d in known}
-        return greedy(self.written, {d: n for d, n in high.items() if n is not None}, self.live.results)
+        return greedy(self.program, {d: n for d, n in high.items() if n is not None}, self.live.results)
 
     def __str__(self) -> str:
         from relax_eg.memory.report import plan_text
@@ -135,7 +159,7 @@ def plan(
     started = time.perf_counter()
     scope = Scope({name: (size, size) for name, size in at.items()})
     sizes = Sizes(scope, at, only_there=True)
-    return _planned(program_of(module, temporary), sizes, "apart", aliasing, reorder, started)
+    return planned(program_of(module, temporary), sizes, aliasing=aliasing, reorder=reorder, started=started)
 
 
 def plan_memory(
@@ -148,6 +172,7 @@ def plan_memory(
     aliasing: Aliasing = "elements",
     temporary: Temporary | None = None,
     reorder: bool = True,
+    align: int | None = None,
     check: bool = False,
 ) -> Plan:
     """The memory of a call of a module's entry, for all sizes in `bounds`, with proofs.
@@ -158,7 +183,8 @@ def plan_memory(
     what is
     returned is in the arena ("planned": valid until the next call) or the caller's own ("apart"). `aliasing`: which
     storages the backend lets a kernel take over. `temporary`: see `program_of`. `reorder`: whether kernels may change
-    places. `check`: replay the plan at many sizes; MemoryPlanError if anything is destroyed.
+    places. `align`: what offsets are multiples of, in bytes; left out, the largest element. `check`: replay the plan at
+    many sizes; MemoryPlanError if anything is destroyed.
     """
     started = time.perf_counter()
     module = getattr(module, "module", module)
@@ -167,10 +193,13 @@ def plan_memory(
     for option, value, accepted in (("results", results, ("apart", "planned")), ("aliasing", aliasing, _ALIASING)):
         if value not in accepted:
             raise OptionError(f"{option}={value!r}: {' or '.join(map(repr, accepted))} is accepted")
+    if align is not None and (isinstance(align, bool) or not isinstance(align, int) or align < 1):
+        raise OptionError(f"align={align!r}: a number of bytes from 1 on is accepted")
     program = program_of(module, temporary)
     scope = _scope(module, bounds or {}, assume, program.variables)
-    first = _chosen(scope, program.variables, at)
-    made = _planned(program, Sizes(scope, first), results, aliasing, reorder, started)
+    bindings = [at] if isinstance(at, Mapping) else list(at or ()) or [{}]
+    first, *also = (_chosen(scope, program.variables, given) for given in bindings)
+    made = planned(program, Sizes(scope, first), results, aliasing, reorder, align, also, started)
     if check and (found := made.check()):
         raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
     return made
@@ -179,26 +208,55 @@ def plan_memory(
 _ALIASING = ("elements", "dtype", "bytes", "fits")
 
 
-def _planned(
-    written: Program, sizes: Sizes, results: Results, aliasing: Aliasing, reorder: bool, started: float
+def planned(
+    written: Program,
+    sizes: Sizes,
+    results: Results = "apart",
+    aliasing: Aliasing = "elements",
+    reorder: bool = True,
+    align: int | None = None,
+    also: Sequence[Mapping[str, int]] = (),
+    started: float | None = None,
 ) -> Plan:
+    """The plan for what happens to memory in a program; see `plan_memory`. `also`: other sizes that its order is to be
+    good at; `started`: when planning began."""
+    started = time.perf_counter() if started is None else started
     known = sizes.at.keys()
-    counted = [
-        0 if x.bytes is None or x.role in ("argument", "constant") or not x.bytes.variables <= known else
-        sizes.estimate(x.bytes) for x in written.values
-    ]  # fmt: skip
-    if reorder:
-        order = least_peak(written, counted)
-    else:
-        order = Order.as_written(written, counted)
+    counted = [_counted(written, at) for at in (sizes.at, *also)]
+    order = _best_order(written, counted) if reorder else Order.as_written(written, counted[0])
     program = written.reordered(order.steps)
     live = liveness(program, results, known)
-    offsets = offset_plan(live, sizes)
+    offsets = offset_plan(live, sizes, align)
     # What is handed out has no storage that a later call could overwrite.
     apart = live if results == "apart" else liveness(program, "apart", known)
     runtime = runtime_plan(apart, sizes, aliasing)
     seconds = time.perf_counter() - started
     return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at), seconds)
+
+
+def _counted(program: Program, at: Mapping[str, int]) -> list[int]:
+    """The bytes of each value at these sizes; 0 for what is there anyway, and where they are not known."""
+    sized = {d for x in program.values if (d := x.bytes) is not None and d.variables <= at.keys()}
+    known = {d: int(d.evaluate(at)) for d in sized}
+    ours = ("value", "workspace", "result")
+    return [known.get(x.bytes, 0) if x.bytes is not None and x.role in ours else 0 for x in program.values]
+
+
+def _best_order(program: Program, counted: Sequence[Sequence[int]]) -> Order:
+    """Of the orders that are best at one binding, the one that is least above the best at the worst of all bindings."""
+    orders = [least_peak(program, sizes) for sizes in counted]
+    if len(orders) == 1:
+        return orders[0]
+    least = [max(o.after, 1) for o in orders]
+
+    def worst(order: Order) -> float:
+        moved = program.reordered(order.steps)
+        return max(peak_of(moved, sizes) / best for sizes, best in zip(counted, least, strict=True))
+
+    chosen = min(orders, key=worst)
+    moved = program.reordered(chosen.steps)
+    before, after = peak_of(program, counted[0]), peak_of(moved, counted[0])
+    return Order(chosen.steps, before, after, chosen.blocks, chosen.exact)
 
 
 def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequence[str]) -> Scope:
@@ -216,13 +274,8 @@ def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequenc
     return scope
 
 
-def _chosen(
-    scope: Scope, names: Sequence[str], at: Mapping[str, int] | Sequence[Mapping[str, int]] | None
-) -> dict[str, int]:
+def _chosen(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
     """The sizes of interest: those given, upper bounds for others, else something usual."""
-    given: dict[str, int] = {}
-    if at is not None:
-        given = dict(at) if isinstance(at, Mapping) else dict(at[0]) if at else {}
     for name, size in given.items():
         if name not in names:
             raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")

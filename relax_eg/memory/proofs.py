@@ -47,6 +47,7 @@ class Sizes:
         self.at = dict(at)
         self.only_there = only_there
         self._known: dict[tuple[Dim, str, Dim], Comparison] = {}
+        self._plain: dict[tuple[Dim, Dim], bool] = {}
         self._estimates: dict[Dim, int] = {}
 
     def estimate(self, d: Dim) -> int:
@@ -74,10 +75,20 @@ class Sizes:
         return self.scope.prover.prove(Relation.of(left, op, right), TIMEOUT_MS)
 
     def largest(self, sizes: Iterable[Dim]) -> list[Dim]:
-        """Those of `sizes` of which none is proved to be at most another: their maximum is that of all."""
+        """Those of `sizes` of which none is plainly at most another: their maximum is that of all."""
         kept: list[Dim] = []
         for d in sorted(set(sizes), key=lambda d: (-self.estimate(d), d.sort_key())):
-            if not any(self.compare(d, "<=", k).holds for k in kept):
-                kept = [k for k in kept if not self.compare(k, "<=", d).holds]
+            if not any(self._plainly(d, k) for k in kept):
+                kept = [k for k in kept if not self._plainly(k, d)]
                 kept.append(d)
         return kept
+
+    def _plainly(self, left: Dim, right: Dim) -> bool:
+        """Whether it is plain to see that `left <= right`: without a search, for there are many such questions."""
+        if self.only_there:
+            return self.estimate(left) <= self.estimate(right)
+        key = (left, right)
+        if key not in self._plain:
+            low = self.scope.interval(right - left)[0]
+            self._plain[key] = low is not None and low >= 0
+        return self._plain[key]

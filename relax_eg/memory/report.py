@@ -28,18 +28,21 @@ def plan_text(plan: Plan) -> str:
     """What `print(plan)` shows."""
     at = ", ".join(f"{n} = {v}" for n, v in plan.at.items())
     here = f" at {at}" if at and not plan.static else ""
-    offsets, needed = plan.offsets, plan.bound_at(plan.at)
+    offsets, needed = plan.offsets, plan.bound_at(plan.largest)
+    whole = ", ".join(f"{n} = {v}" for n, v in plan.largest.items())
     arena = plan.bytes_at(plan.at)
+    storages = plan.runtime.bytes_at(plan.at)
+    least = plan.bound_at(plan.at)
     planned = len(plan.live.lifetimes)
     lines = [
         f"memory of {plan.program.name}(): {len(plan.program.steps)} kernels, {planned} allocations"
         + (f" for {len(offsets.of_value)} tensors" if len(offsets.of_value) > planned else ""),
         f"  arena          {mib(arena)}{here}"
         + (", fixed for all sizes in bounds" if plan.static else f" = {_shown(plan.bytes)} bytes"),
-        f"  needed at once {mib(needed)}{f' at {at}' if at else ''}: gap {plan.gap:.2%}"
+        f"  needed at once {mib(needed)}{f' at {whole}' if whole else ''}: gap {plan.gap:.2%}"
         + (", and no packing is lower" if offsets.optimal else ""),
-        f"  whole storages {mib(plan.runtime.bytes_at(plan.at))}{f' at {at}' if at else ''}"
-        f" in {len(plan.runtime.storages)} of them ({plan.runtime.aliasing})",
+        f"  whole storages {mib(storages)}{f' at {at}' if at else ''} in {len(plan.runtime.storages)} of them"
+        f" ({plan.runtime.aliasing}): {storages / max(least, 1):.2f} times what is needed at once",
         f"  order          {_order(plan)}",
     ]
     if plan.results != 0:
@@ -47,7 +50,7 @@ def plan_text(plan: Plan) -> str:
     if plan.live.unsized:
         names = ", ".join(plan.program.values[v].name for v in plan.live.unsized[:LINES])
         lines.append(f"  not planned    {names}: their sizes are known only when they are there")
-    lines += ["", f"  at the peak{f' ({at})' if at else ''}:"]
+    lines += ["", f"  at the peak{f' ({at})' if at else ''}:"] if plan.peak else []
     lines += [
         f"    {mib(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}" for x in plan.peak[:LINES]
     ]
@@ -87,7 +90,8 @@ def _order(plan: Plan) -> str:
     o = plan.order
     searched = f"{o.exact} of {o.blocks} blocks ordered exactly" if o.blocks else "nothing to choose"
     if o.after < o.before:
-        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched})"
+        always = f"never more, whatever the sizes: {plan.lower_everywhere.verdict}"
+        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched}; {always})"
     return f"as written ({searched})"
 
 

@@ -16,7 +16,7 @@ from relax_eg.memory.steps import Program, leaves
 
 BLOCK = 24  # steps that are ordered exactly, at most
 STATES = 10_000  # sets of steps looked at in a block
-NARROW = 2  # values that cross where blocks are cut, wherever that is so
+NARROW = 4  # values that cross where blocks are cut, at most
 WORK = 6_000  # of the list: steps times beginnings kept
 BEAM = 16
 READY = 24  # steps that may be next, looked at
@@ -125,7 +125,7 @@ def peak_of(program: Program, sizes: Sequence[int]) -> int:
 
 
 def _cuts(program: Program, sizes: Sequence[int], last: Sequence[int]) -> list[int]:
-    """Where the steps are cut: at regions, where few values cross, and so that blocks are small."""
+    """Where the steps are cut: between regions, and where fewest values cross, so that blocks are small."""
     n = len(program.steps)
     change = [0] * (n + 1)
     for v, w in enumerate(program.writer):
@@ -138,20 +138,19 @@ def _cuts(program: Program, sizes: Sequence[int], last: Sequence[int]) -> list[i
         total += c
         crossing.append(total)
     always = [i for i in range(1, n) if program.steps[i].region != program.steps[i - 1].region]
-    found = sorted({*always, *(i for i in range(1, n) if crossing[i] <= NARROW)})
     out: list[int] = []
-    for start, end in zip([0, *found], [*found, n], strict=False):
-        # Longer ones are cut where fewest values cross, about the middle.
-        todo = [(start, end)]
-        while todo:
-            a, b = todo.pop()
-            inside = range(a + BLOCK // 3, b - BLOCK // 3)
-            best = min(inside, key=lambda i: (crossing[i], abs(2 * i - a - b)), default=None)
-            # Where everything crosses, nothing is gained by looking at a part alone.
-            if b - a > BLOCK and best is not None and crossing[best] <= 2 * NARROW:
-                todo += [(best, b), (a, best)]
-            else:
-                out.append(a)
+    for start, end in zip([0, *always], [*always, n], strict=True):
+        out.append(start)
+        while end - out[-1] > BLOCK:
+            a = out[-1]
+            # As far as is ordered exactly; where everything crosses, nothing is gained by looking at a part alone.
+            inside = [*range(a + BLOCK // 2, a + BLOCK + 1), *range(a + BLOCK + 1, end)]
+            best = min(inside[: BLOCK // 2 + 1], key=lambda i: (crossing[i], -i))
+            if crossing[best] > NARROW:
+                best = next((i for i in inside if i > best and crossing[i] <= NARROW), end)
+            if best == end:
+                break
+            out.append(best)
     return [a for a in out if a > 0]
 
 

@@ -7,7 +7,9 @@ Algorithm 1), flops and bytes. A record without equations says so by giving a nu
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, Protocol
@@ -230,13 +232,21 @@ def call(name: str, args: Iterable[Expr], attrs: Mapping[str, Any] | None = None
     """The expression `name(*args, **attrs)` with its annotation deduced. Raises OperatorError."""
     operands = tuple(args)
     filled = attributes_of(get(name), attrs or {})
-    return node(name, operands, filled.items(), deduce(name, tuple(a.annotation for a in operands), filled))
+    annotation = deduce(name, tuple(a.annotation for a in operands), filled, strict=_strict.get())
+    return node(name, operands, filled.items(), annotation)
 
 
-def need_shown(e: Expr) -> None:
-    """Raise UndecidedError where `e`, one operator, needs sizes to be equal that are not shown to be."""
-    if e.op in TABLE:
-        deduce(e.op, tuple(a.annotation for a in e.args), dict(e.attrs), strict=True)
+_strict: ContextVar[bool] = ContextVar("relax_eg_strict", default=False)
+
+
+@contextmanager
+def strictly() -> Generator[None]:
+    """Inside, `call` raises UndecidedError where an operator needs sizes to be equal that are not shown to be."""
+    token = _strict.set(True)
+    try:
+        yield
+    finally:
+        _strict.reset(token)
 
 
 @lru_cache(1 << 14)

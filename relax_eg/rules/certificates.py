@@ -30,7 +30,7 @@ from relax_eg.rules.schemas import Schema
 
 FORMAT_VERSION = 1
 # Raise when the formal checker changes what it accepts: proofs on file are then taken for tests.
-PROVER_VERSION = 3
+PROVER_VERSION = 4
 BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
 
 _INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, list, dict)
@@ -144,7 +144,8 @@ def source_of(code: types.CodeType) -> str | None:
         if in_body and not deeper:
             break
         taken.append(line.rstrip())
-        in_body = in_body or (not deeper and text.startswith("def ") and text.endswith(":")) or text.startswith(") ->")
+        head = not deeper and text.startswith("def ") and text.partition("#")[0].rstrip().endswith(":")
+        in_body = in_body or head or text.startswith(") ->")
     if not in_body:  # a lambda, or a layout that the above does not read
         try:
             return inspect.getsource(code)
@@ -177,6 +178,8 @@ def known_verdict(rule: Rule | Schema) -> Verdict | None:
     entry = _known().get(content_hash(rule))
     if entry is None:
         return None
+    if isinstance(rule, Rule) and "operators" in entry:
+        rule.know_left_operators(entry["operators"].split())
     more = {k: entry.get(k, "") for k in ("problem", "theory", "ranks")}
     return Verdict(rule, entry["status"], entry["samples"], **more)
 
@@ -196,6 +199,8 @@ def write_verdicts(rules: Iterable[Rule | Schema], path: Path = BOOK_VERDICTS) -
             continue
         entry: dict[str, Any] = {"rule": rule.name, "status": verdict.status, "samples": verdict.samples}
         entry |= {k: v for k in ("problem", "theory", "ranks") if (v := getattr(verdict, k))}
+        if isinstance(rule, Rule):  # so that the rule is left alone in a program that has none of them
+            entry["operators"] = " ".join(sorted(rule.left_operators))
         entries[content_hash(rule)] = entry
     data = {"version": FORMAT_VERSION, "checker": CHECKER_VERSION, "prover": PROVER_VERSION, "verdicts": entries}
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

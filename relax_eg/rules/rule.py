@@ -25,7 +25,7 @@ from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
-from relax_eg.ops.record import need_shown
+from relax_eg.ops.record import strictly
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
 from relax_eg.rules.signature import check_parameters, pattern_of, plain_name, sizes_named, transpose_hint
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
@@ -105,6 +105,10 @@ class Rule:
 
         smallest = next(iter(instances(self, limit=1)), None)
         return frozenset(e.op for e in smallest.left_nodes if e.op != CONSTANT) if smallest is not None else frozenset()
+
+    def know_left_operators(self, operators: Iterable[str]) -> None:
+        """What `left_operators` is, from a file: no instance has to be formed to find out."""
+        self.__dict__.setdefault("left_operators", frozenset(operators))
 
     def operand_ranks(self, ranks: Sequence[int]) -> set[int]:
         """Ranks of the pattern variables where the blocks have these ranks (in the order of `stars`)."""
@@ -193,10 +197,8 @@ class Rule:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            made = (function or self.function)(*params, **sizes, **attributes)
-            for e in postorder(_expressions(made)):
-                need_shown(e)
-            return made
+            with strictly():
+                return (function or self.function)(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
@@ -219,19 +221,20 @@ class Rule:
         return sides[0], sides[1]
 
     def _check(self, instance: Instance, attributes: Mapping[str, Any]) -> None:
-        bound = {e for e in postorder(instance.left) if e.op == VAR}
-        for e in postorder(instance.right):
+        left, right = postorder(instance.left), postorder(instance.right)
+        bound = {e for e in left if e.op == VAR}
+        for e in right:
             if e.op == VAR and e not in bound:
                 raise self.error(f"variable `{e.attr('name')}` of the right side does not occur on the left")
-        bare = [d for e in bound for d in e.shape] + [d for e in instance.left_nodes for d in _attribute_sizes(e)]
-        sizes = {v for d in bare for v in d.variables if d == Dim.var(v)}
+        bare = [d for e in bound for d in e.shape] + [d for e in left for d in _attribute_sizes(e)]
+        sizes = {v for d in bare for v in d.variables if d is Dim.var(v)}
         for p in instance.params:
             if p not in bound:
                 raise self.error(f"variable `{p.attr('name')}` of the signature does not occur on the left")
             for d in p.shape:
                 for v in sorted(d.variables - sizes):
                     raise self.error(f"size `{v}` occurs only inside the expression {d}: no axis binds it")
-        for e in postorder(instance.right):
+        for e in right:
             for d in _attribute_sizes(e):
                 for v in sorted(d.variables - sizes):
                     raise self.error(f"size `{v}` of the right side is bound by no axis or attribute of the left")
@@ -271,13 +274,6 @@ def _impossible(g: Guard, params: Iterable[Expr]) -> str:
     if not isinstance(g, Claim):
         return ""
     return next((impossible(g.fact, p.tensor) for p in params if p.attr("name") == g.name), "")
-
-
-def _expressions(made: Any) -> list[Expr]:
-    """The expressions in what a rule's function returned."""
-    if isinstance(made, Expr):
-        return [made]
-    return [e for part in made for e in _expressions(part)] if isinstance(made, (tuple, list)) else []  # type: ignore[reportUnknownVariableType]
 
 
 def _attribute_sizes(e: Expr) -> Iterator[Dim]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -194,6 +195,19 @@ def least_of_joined(a: Any, c: Any) -> Any:
     return op.min(op.concat([a, c], last), last), op.minimum(op.min(c, last), op.min(a, last))
 
 
+@more.rule("a: *b m, c: *b n", check=False)
+def least_of_joined_that_may_be_empty(a: Any, c: Any) -> Any:
+    last = a.ndim - 1
+    return op.min(op.concat([a, c], last), last) + 1.0, 1.0 + op.minimum(op.min(c, last), op.min(a, last))
+
+
+@more.rule("a: m n, b: p q", when=("p >= 1", "n >= 1"), check=False)
+def sum_of_digits_that_do_not_line_up(a: Any, b: Any) -> Any:
+    (m, n), (p, q) = a.shape, b.shape
+    outer = op.expand_dims(a, (1, 3)) * op.expand_dims(b.T, (0, 2))
+    return op.sum(op.reshape(outer, (m * p, n * q))), op.sum(a) * op.sum(b)
+
+
 @more.rule("c: m n @ bool, d: m n @ bool", numerics="exact", check=False)
 def all_of_both(c: Any, d: Any) -> Any:
     return op.all(op.logical_and(c, d), 1), op.logical_and(op.all(d, 1), op.all(c, 1))
@@ -215,6 +229,28 @@ def any_of_and(a: Any, c: Any) -> Any:
 @trap("a: m, c: n")
 def max_of_concat_of_nothing(a: Any, c: Any) -> Any:
     return op.max(op.concat([a, c], 0)) * 0.0, op.maximum(op.max(a), op.max(c)) * 0.0 + 0.0 * op.max(a)
+
+
+@trap("x: m, y:", sizes="n")
+def maximum_of_nothing_left_out(x: Any, y: Any, n: Any) -> Any:
+    """Where n is 0 the left side is y."""
+    return op.maximum(op.max(op.broadcast_to(x, (n, *x.shape)), 0), y), op.maximum(x, y)
+
+
+@trap("a: n k, b: k n")
+def digits_in_another_order(a: Any, b: Any) -> Any:
+    n, k = a.shape
+    return op.sum(op.reshape(a, (k, n)) * b), op.sum(a * b.T)
+
+
+@trap("x: n, c: n @ bool")
+def infinity_negated(x: Any, c: Any) -> Any:
+    return -op.where(c, x, -math.inf), op.where(c, -x, -math.inf)
+
+
+@trap("x: n, c: n @ bool")
+def infinity_cancelled(x: Any, c: Any) -> Any:
+    return op.where(c, x, -math.inf) - math.inf * x, op.where(c, x - math.inf * x, -math.inf)
 
 
 @trap("x: m n @ int32", when="n >= 1")

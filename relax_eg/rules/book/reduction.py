@@ -118,7 +118,7 @@ def _of_moved(name: str) -> None:
     )(of_transpose)  # fmt: skip
     _rule(
         "x: *b m n", name=f"{name}_of_merged_axes", doc=f"{name}(reshape(x, m n)) = {name}(x, both axes)",
-        phase="simplify", when="n >= 1" if name == "sum" else ("m >= 1", "n >= 1"),
+        phase="simplify", when="n >= 1",
         tags=(name, "reshape", "variants"), check=False,
     )(of_merged_axes)  # fmt: skip
     _rule(
@@ -243,7 +243,7 @@ def sum_of_concat(a: Any, c: Any) -> Any:
     return op.sum(op.concat([a, c], last), last), op.sum(a, last) + op.sum(c, last)
 
 
-@_rule("a: *b m, c: *b n", when=("m >= 1", "n >= 1"), tags=("max", "concat"), check=False)
+@_rule("a: *b m, c: *b n", tags=("max", "concat"), check=False)
 def max_of_concat(a: Any, c: Any) -> Any:
     """max([A, C]) = max(max(A), max(C)) over the joined axis"""
     last = a.ndim - 1

@@ -1,41 +1,84 @@
-"""Maxima and minima over axes that may be empty: where they are, both sides must be the same infinity.
+"""Maxima and minima over axes that may be empty: one case in which none is, and one for each that may be.
 
 A maximum over nothing is -inf, which is no real number, so the proof over the reals is of axes that have an element.
-The other case is settled here, by what an infinity becomes in sums, extremes and the like; elements are finite.
+Where an axis is empty, both sides are shown to be the same infinity, by what an infinity becomes in sums, extremes and
+the like of finite elements; or the infinity goes away, as `maximum(-inf, y)` is y, and what is left is a case to prove.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from relax_eg.ir.annotations import is_float
+from relax_eg.rules.verify_formal.compose import Composer, dims_in
 from relax_eg.rules.verify_formal.guards import Facts, at_least, zero
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, is_loop, walk
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, is_loop, walk
 
 _EMPTY = {"max": -1, "min": 1}
+_NEUTRAL = {"maximum": -math.inf, "minimum": math.inf}
 
 
-def with_elements(a: Scalar, b: Scalar, facts: Facts) -> Facts:
-    """`facts`, and that the axes of extremes in `a` and `b` are not empty, where the sides are shown to be the same
-    infinity wherever one of these axes is."""
-    if not is_float(a.dtype):
-        return facts
+def cases(a: Scalar, b: Scalar, composer: Composer, facts: Facts) -> Iterator[tuple[Scalar, Scalar, Facts]]:
+    """The sides and what holds, in cases that together are all that `facts` allow but those in which both sides are
+    shown to be the same infinity. Where that is not known of an empty axis and its infinity stays, the sides are given
+    as they are, with an axis that may be empty."""
+    extents = _maybe_empty(a, b, facts) if is_float(a.dtype) else []
+    for n in extents:
+        inside = facts.with_([zero(n)])
+        if not _same_infinity(a, b, inside):
+            gone = {v: Dim.of(0) for v in _sizes(a, b) if inside.entails(zero(Dim.var(v)))}
+            x, y = (_without_nothing(composer.renamed(s, gone), inside) for s in (a, b))
+            if _is_infinite(x) or _is_infinite(y):
+                yield a, b, facts
+                return
+            yield from cases(x, y, composer, inside)
+        facts = facts.with_([at_least(n - 1)])
+    yield a, b, facts
+
+
+def _maybe_empty(a: Scalar, b: Scalar, facts: Facts) -> list[Dim]:
+    """Extents of extremes that are not known to be 1 or more."""
     extents = dict.fromkeys(
         n
         for t in (*walk(a), *walk(b))
         if isinstance(t, Reduce) and t.kind in _EMPTY
         for _, n in t.over
-        if not any(map(is_loop, n.variables)) and not facts.entails(at_least(n - 1))
+        if not any(map(is_loop, n.variables))
     )
-    if not extents or not all(_same_over_nothing(a, b, facts, n) for n in extents):
-        return facts
-    return facts.with_([at_least(n - 1) for n in extents])
+    return [n for n in extents if not facts.entails(at_least(n - 1))]
 
 
-def _same_over_nothing(a: Scalar, b: Scalar, facts: Facts, extent: Dim) -> bool:
-    inside = facts.with_([zero(extent)])
-    x, y = _infinity(a, inside), _infinity(b, inside)
+def _sizes(a: Scalar, b: Scalar) -> list[str]:
+    names = {v for t in (*walk(a), *walk(b)) for d in dims_in(t) for v in d.variables}
+    return sorted(v for v in names if not is_loop(v))
+
+
+def _is_infinite(s: Scalar) -> bool:
+    return any(isinstance(t, Const) and isinstance(t.value, float) and math.isinf(t.value) for t in walk(s))
+
+
+def _without_nothing(s: Scalar, facts: Facts) -> Scalar:
+    """`s` with extremes over nothing as the infinities that they are, and without those that change nothing."""
+    if isinstance(s, Reduce):
+        if s.kind in _EMPTY and any(facts.entails(zero(n)) for _, n in s.over):
+            return Const(_EMPTY[s.kind] * math.inf, s.dtype)
+        return Reduce(s.kind, s.over, _without_nothing(s.body, facts))
+    if isinstance(s, Cast):
+        return Cast(_without_nothing(s.arg, facts), s.dtype)
+    if isinstance(s, Select):
+        return Select(*(_without_nothing(x, facts) for x in (s.cond, s.then, s.other)))
+    if not isinstance(s, Apply):
+        return s
+    args = tuple(_without_nothing(x, facts) for x in s.args)
+    neutral = _NEUTRAL.get(s.fn)
+    kept = [x for x in args if not (isinstance(x, Const) and x.value == neutral)]
+    return kept[0] if neutral is not None and len(kept) == 1 else Apply(s.fn, args)
+
+
+def _same_infinity(a: Scalar, b: Scalar, facts: Facts) -> bool:
+    x, y = _infinity(a, facts), _infinity(b, facts)
     return x == y and x in (-1, 1)
 
 

@@ -114,7 +114,7 @@ class Normalizer:
 
     def _step(self, t: Term) -> list[tuple[Term, Fraction]] | None:
         """One simplification of `t`, as a sum; None where there is none."""
-        for step in (self._guards, self._solve, self._factors, self._split, self._count, self._shift):
+        for step in (self._guards, self._solve, self._factors, self._split, self._fuse, self._count, self._shift):
             found = step(t)
             if found is not None:
                 return found
@@ -232,6 +232,30 @@ class Normalizer:
                     made = self.term_with(plain, {name: q * by + r})
                     return [(Term(made.factors, made.guards | more, bound), Fraction(1))]
         return None
+
+    def _fuse(self, t: Term) -> list[tuple[Term, Fraction]] | None:
+        """Bound `i` and `j`, `0 <= j < e`, that occur as `i*e + j` only are one variable."""
+        ranged = [(n, e) for n in sorted(t.bound) if (e := self._extent(t, n)) is not None]
+        for (i, outer), (j, inner) in itertools.permutations(ranged, 2):
+            if any((i in d.variables) != (j in d.variables) for f in t.factors for d in f.dims):
+                continue
+            if {i, j} & (outer.variables | inner.variables) or not any({i, j} <= f.variables for f in t.factors):
+                continue
+            v, k = Dim.var(i), self.composer.fresh()
+            ranges = {*in_range(v, outer), *in_range(Dim.var(j), inner)}
+            plain = Term(t.factors, t.guards - ranges, t.bound - {i, j})
+            made = self.term_with(plain, {j: k - v * inner})
+            if i in self.composer.closed(made.variables) or not self.facts.entails(at_least(inner), made.guards):
+                continue
+            guards = made.guards | {*in_range(k, outer * inner)}
+            return [(Term(made.factors, guards, made.bound | k.variables), Fraction(1))]
+        return None
+
+    def _extent(self, t: Term, name: str) -> Dim | None:
+        """The extent of a bound variable that runs from 0."""
+        v = Dim.var(name)
+        bounds = [g.dim + v + 1 for g in t.guards if g.kind == "ge" and self.coefficient(g.dim, name) == -1]
+        return bounds[0] if len(bounds) == 1 and at_least(v) in t.guards else None
 
     def coefficient(self, d: Dim, name: str) -> int | None:
         """The coefficient of a variable that stands in `d` linearly, 0 where it does not occur, else None."""

@@ -123,6 +123,8 @@ class Values:
             raise Unsupported("complex numbers")
         if isinstance(s, Const):
             if isinstance(s.value, float) and not math.isfinite(s.value):
+                if math.isinf(s.value):  # sums and products of it are not those of a number
+                    raise Unsupported(f"arithmetic with {s.value}")
                 self._hazard(f"constant {s.value!r}", (), path)
                 return Sum()
             assert isinstance(s.value, (int, float))

@@ -1,0 +1,30 @@
+"""How figures are written in reports: seconds, counts with a unit's prefix, shares."""
+
+from __future__ import annotations
+
+
+def plain(x: float) -> str:
+    return str(int(x))
+
+
+def si(x: float) -> str:
+    """A count with a prefix: 8.73M."""
+    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(x) >= scale:
+            return f"{x / scale:.3g}{prefix}"
+    return f"{x:.3g}"
+
+
+def share(x: float) -> str:
+    return f"{100 * x:.3g}%"
+
+
+def time(seconds: float) -> str:
+    if abs(seconds) >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def sizes(at: object) -> str:
+    """A binding: b=1, s=128."""
+    return ", ".join(f"{k}={v}" for k, v in dict(at).items())  # type: ignore[call-overload]

@@ -1,0 +1,52 @@
+"""Which of the user's source lines each expression of a chosen program stands for, and which rule made it.
+
+A value of the chosen program is in a class of the e-graph. Where the program as written has a value in it, the two are
+equal, so the line is that one's. A value that only rules made (three weights side by side) stands for what reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from relax_eg.extract.detail import Origin
+from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, postorder
+from relax_eg.ir.module import Function
+
+_MOST_LINES = 8  # that one value stands for
+
+
+def written_origins(function: Function) -> dict[Expr, Origin]:
+    """The origins of a function as written."""
+    return {e: Origin((line,)) for e, line in function.sources.items()}
+
+
+def origins_of(
+    values: Sequence[Expr],
+    classes: Mapping[Expr, Sequence[int]],
+    makers: Mapping[Expr, str],
+    written: Mapping[int, Sequence[Expr]],
+    lines: Mapping[Expr, tuple[str, ...]],
+) -> dict[Expr, Origin]:
+    """The origins of the expressions below `values`. `classes`: those that an expression computes, its result's last;
+    `written`: what the program as written has in a class; `lines`: where that stands. O(expressions)."""
+    found: dict[Expr, tuple[str, ...]] = {}
+    read_by: dict[Expr, list[str]] = {}
+    for e in reversed(postorder(values)):
+        if e.op in (VAR, CONSTANT, FUNCTION):
+            continue
+        own = list(dict.fromkeys(_own(classes.get(e, ()), written, lines)))
+        if not own and e in lines:
+            own = list(lines[e])
+        told = tuple((own or list(dict.fromkeys(read_by.get(e, ()))))[:_MOST_LINES])
+        found[e] = told
+        for a in e.args:
+            read_by.setdefault(a, []).extend(told)
+    return {e: Origin(told, makers.get(e, "")) for e, told in found.items()}
+
+
+def _own(
+    classes: Sequence[int], written: Mapping[int, Sequence[Expr]], lines: Mapping[Expr, tuple[str, ...]]
+) -> Iterator[str]:
+    for c in reversed(classes):
+        for w in written.get(c, ()):
+            yield from lines.get(w, ())

@@ -1,0 +1,180 @@
+"""Programs of several reports, side by side: which of their kernels do the same work, and what became of it.
+
+Kernels are aligned by the user's source lines. A kernel may stand for several lines, so lines that share one in any of
+the programs are looked at together. Where a report has no lines, all are aligned by operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.extract.detail import Part
+from relax_eg.extract.report import ProgramCost
+from relax_eg.reports.report import CostReport
+
+NO_LINE = "(no source line)"
+MOST_RULES = 3  # named as a cause where no rule made anything at the line itself
+
+
+@dataclass(frozen=True)
+class Column:
+    """One program of a comparison: the chosen one of `report`, or with `as_written` the one it came from."""
+
+    label: str
+    report: CostReport
+    as_written: bool = False
+
+    @property
+    def cost(self) -> ProgramCost:
+        return self.report.before if self.as_written else self.report.after
+
+    @property
+    def measured(self) -> float | None:
+        """Seconds of a call as timed; None where nothing was."""
+        rows = [r for r in self.report.measured if dict(r.at) == dict(self.report.at) or not r.at]
+        wanted = [r for r in rows if r.label == "as written"] if self.as_written else [r for r in rows if r.chosen]
+        return wanted[0].seconds if wanted else None
+
+
+@dataclass
+class Row:
+    """Work that is the same in all programs: the user's lines (or an operator), and of each column what it costs there.
+    `causes`: of each column, what made it another than in the first."""
+
+    where: str
+    parts: list[list[Part]]
+    causes: list[list[str]] = field(default_factory=list[list[str]])
+
+    def seconds(self, column: int) -> float:
+        return sum(p.seconds for p in self.parts[column] if not p.ahead)
+
+    def delta(self, column: int) -> float:
+        """How much dearer than in the first column: below 0 is a gain."""
+        return self.seconds(column) - self.seconds(0)
+
+    @property
+    def spread(self) -> float:
+        every = [self.seconds(i) for i in range(len(self.parts))]
+        return max(every) - min(every)
+
+
+def rows_of(columns: Sequence[Column]) -> tuple[str, list[Row]]:
+    """What the columns are aligned by ("line" or "operator"), and the rows, those that differ most first."""
+    by = "line" if all(_has_lines(c.cost) for c in columns) else "operator"
+    parts = [_parts(c.cost, by) for c in columns]
+    group = _groups(p.lines for side in parts for p in side)
+    rows: dict[str, Row] = {}
+    for i, side in enumerate(parts):
+        for p in side:
+            where = p.what if by == "operator" else group.get(p.lines[:1], NO_LINE)
+            row = rows.setdefault(where, Row(where, [[] for _ in columns]))
+            row.parts[i].append(p)
+    made = [list(dict.fromkeys(r for p in side for r in _rules([p]))) for side in parts]
+    for row in rows.values():
+        row.causes = [[], *(_causes(columns, row, i, made[i]) for i in range(1, len(columns)))]
+    return by, sorted(rows.values(), key=lambda r: (-r.spread, -r.seconds(0), r.where))
+
+
+def _has_lines(cost: ProgramCost) -> bool:
+    return any(p.lines for p in cost.parts) or not cost.rows
+
+
+def _parts(cost: ProgramCost, by: str) -> tuple[Part, ...]:
+    if by == "line":
+        return cost.parts
+    return tuple(
+        Part(r.op, "", "", (), "", r.count, r.flops, r.bytes, r.launches, r.seconds) for r in cost.rows if r.seconds
+    )
+
+
+def _groups(uses: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """For each line, as a tuple of one, the name of those that share a kernel with it."""
+    parent: dict[str, str] = {}
+
+    def root(x: str) -> str:
+        parent.setdefault(x, x)
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    for lines in uses:
+        for line in lines:
+            parent[root(line)] = root(lines[0])
+    members: dict[str, list[str]] = {}
+    for line in parent:
+        members.setdefault(root(line), []).append(line)
+    names = {r: _named(lines) for r, lines in members.items()}
+    return {(line,): names[root(line)] for line in parent}
+
+
+def _named(lines: Sequence[str]) -> str:
+    """Lines together: "model.py:31, 33-35"."""
+    files: dict[str, set[int]] = {}
+    others: list[str] = []
+    for line in lines:
+        name, _, number = line.rpartition(":")
+        if name and number.isdigit():
+            files.setdefault(name, set()).add(int(number))
+        else:
+            others.append(line)
+    told: list[str] = []
+    for name, numbers in sorted(files.items()):
+        runs: list[list[int]] = []
+        for n in sorted(numbers):
+            if runs and n == runs[-1][-1] + 1:
+                runs[-1].append(n)
+            else:
+                runs.append([n])
+        shown = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+        told.append(f"{name}:{shown}")
+    return "; ".join([*told, *sorted(others)])
+
+
+def _rules(parts: Sequence[Part]) -> list[str]:
+    """The rules that made these kernels, the dearest one's first."""
+    return list(dict.fromkeys(r for p in sorted(parts, key=lambda p: -p.seconds) for r in p.rule.split(", ") if r))
+
+
+def _causes(columns: Sequence[Column], row: Row, i: int, made: Sequence[str]) -> list[str]:
+    """Which rules or choices make a row another one in column `i` than in the first. `made`: the rules that made
+    anything in that column."""
+    base, here = columns[0], columns[i]
+    old, new = row.parts[0], row.parts[i]
+    before, after = _rules(old), _rules(new)
+    causes: list[str] = []
+    gained, lost = [r for r in after if r not in before], [r for r in before if r not in after]
+    if gained:
+        causes.append(f"by {', '.join(gained)}")
+    if lost:
+        causes.append(f"without {', '.join(lost)}")
+    ahead = sum(p.count for p in new if p.ahead) - sum(p.count for p in old if p.ahead)
+    if ahead > 0:
+        causes.append(f"{ahead} {'value' if ahead == 1 else 'values'} computed once from the weights")
+    elif ahead < 0:
+        causes.append(f"{-ahead} no longer computed ahead of the calls")
+    causes += _circumstances(base.report, here.report)
+    if not causes and _work(old) != _work(new):
+        by = f", rewritten by {', '.join(made[:MOST_RULES])}{', ...' if len(made) > MOST_RULES else ''}" if made else ""
+        causes.append(f"what reads it does without{by}" if not _work(new) else f"as other values are at hand{by}")
+    return causes if _work(old) != _work(new) or row.delta(i) else []
+
+
+def _work(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
+    return sorted((p.what, p.result, p.count) for p in parts if not p.ahead)
+
+
+def _circumstances(a: CostReport, b: CostReport) -> list[str]:
+    """What else differs between two reports that changes prices."""
+    found: list[str] = []
+    if a.target != b.target:
+        found.append(f"on {b.target}")
+    if dict(a.at) != dict(b.at):
+        found.append("at other sizes")
+    if a.execution != b.execution:
+        found.append(f"executed as {b.execution}")
+    releases = [r.versions.get("relax-eg", "") for r in (a, b)]
+    if releases[0] != releases[1]:
+        found.append(f"priced by release {releases[1]}")
+    return found

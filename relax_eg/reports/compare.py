@@ -1,0 +1,211 @@
+"""`compare`: any number of cost reports, side by side; what got better or worse, and which rule or choice did it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from relax_eg.errors import OptionError
+from relax_eg.extract.figures import sizes
+from relax_eg.reports import text
+from relax_eg.reports.align import Column, Row, rows_of
+from relax_eg.reports.report import CostReport
+
+SCHEMA = "relax_eg.comparison/1"
+AS_WRITTEN = "as written"
+MOST_CHANGES = 3
+NOTHING = 1e-9  # seconds below which a difference is none
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Reports side by side. `print` it, look at it in a notebook, `to_html(path)`, `to_json(path)`.
+
+    `columns`: the programs, the first the one that the others are held against; `by`: what kernels are aligned by,
+    "line" or "operator"; `rows`: the same work in each of them, what differs most first; `statements`: what can be
+    compared and what cannot."""
+
+    columns: tuple[Column, ...]
+    by: str
+    rows: tuple[Row, ...]
+    statements: tuple[str, ...]
+
+    @property
+    def reports(self) -> tuple[CostReport, ...]:
+        return tuple({id(c.report): c.report for c in self.columns}.values())
+
+    def changes(self, column: int, most: int = MOST_CHANGES) -> list[Row]:
+        """The rows that changed most from the first column to this one."""
+        moved = [r for r in self.rows if abs(r.delta(column)) > NOTHING]
+        return sorted(moved, key=lambda r: (-abs(r.delta(column)), r.where))[:most]
+
+    def as_data(self) -> dict[str, Any]:
+        """The comparison as plain data, with a schema version, and the reports in it."""
+        places = {id(r): i for i, r in enumerate(self.reports)}
+        columns = [
+            {
+                "label": c.label,
+                "report": places[id(c.report)],
+                "as_written": c.as_written,
+                "seconds": c.cost.seconds,
+                "flops": c.cost.flops,
+                "bytes": c.cost.bytes,
+                "launches": c.cost.launches,
+                "measured": c.measured,
+            }
+            for c in self.columns
+        ]
+        rows = [
+            {
+                "where": r.where,
+                "seconds": [r.seconds(i) for i in range(len(self.columns))],
+                "causes": r.causes,
+                "kernels": [[asdict(p) for p in side] for side in r.parts],
+            }
+            for r in self.rows
+        ]
+        reports = [r.as_data() for r in self.reports]
+        told = {"by": self.by, "statements": list(self.statements)}
+        return {"schema": SCHEMA, **told, "columns": columns, "rows": rows, "reports": reports}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The comparison as JSON with a schema version; also written to `path` if given."""
+        written = json.dumps(self.as_data(), indent=2)
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(written + "\n", encoding="utf-8")
+        return written
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The comparison as one HTML file that needs nothing else; also written to `path` if given."""
+        from relax_eg.reports.html import page_of_comparison
+
+        return page_of_comparison(self, path)
+
+    def _repr_html_(self) -> str:
+        from relax_eg.reports.html import notebook_of_comparison
+
+        return notebook_of_comparison(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from relax_eg.reports.compare_text import comparison
+
+        yield from comparison(self)
+
+    def __str__(self) -> str:
+        return text.printed(self, width=120)
+
+
+def compare(*reports: Any, labels: Sequence[str] | None = None, against: str | None = None) -> Comparison:
+    """Cost reports side by side: before and after, devices, rule sets, sizes, releases.
+
+    `reports`: each a `CostReport`, what `optimize` returned, or the path of a report's JSON. One report is compared
+    with the program as it was written; so are several of one device and binding. Of others the first is what the rest
+    are held against. `labels`: what to call them; else they are called by what differs. `against`: the label of another
+    one to hold the rest against. What cannot be compared (reports of different programs, no common kernel) the result
+    says. OptionError for what is no report.
+    """
+    if not reports:
+        raise OptionError("compare() takes one report or more: compare(before.report, after.report)")
+    read = [_report(r, i) for i, r in enumerate(reports)]
+    if labels is not None and len(labels) != len(read):
+        raise OptionError(f"labels={list(labels)!r}: one for each of the {len(read)} reports is accepted")
+    called = list(labels) if labels is not None else _labels(read)
+    columns = [Column(label, r) for label, r in zip(called, read, strict=True)]
+    if len(read) == 1 or _share_what_was_written(read):
+        columns.insert(0, Column(AS_WRITTEN, read[0], True))
+    if against is not None:
+        first = next((c for c in columns if c.label == against), None)
+        if first is None:
+            raise OptionError(f"against={against!r}: one of {', '.join(repr(c.label) for c in columns)} is accepted")
+        columns.remove(first)
+        columns.insert(0, first)
+    by, rows = rows_of(columns)
+    return Comparison(tuple(columns), by, tuple(rows), tuple(_statements(read, by, rows)))
+
+
+def _report(given: Any, i: int) -> CostReport:
+    found: Any = getattr(given, "report", given)
+    if isinstance(found, CostReport):
+        return found
+    if isinstance(found, str | Path):
+        return CostReport.from_json(found)
+    raise OptionError(
+        f"compare(): argument {i + 1} is a {type(given).__name__}; a CostReport, what optimize returned, or the path "
+        "of a report's JSON is accepted"
+    )
+
+
+def _share_what_was_written(reports: Sequence[CostReport]) -> bool:
+    first = reports[0].before
+    return all(
+        r.target == reports[0].target
+        and dict(r.at) == dict(reports[0].at)
+        and r.execution == reports[0].execution
+        and (r.before.rows, r.before.seconds) == (first.rows, first.seconds)
+        for r in reports
+    )
+
+
+def _labels(reports: Sequence[CostReport]) -> list[str]:
+    """Each report by what differs among them."""
+    facets: list[list[str]] = [
+        [r.name for r in reports],
+        [r.target for r in reports],
+        [sizes(r.at) for r in reports],
+        [r.execution for r in reports],
+        [r.rule_set for r in reports],
+        [f"release {r.versions.get('relax-eg', 'unknown')}" for r in reports],
+    ]
+    differing = [f for f in facets if len(set(f)) > 1] or [facets[1]]
+    found = [", ".join(f[i] for f in differing if f[i]) or f"report {i + 1}" for i in range(len(reports))]
+    if len(reports) == 1:
+        return ["chosen"]
+    seen: dict[str, int] = {}
+    for i, label in enumerate(found):
+        seen[label] = seen.get(label, 0) + 1
+        if found.count(label) > 1:
+            found[i] = f"{label} ({seen[label]})"
+    return found
+
+
+def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[Row]) -> list[str]:
+    """What can be compared and what cannot."""
+    found: list[str] = []
+    names = list(dict.fromkeys(r.name for r in reports))
+    signatures = list(dict.fromkeys(r.signature for r in reports if r.signature))
+    if len(names) > 1:
+        shown = " and ".join(names) if len(names) == 2 else f"{len(names)} programs"
+        found.append(
+            f"these are reports of different programs ({shown}): totals can be compared, and kernels only where they "
+            "share a source line"
+        )
+    elif len(signatures) > 1:
+        found.append(f"{names[0]} has {len(signatures)} signatures in these reports: other shapes, or another function")
+    if by == "operator":
+        old = [r for r in reports if r.before.rows and not r.before.parts]
+        releases = ", ".join(dict.fromkeys(r.versions.get("relax-eg", "unknown") for r in old))
+        why = f"a report of release {releases} has none" if old else "a report has none"
+        found.append(f"compared by operator, not by source line: {why}")
+    common = [r for r in rows if all(r.parts)]
+    if not common and len(reports) > 1 and rows:
+        found.append(
+            f"no kernel is for the same {'source line' if by == 'line' else 'operator'} in all of them: only totals "
+            "can be compared"
+        )
+    execution = list(dict.fromkeys(r.execution for r in reports))
+    if len(execution) > 1:
+        ways = ", ".join(execution)
+        found.append(f"prices are of different ways to execute ({ways}): times can be compared, launches cannot")
+    assumed = [r for r in reports if r.assumed_at]
+    if assumed:
+        found.append(f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {sizes(assumed[0].at)}")
+    newer = [r for r in reports if r.more is not None]
+    if newer:
+        found.append(f"{len(newer)} of {len(reports)} hold fields that this release does not know; they are kept as is")
+    return found

@@ -1,0 +1,140 @@
+"""A comparison as text: the totals, then what changed most, each with the rule or choice that did it, then the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from relax_eg.extract.detail import Part
+from relax_eg.extract.figures import plain, si, sizes, time
+from relax_eg.reports.align import Row
+
+if TYPE_CHECKING:
+    from relax_eg.reports.compare import Comparison
+
+MOST_ROWS = 12  # of the table by source line
+MOST_COLUMNS = 5  # of that table; the HTML has all
+MOST_KERNELS = 3  # that a change names on either side
+
+
+def comparison(c: Comparison) -> RenderResult:
+    """What is printed of a comparison."""
+    yield Text(headline(c), style="bold")
+    for s in c.statements:
+        yield Text(f"note: {s}", style="yellow")
+    yield _totals(c)
+    for i, column in enumerate(c.columns[1:], 1):
+        changes = c.changes(i)
+        yield Text(f"{column.label} against {c.columns[0].label}: {summary(c, i)}", style="bold")
+        for row in changes:
+            yield Text(f"  {told(row, i)}")
+        rules = rules_told(c, i)
+        if rules:
+            yield Text(f"  {rules}", style="dim")
+    if len(c.rows) > 1 and len(c.columns) <= MOST_COLUMNS:
+        yield _by_row(c)
+
+
+def headline(c: Comparison) -> str:
+    """One line: which program, where, at which sizes, as far as these are the same in all."""
+    first = c.columns[0].report
+    names = dict.fromkeys(x.report.name for x in c.columns)
+    targets = {x.report.target for x in c.columns}
+    ats = {sizes(x.report.at) for x in c.columns}
+    told = [", ".join(names)]
+    told += [first.target] if len(targets) == 1 else []
+    told += [f"at {sizes(first.at)}"] if len(ats) == 1 and first.at else []
+    return "   ".join(told)
+
+
+def summary(c: Comparison, i: int) -> str:
+    """One line: how much better or worse a column is than the first."""
+    x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
+    if x <= 0 or y <= 0:
+        return f"{time(x)} -> {time(y)} predicted"
+    if abs(x - y) <= 5e-3 * x:
+        return f"the same predicted time, {time(y)}"
+    ratio = f"{x / y:.3g}x faster" if y < x else f"{y / x:.3g}x slower"
+    text = f"{ratio}, {time(x)} -> {time(y)} predicted"
+    timed = c.columns[0].measured, c.columns[i].measured
+    if timed[0] is not None and timed[1] is not None:
+        text += f"; {timed[0] / timed[1]:.3g}x measured, {time(timed[0])} -> {time(timed[1])}"
+    return text
+
+
+def rules_told(c: Comparison, i: int) -> str:
+    """One line: the rules that a column's program needs and the first's does not, and the other way round."""
+    base, here = c.columns[0], c.columns[i]
+    old = {} if base.as_written else dict(base.report.rules)
+    new = {} if here.as_written else dict(here.report.rules)
+    more = [f"{r} x{n - old.get(r, 0)}" for r, n in new.items() if n > old.get(r, 0)]
+    less = [f"{r} x{n - new.get(r, 0)}" for r, n in old.items() if n > new.get(r, 0)]
+    both = [f"rules more: {', '.join(more)}"] * bool(more) + [f"rules less: {', '.join(less)}"] * bool(less)
+    return "; ".join(both)
+
+
+def told(row: Row, i: int) -> str:
+    """One line: what became of the work of a row, and why."""
+    x, y = row.seconds(0), row.seconds(i)
+    sign = "-" if y < x else "+"
+    change = f"{row.where}: {time(x)} -> {time(y)} ({sign}{time(abs(y - x))})"
+    kernels = f"{kernels_of(row.parts[0])} -> {kernels_of(row.parts[i])}"
+    if _names(row.parts[0]) == _names(row.parts[i]):
+        kernels = kernels_of(row.parts[i])
+    why = "; ".join(row.causes[i])
+    return f"{change}: {kernels}" + (f"; {why}" if why else "")
+
+
+def kernels_of(parts: list[Part]) -> str:
+    """The kernels of a row, dearest first: "2 matmul, softmax"."""
+    counts = _names(parts)
+    shown = [f"{n} {what}" if n > 1 else what for what, n in list(counts.items())[:MOST_KERNELS]]
+    more = len(counts) - MOST_KERNELS
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "") if shown else "nothing"
+
+
+def _names(parts: list[Part]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for p in sorted(parts, key=lambda p: -p.seconds):
+        if not p.ahead:
+            counts[p.what] = counts.get(p.what, 0) + p.count
+    return counts
+
+
+def _totals(c: Comparison) -> Table:
+    """One line for each program. Columns that nothing is known for are left out."""
+    first = c.columns[0].cost
+    columns: list[tuple[str, list[str]]] = [
+        ("predicted", [time(x.cost.seconds) for x in c.columns]),
+        ("measured", ["" if x.measured is None else time(x.measured) for x in c.columns]),
+        ("times faster", [f"{first.seconds / x.cost.seconds:.2f}" if x.cost.seconds else "" for x in c.columns]),
+        ("flops", [si(x.cost.flops) for x in c.columns]),
+        ("bytes", [si(x.cost.bytes) for x in c.columns]),
+        ("launches", [plain(x.cost.launches) for x in c.columns]),
+        ("peak", ["" if x.cost.memory is None else f"{si(x.cost.memory.peak)}B" for x in c.columns]),
+        ("prepared", [f"{si(x.cost.prepared_bytes)}B" if x.cost.prepared_bytes else "" for x in c.columns]),
+    ]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", overflow="fold")
+    shown = [(label, values) for label, values in columns if any(values)]
+    for label, _ in shown:
+        table.add_column(label, justify="right")
+    for i, x in enumerate(c.columns):
+        table.add_row(x.label, *(values[i] for _, values in shown))
+    return table
+
+
+def _by_row(c: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("source line" if c.by == "line" else "operator", overflow="fold")
+    for column in c.columns:
+        table.add_column(column.label, justify="right", overflow="fold")
+    for row in c.rows[:MOST_ROWS]:
+        table.add_row(row.where, *(time(row.seconds(i)) for i in range(len(c.columns))))
+    if len(c.rows) > MOST_ROWS:
+        rest = [sum(r.seconds(i) for r in c.rows[MOST_ROWS:]) for i in range(len(c.columns))]
+        table.add_row(f"{len(c.rows) - MOST_ROWS} more", *map(time, rest), style="dim")
+    return table

@@ -1,0 +1,210 @@
+"""Reports as HTML: one file that opens offline, or a fragment for a notebook.
+
+The page needs nothing else: no script, no font, no request. It follows light and dark, reflows on a phone and prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from relax_eg.extract.figures import plain, si, sizes, time
+from relax_eg.reports import compare_text, plots, text
+from relax_eg.reports.align import Column
+from relax_eg.reports.compare import Comparison, compare
+from relax_eg.reports.report import CostReport
+from relax_eg.reports.roofline import roofline
+
+MOST_BARS = 10  # rows of the chart by source line; the table has all
+MOST_STEPS = 200  # of a derivation
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot with its heading, what its colours stand for, and a line on how to read it."""
+
+    heading: str
+    svg: Markup
+    key: Markup
+    note: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A comparison on a page, with its heading."""
+
+    heading: str
+    comparison: Comparison
+
+
+def page(title: str, sections: Sequence[Section], path: str | Path | None = None, derivation: str = "") -> str:
+    """Comparisons on one page, also written to `path` if given. `derivation`: how the program was derived, as text."""
+    every = [_shown(s.comparison, s.heading if len(sections) > 1 else "", n) for n, s in enumerate(sections)]
+    reports = {id(r): r for s in sections for r in s.comparison.reports}
+    steps = derivation.splitlines()
+    told = _template("page.html").render(
+        title=title,
+        sections=every,
+        css=_css(),
+        derivation="\n".join(steps[:MOST_STEPS]),
+        more_steps=max(0, len(steps) - MOST_STEPS),
+        versions=_versions(reports.values()),
+    )
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(told, encoding="utf-8")
+    return told
+
+
+def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation: str = "") -> str:
+    """A comparison as a page of its own."""
+    return page(compare_text.headline(c), [Section("", c)], path, derivation)
+
+
+def page_of_report(r: CostReport, path: str | Path | None = None, derivation: str = "") -> str:
+    """A report as a page of its own: the program as written beside the chosen one."""
+    return page_of_comparison(compare(r), path, derivation)
+
+
+def notebook_of_comparison(c: Comparison) -> str:
+    """What a notebook shows of a comparison: totals and what changed, without the plots."""
+    shown = _shown(c, compare_text.headline(c), 0, with_figures=False)
+    return _template("notebook.html").render(section=shown, css=_css())
+
+
+def notebook_of_report(r: CostReport) -> str:
+    return notebook_of_comparison(compare(r))
+
+
+@lru_cache
+def _environment() -> Environment:
+    folder = files("relax_eg.reports") / "templates"
+    names = ("page.html", "section.html", "notebook.html")
+    loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"time": time, "si": si, "plain": plain, "percent": lambda x: f"{100 * x:.1f}"}
+    return made
+
+
+def _template(name: str) -> Any:
+    return _environment().get_template(name)
+
+
+@lru_cache
+def _css() -> Markup:
+    return Markup((files("relax_eg.reports") / "templates" / "page.css").read_text(encoding="utf-8"))
+
+
+def _versions(reports: Iterable[CostReport]) -> str:
+    found = dict.fromkeys(", ".join(f"{k} {v}" for k, v in r.versions.items()) for r in reports)
+    return "; ".join(x for x in found if x)
+
+
+def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
+    """What the template shows of a comparison."""
+    longest = max((x.cost.seconds for x in c.columns), default=0.0) or 1.0
+    columns = [
+        {
+            "label": x.label,
+            "colour": f"c{i % plots.COLOURS}",
+            "cost": x.cost,
+            "measured": x.measured,
+            "share": x.cost.seconds / longest,
+            "summary": compare_text.summary(c, i) if i else "",
+            "rules": compare_text.rules_told(c, i) if i else "",
+            "gain": _gain(c, i),
+            "changes": [
+                {
+                    "where": r.where,
+                    "before": r.seconds(0),
+                    "after": r.seconds(i),
+                    "better": r.delta(i) < 0,
+                    "old": compare_text.kernels_of(r.parts[0]),
+                    "new": compare_text.kernels_of(r.parts[i]),
+                    "causes": r.causes[i],
+                }
+                for r in (c.changes(i) if i else [])
+            ],
+            "roof": _roof(x),
+        }
+        for i, x in enumerate(c.columns)
+    ]
+    dearest = max((r.seconds(i) for r in c.rows for i in range(len(c.columns))), default=0.0) or 1.0
+    by_cost = sorted(c.rows, key=lambda r: -max(r.seconds(i) for i in range(len(c.columns))))
+    return {
+        "heading": heading,
+        "number": number,
+        "headline": compare_text.headline(c),
+        "statements": c.statements,
+        "columns": columns,
+        "by": c.by,
+        "rows": c.rows,
+        "bars": by_cost[:MOST_BARS],
+        "dearest": dearest,
+        "slowest": max([x.measured for x in c.columns if x.measured is not None], default=1.0),
+        "left_out": len(by_cost) - MOST_BARS,
+        "key": plots.key([(i, x.label) for i, x in enumerate(c.columns)]),
+        "figures": _figures(c) if with_figures else [],
+        "notes": [{"label": f"{r.name}, {r.target}, {sizes(r.at)}", "lines": text.notes(r)} for r in c.reports],
+        "kernels": [_kernels(x) for x in c.columns],
+        "has": {
+            "measured": any(x.measured is not None for x in c.columns),
+            "memory": any(x.cost.memory is not None for x in c.columns),
+            "workspace": any(x.cost.memory is not None and x.cost.memory.workspace for x in c.columns),
+            "prepared": any(x.cost.prepared_bytes for x in c.columns),
+            "device": any(x.report.device is not None for x in c.columns),
+        },
+    }
+
+
+def _roof(x: Column) -> str:
+    """One phrase: what limits a program, and how near it is to that."""
+    if x.report.device is None:
+        return ""
+    found = roofline(x.cost, x.report.device)
+    return f"{found.bound}, {100 * found.share:.3g}%"
+
+
+def _gain(c: Comparison, i: int) -> str:
+    x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
+    return f"{x / y:.2f}x" if i and x > 0 and y > 0 else ""
+
+
+def _kernels(x: Column) -> dict[str, Any]:
+    return {"label": x.label, "parts": x.cost.parts, "rows": x.cost.rows}
+
+
+def _figures(c: Comparison) -> list[Figure]:
+    numbered = list(enumerate(c.columns))
+    labels = [(i, x.label) for i, x in numbered]
+    found: list[tuple[str, Markup | None, Markup, str]] = []
+    devices = {x.report.device.name: x.report.device for x in c.columns if x.report.device is not None}
+    for name, device in devices.items():
+        here = [(i, x) for i, x in numbered if x.report.device is not None and x.report.device.name == name]
+        note = (
+            "Large dots are programs, small ones their dearest kernels. Left of the bend memory is the limit; what is "
+            "above the line reads from cache."
+        )
+        svg = plots.roofline_plot(device, here)
+        found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
+    note = "Values between kernels, each until its last reader has run; an estimate, without inputs and weights."
+    found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
+    for r in c.reports:
+        for curve in r.curves:
+            series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
+            others = sizes(curve.at)
+            heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")
+            crossings = "; ".join(f"from {curve.variable}={x.size} on {x.after}" for x in curve.crossovers)
+            found.append((heading, plots.curve_plot(curve), series, crossings or "No crossover in this range."))
+    searches = [(i, x) for i, x in numbered if not x.as_written]
+    key = plots.key([(i, x.label) for i, x in searches])
+    note = "Nodes of the largest e-graph of each search, after every round."
+    found.append(("Growth of the search", plots.growth_plot(searches), key, note))
+    return [Figure(heading, svg, key, note) for heading, svg, key, note in found if svg is not None]

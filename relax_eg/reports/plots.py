@@ -1,0 +1,214 @@
+"""Plots as SVG: rooflines, cost over size, memory over a program, growth of e-graphs.
+
+Drawn by hand, for colours that follow light and dark, text that a phone shows at reading size, and no script: lines and
+words take their colours from the page's variables (`page.css`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup, escape
+
+from relax_eg.extract.figures import si, time
+from relax_eg.extract.report import Curve, DeviceRow
+from relax_eg.reports.align import Column
+from relax_eg.reports.roofline import of_part, roofline
+
+WIDTH, HEIGHT = 440, 300
+LEFT, RIGHT, TOP, BOTTOM = 58, 24, 12, 44
+COLOURS = 8  # that the page has; further columns take them again
+MOST_POINTS = 24  # kernels of a program in a roofline, the dearest
+
+
+@dataclass
+class Axis:
+    """Values from `low` to `high` on pixels from `start` to `end`; `show` writes one."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    show: Callable[[float], str]
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        low, high, v = self.low, self.high, value
+        if self.log:
+            low, high, v = math.log10(low), math.log10(high), math.log10(max(value, 1e-300))
+        share = (v - low) / (high - low) if high > low else 0.5
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, most: int = 5) -> list[float]:
+        """Round values along the axis, `most` or so."""
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            step = max(1, math.ceil((last - first + 1) / most))
+            found = [10.0**e for e in range(first, last + 1, step)]
+            return found if len(found) > 1 else [self.low, self.high]
+        if self.high <= self.low:
+            return [self.low]
+        rough = (self.high - self.low) / most
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= rough)
+        return [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step + 1e-9) + 1)]
+
+
+@dataclass
+class Plot:
+    """Two axes, and what is drawn between them. `title` says in words what is to be seen."""
+
+    title: str
+    x: Axis
+    y: Axis
+    x_label: str
+    y_label: str
+    drawn: list[Markup] = field(default_factory=list[Markup])
+
+    def line(self, points: Sequence[tuple[float, float]], colour: int | None, kind: str = "line") -> None:
+        path = " ".join(f"{self.x.at(x)},{self.y.at(y)}" for x, y in points)
+        self.drawn.append(Markup('<polyline class="{} {}" points="{}"/>').format(kind, _colour(colour), path))
+
+    def point(self, x: float, y: float, colour: int, radius: float, said: str, kind: str = "point") -> None:
+        place = Markup('<circle class="{} {}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>')
+        self.drawn.append(place.format(kind, _colour(colour), self.x.at(x), self.y.at(y), radius, said))
+
+    def words(self, x: float, y: float, said: str, anchor: str = "start", dy: float = 0) -> None:
+        place = Markup('<text class="note" x="{}" y="{}" text-anchor="{}">{}</text>')
+        self.drawn.append(place.format(self.x.at(x), self.y.at(y) + dy, anchor, said))
+
+    def svg(self) -> Markup:
+        return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+            WIDTH, HEIGHT, self.title, Markup("").join([*self._frame(), *self.drawn])
+        )
+
+    def _frame(self) -> Iterator[Markup]:
+        bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+        for v in self.x.ticks():
+            at = self.x.at(v)
+            yield Markup('<line class="grid" x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>').format(at, TOP, bottom)
+            place = Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>')
+            yield place.format(at, bottom + 15, self.x.show(v))
+        for v in self.y.ticks():
+            at = self.y.at(v)
+            yield Markup('<line class="grid" x1="{1}" y1="{0}" x2="{2}" y2="{0}"/>').format(at, LEFT, right)
+            place = Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>')
+            yield place.format(LEFT - 5, at + 4, self.y.show(v))
+        label = Markup('<text class="label" x="{}" y="{}" text-anchor="middle">{}</text>')
+        yield label.format((LEFT + right) / 2, HEIGHT - 8, self.x_label)
+        turned = Markup('<text class="label" text-anchor="middle" transform="translate({} {}) rotate(-90)">{}</text>')
+        yield turned.format(12, (TOP + bottom) / 2, self.y_label)
+
+
+def _colour(i: int | None) -> str:
+    return "plain" if i is None else f"c{i % COLOURS}"
+
+
+def _x(low: float, high: float, show: Callable[[float], str], log: bool = False) -> Axis:
+    return Axis(low, high, LEFT, WIDTH - RIGHT, show, log)
+
+
+def _y(low: float, high: float, show: Callable[[float], str], log: bool = False) -> Axis:
+    return Axis(low, high, HEIGHT - BOTTOM, TOP, show, log)
+
+
+def roofline_plot(device: DeviceRow, columns: Sequence[tuple[int, Column]]) -> Markup | None:
+    """Programs on one device (each with its number among all columns): whole programs as large dots, their dearest
+    kernels as small ones, below what the device allows. None where nothing has flops and bytes."""
+    whole = [(i, c, roofline(c.cost, device)) for i, c in columns if c.cost.flops and c.cost.bytes]
+    if not whole:
+        return None
+    kernels = [
+        (i, p, of_part(p, device))
+        for i, c in columns
+        for p in [p for p in c.cost.parts if p.flops and p.bytes and p.seconds > 0 and not p.ahead][:MOST_POINTS]
+    ]
+    every = [r for _, _, r in whole] + [r for _, _, r in kernels]
+    peak = max(r.peak for _, _, r in whole)
+    ridge = peak / device.bandwidth
+    x = _x(min(ridge, *(r.intensity for r in every)) / 3, max(ridge, *(r.intensity for r in every)) * 5, si, True)
+    y = _y(min(r.reached for r in every) / 3, peak * 3, si, True)
+    title = f"roofline of {device.name}: " + "; ".join(
+        f"{c.label} at {r.intensity:.3g} flops a byte reaches {si(r.reached)}flop/s" for _, c, r in whole
+    )
+    plot = Plot(title, x, y, "flops for each byte moved", "flop/s")
+    start = max(x.low, y.low / device.bandwidth)
+    plot.line([(start, start * device.bandwidth), (ridge, peak), (x.high, peak)], None, "roof")
+    plot.words(x.high, peak, f"{device.name}: {si(peak)}flop/s, {si(device.bandwidth)}B/s", "end", -6)
+    for i, p, r in kernels:
+        said = f"{p.what} at {p.line or 'no line'}: {time(p.seconds)}, {r.intensity:.3g} flops a byte"
+        plot.point(r.intensity, max(r.reached, y.low), i, 3, said)
+    for i, c, r in whole:
+        said = f"{c.label}: {si(r.reached)}flop/s, {100 * r.share:.3g}% of what {r.bound} allows"
+        plot.point(r.intensity, r.reached, i, 7, said, "whole")
+    return plot.svg()
+
+
+def memory_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
+    """Bytes that are alive while a program runs, over its kernels in order. None where no report tells."""
+    told = [(i, c, c.cost.memory) for i, c in columns if c.cost.memory is not None and c.cost.memory.moments]
+    if not told:
+        return None
+    high = max(m.peak for _, _, m in told if m is not None)
+    title = "memory: " + "; ".join(f"{c.label} peaks at {si(m.peak)}B" for _, c, m in told if m is not None)
+    plot = Plot(title, _x(0, 1, lambda v: f"{100 * v:.0f}%"), _y(0, max(high, 1) * 1.08, si), "of the program", "bytes")
+    for i, _, m in told:
+        assert m is not None
+        n = len(m.moments)
+        steps = [(x, t.bytes) for k, t in enumerate(m.moments) for x in (k / n, (k + 1) / n)]
+        plot.line(steps, i)
+        peak = max(range(n), key=lambda k: m.moments[k].bytes)
+        said = f"peak {si(m.peak)}B while {m.peak_at} runs"
+        plot.point((peak + 0.5) / n, m.moments[peak].bytes, i, 4, said, "whole")
+    return plot.svg()
+
+
+def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
+    """Nodes of the largest e-graph of each search, round by round. None where no report tells."""
+    lines: list[tuple[int, str, list[int]]] = []
+    for i, c in columns:
+        by: dict[str, list[int]] = {}
+        for r in c.report.growth:
+            by.setdefault(r.function, []).append(r.nodes)
+        if by:
+            lines.append((i, c.label, max(by.values(), key=max)))
+    if not lines or max(len(nodes) for _, _, nodes in lines) < 2:
+        return None
+    rounds = max(len(nodes) for _, _, nodes in lines) - 1
+    high = max(max(nodes) for _, _, nodes in lines)
+    title = "growth: " + "; ".join(f"{label} ends at {nodes[-1]} nodes" for _, label, nodes in lines)
+    plot = Plot(title, _x(0, rounds, lambda v: f"{v:g}"), _y(0, high * 1.08, si), "round", "e-graph nodes")
+    for i, _, nodes in lines:
+        plot.line(list(enumerate(map(float, nodes))), i)
+        plot.point(len(nodes) - 1, nodes[-1], i, 3, f"{nodes[-1]} nodes after {len(nodes) - 1} rounds", "whole")
+    return plot.svg()
+
+
+def curve_plot(curve: Curve) -> Markup | None:
+    """Cost over a size, one line a program, its crossovers marked. None where there is nothing to draw."""
+    found = [[(n, s) for n, s in zip(curve.sizes, x.seconds, strict=True) if s is not None] for x in curve.series]
+    flat = [p for line in found for p in line]
+    if len(flat) < 2:
+        return None
+    sizes, costs = [n for n, _ in flat], [s for _, s in flat]
+    log = min(sizes) > 0 and max(sizes) >= 16 * min(sizes)
+    x = _x(min(sizes), max(sizes), lambda v: f"{v:g}", log)
+    y = _y(min(costs) / 1.5, max(costs) * 1.5, time, True)
+    title = f"cost over {curve.variable}: " + ", ".join(s.label for s in curve.series)
+    plot = Plot(title, x, y, curve.variable, "predicted time")
+    for c in curve.crossovers:
+        plot.line([(c.size, y.low), (c.size, y.high)], None, "crossing")
+        plot.words(c.size, y.high, f"{curve.variable}={c.size}", "start" if c.size < max(sizes) / 2 else "end", 12)
+    for i, line in enumerate(found):
+        plot.line(line, i)
+        for n, s in line:
+            plot.point(n, s, i, 2.5, f"{curve.series[i].label}: {time(s)} at {curve.variable}={n}")
+    return plot.svg()
+
+
+def key(labels: Sequence[tuple[int, str]]) -> Markup:
+    """What the colours stand for."""
+    one = '<span class="key"><i class="swatch {}"></i>{}</span>'
+    return Markup(" ").join(Markup(one).format(_colour(i), escape(label)) for i, label in labels)

@@ -1,0 +1,171 @@
+"""A report as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from relax_eg.extract.figures import plain, si, time
+from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
+
+if TYPE_CHECKING:
+    from relax_eg.reports.report import CostReport
+
+MOST_RULES = 3  # rules whose work in the search is told in the text; the JSON has all
+MOST_LINES = 5  # source lines that the text tells of
+
+
+def printed(*shown: RenderableType, width: int = 100) -> str:
+    """What a terminal of this width would show, without colours."""
+    console = Console(width=width, no_color=True, highlight=False)
+    with console.capture() as capture:
+        for x in shown:
+            console.print(x)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def report(r: CostReport) -> RenderResult:
+    """What is printed of a report."""
+    sizes = ", ".join(f"{k}={v}" for k, v in r.at.items())
+    title = f"{r.name}   {r.target}, {r.execution}" + (f", at {sizes}" if sizes else "")
+    yield Text(title + (" (sizes assumed: none were given)" if r.assumed_at else ""), style="bold")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    for column in ("as written", "chosen", "ratio"):
+        table.add_column(column, justify="right")
+    b, a = r.before, r.after
+    for label, x, y, show in (
+        ("operators", b.count, a.count, plain),
+        ("kernel launches", b.launches, a.launches, plain),
+        ("flops", b.flops, a.flops, si),
+        ("bytes moved", b.bytes, a.bytes, si),
+        ("predicted time", b.seconds, a.seconds, time),
+    ):
+        table.add_row(label, show(x), show(y), f"{x / y:.2f}" if y else "")
+    if a.prepared_bytes:
+        table.add_row("prepared from weights", "", f"{si(a.prepared_bytes)}B", "")
+    yield table
+    yield _operators(b, a)
+    for line in notes(r):
+        yield Text(line)
+
+
+def notes(r: CostReport) -> list[str]:
+    fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
+    lines = [f"rules used: {fired}"]
+    if r.kept_as_written:
+        why = "was measured to be faster" if r.measured else "was predicted to be more than 5% faster"
+        lines.append(f"kept as written: no program {why}")
+    bindings = list({str(row.at): row.at for row in r.measured}.values())
+    for at in bindings:
+        sizes = f" at {', '.join(f'{v}={n}' for v, n in at.items())}" if len(bindings) > 1 else ""
+        lines.append(f"measured{sizes}: " + "; ".join(str(row) for row in r.measured if row.at == at))
+    if r.measured or r.compiler_options:
+        told = ", ".join(f"{k}={v!r}" for k, v in r.compiler_options.items()) or "as usual"
+        lines.append(f"compiler options: {told}")
+    if r.selected:
+        lines.append(_selection(r.selected))
+    if r.memory is not None:
+        lines.append(str(r.memory))
+    if r.runner_up is not None:
+        lines.append(str(r.runner_up))
+    if r.after.prepared_values:
+        lines.append(f"weights: {r.after.prepared_values} values are computed from them once, ahead of the calls")
+    if r.kernels:
+        lines.append(_fused(r.kernels))
+    if r.cached:
+        lines.append("served from the disk cache; the search was made earlier:")
+    total = sum(r.matches.values())
+    lines.append(
+        f"e-graph: {r.nodes} nodes, {total} rule matches, {r.rounds} rounds, stopped: {r.stop}; "
+        f"numerics: {', '.join(r.numerics) or 'exact'}"
+    )
+    busiest = sorted(r.searched, key=lambda x: (-x.nodes, -x.matches, x.rule))[:MOST_RULES]
+    if busiest:
+        lines.append("busiest rules: " + ", ".join(map(_figures, busiest)))
+    lines += [row.left_out for row in r.searched if row.left_out]
+    lines += map(str, r.libraries)
+    for o in r.opaque:
+        where = f" at {o.source}" if o.source else ""
+        lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
+    return lines
+
+
+def kernel_table(report: CostReport) -> Table:
+    """The kernels that hold several operators: which, and what putting them together saves."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("kernel", overflow="fold")
+    table.add_column("operators", overflow="fold")
+    for column in ("times", "bytes", "bytes saved", "launches saved"):
+        table.add_column(column, justify="right")
+    for r in report.kernels:
+        name = r.name if r.function == report.name else f"{r.name} in {r.function}"
+        figures = str(r.times), si(r.bytes), si(r.saved_bytes), str(r.saved_launches)
+        table.add_row(name, ", ".join(r.operators), *figures)
+    return table
+
+
+def _selection(rows: Sequence[SelectedRow]) -> str:
+    """One line on all functions; those that are not proved optimal by name, the widest gap first."""
+    candidates = sum(r.candidates for r in rows)
+    open_ = sorted((r for r in rows if r.how != "proved optimal"), key=lambda r: (-r.gap, r.function))
+    proved = f"selection among the {candidates} candidates kept: {len(rows) - len(open_)} of {len(rows)} proved optimal"
+    shown = [f"{r.function} {r.how}, gap {100 * r.gap:.2g}%" for r in open_[:MOST_RULES]]
+    rest = [f"{len(open_) - MOST_RULES} more below"] if len(open_) > MOST_RULES else []
+    return "; ".join((proved, *shown, *rest))
+
+
+def _fused(rows: Sequence[KernelRow]) -> str:
+    """One line on all kernels: how many operators are where, what that saves, and how often each step was used."""
+    steps: dict[str, int] = {}
+    for r in rows:
+        for step, n in r.steps.items():
+            steps[step] = steps.get(step, 0) + n * r.times
+    operators = sum(len(r.operators) * r.times for r in rows)
+    saved = sum(r.saved_bytes * r.times for r in rows), sum(r.saved_launches * r.times for r in rows)
+    used = ", ".join(f"{step} x{n}" for step, n in sorted(steps.items(), key=lambda kv: (-kv[1], kv[0])))
+    return (
+        f"fused: {operators} operators in {sum(r.times for r in rows)} kernels, {si(saved[0])}B and {saved[1]} "
+        f"launches less; {used}"
+    )
+
+
+def _figures(r: RuleRow) -> str:
+    spent = f", {r.milliseconds:.0f} ms" if r.milliseconds >= 1 else ""
+    return f"{r.rule} ({r.matches} matches, {r.nodes} new nodes{spent})"
+
+
+def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("operator")
+    for column in ("count", "flops", "bytes", "launches", "time"):
+        table.add_column(column, justify="right")
+    old = {r.op: r for r in before.rows}
+    new = {r.op: r for r in after.rows}
+    none = OperatorRow("", 0, 0, 0, 0, 0.0)
+    ops = sorted(old.keys() | new.keys(), key=lambda o: (-_dearest(old.get(o), new.get(o)), o))
+    for op in ops[:most]:
+        x, y = old.get(op, none), new.get(op, none)
+        table.add_row(
+            op,
+            _pair(x.count, y.count, plain),
+            _pair(x.flops, y.flops, si),
+            _pair(x.bytes, y.bytes, si),
+            _pair(x.launches, y.launches, plain),
+            _pair(x.seconds, y.seconds, time),
+        )
+    if len(ops) > most:
+        table.add_row(f"and {len(ops) - most} more", *[""] * 5, style="dim")
+    return table
+
+
+def _dearest(*rows: OperatorRow | None) -> float:
+    return max((r.seconds for r in rows if r is not None), default=0.0)
+
+
+def _pair(x: float, y: float, show: Any) -> str:
+    return show(x) if x == y else f"{show(x)} -> {show(y)}"

@@ -1,0 +1,247 @@
+"""Plan files, pictures, the report, the command, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from typer.testing import CliRunner, Result
+
+import relax_eg as rx
+from relax_eg.cli import app
+from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
+from relax_eg.memory.files import load, save
+from relax_eg.memory.picture import draw
+
+
+def run(x: Any) -> Any:
+    return jnp.sum(jnp.transpose(jnp.sin(x) @ x) @ jnp.cos(x), axis=0)
+
+
+@pytest.fixture
+def module() -> rx.Module:
+    return rx.trace(run, "n n")
+
+
+@pytest.fixture
+def written(module: rx.Module, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    save(rx.plan_memory(module, bounds={"n": (1, 64)}), path)
+    return path
+
+
+def test_a_plan_file_is_read_back(module: rx.Module, written: Path) -> None:
+    plan = rx.plan_memory(module, bounds={"n": (1, 64)})
+    assert load(written, module) == plan.placement
+    data = json.loads(written.read_text())
+    assert (data["version"], data["static"], data["sizes"]) == (1, True, ["n <= 64"])
+    assert {"statement", "verdict", "granted"} <= data["proofs"][0].keys()
+
+
+def edited(path: Path, change: Any) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_an_offset_changed_by_hand_is_refused(module: rx.Module, written: Path) -> None:
+    def overlap(data: Any) -> None:
+        for row in data["values"]:
+            row["offset"] = "0"
+
+    edited(written, overlap)
+    with pytest.raises(MemoryPlanError, match=r"the plan does not hold: at n = 64, kernel \w+: .* is written over"):
+        load(written, module)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(arena="4096"), r"has bytes \d+ to \d+, the arena has 4096"),
+        (lambda d: d.update(arena=str(int(d["arena"]) + 64)), "changed after it was written"),
+        (lambda d: d["order"].reverse(), "reads .* before it is written"),
+        (lambda d: d["order"].pop(), "does not name each of the"),
+        (lambda d: d["storages"].pop(), "there is no storage"),
+        (lambda d: d["storages"][0].update(bytes="4"), r"storage 0 has 4"),
+        (lambda d: d.update(version=2), "version 2; version 1 is accepted"),
+        (lambda d: d.update(format="x"), 'a file with "format": "relax_eg memory plan" is accepted'),
+        (lambda d: d.update(kernels="0"), r"the plan is of other kernels than those of run\(\)"),
+        (lambda d: d.pop("values"), "not a plan that can be followed: KeyError"),
+        (lambda d: d["values"][0].update(offset="n ++"), "not a plan that can be followed"),
+        (lambda d: d["values"][0].update(offset="-4"), "has bytes -4 to"),
+    ],
+)
+def test_what_else_is_changed_by_hand_is_refused(change: Any, message: str, module: rx.Module, written: Path) -> None:
+    edited(written, change)
+    with pytest.raises(MemoryPlanError, match=message):
+        load(written, module)
+
+
+def test_a_plan_of_another_program_is_refused(written: Path) -> None:
+    with pytest.raises(MemoryPlanError, match="other kernels"):
+        load(written, rx.trace(lambda x: jnp.sin(jnp.cos(x)), "n n"))
+
+
+def test_a_file_that_is_no_json_is_refused(module: rx.Module, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(MemoryPlanError, match="cannot be read as JSON"):
+        load(tmp_path / "x.json", module)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bounds": {"n": (1, 4.5)}}, "4.5"),
+        ({"bounds": {"n": "4"}}, "'4'"),
+        ({"bounds": {"n": (9, 4)}}, r"the bounds of `n` are empty: \(9, 4\); accepted: \(low, high\)"),
+        ({"bounds": {"nn": (1, 4)}}, r"run\(\): bounds name `nn`, which is no size; its sizes: n; did you mean `n`\?"),
+        ({"bounds": {"n": (1, 4)}, "at": {"n": 5}}, r"n = 5 exceeds its bound 4"),
+        ({"at": {"m": 5}}, "at names `m`, which is no size; the sizes: n"),
+        ({"at": {"n": 5.0}}, "n = 5.0; an integer is accepted"),
+        ({"assume": ["n >= 10"], "bounds": {"n": (1, 4)}}, "no size satisfies the bounds of `n`"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(options: Any, message: str, module: rx.Module) -> None:
+    with pytest.raises(rx.RelaxEgError, match=message):
+        rx.plan_memory(module, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"results": "here"}, "results='here': 'apart' or 'planned' is accepted"),
+        ({"aliasing": "all"}, "aliasing='all': 'elements' or 'dtype' or 'bytes' or 'fits' is accepted"),
+        ({"align": 0}, "align=0: a number of bytes from 1 on is accepted"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(options: Any, message: str, module: rx.Module) -> None:
+    with pytest.raises(OptionError, match=message):
+        rx.plan_memory(module, **options)
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"plan_memory\(\) takes a Module or what optimize\(\) returns, got int"):
+        rx.plan_memory(3)
+
+
+def test_a_call_beyond_a_bound_is_refused(module: rx.Module) -> None:
+    plan = rx.plan_memory(module, bounds={"n": (1, 64)})
+    with pytest.raises(BoundsError, match=r"run\(\): n = 65 exceeds its bound 64"):
+        plan.bytes_at({"n": 65})
+    with pytest.raises(BoundsError, match=r"run\(\): no value for the size `n`"):
+        plan.bytes_at({})
+
+
+def test_the_report_tells_bytes_peak_and_proofs(module: rx.Module) -> None:
+    text = str(rx.plan_memory(module, at={"n": 100}))
+    assert "needed at once 117.19 KiB at n = 100: gap 0.00%" in text
+    assert "at the peak (n = 100):" in text and "matmul" in text
+    assert "proved (canonical)" in text and "handed out     400 bytes beside the arena" in text
+    text = str(
+        rx.plan_memory(
+            rx.trace(lambda x: jnp.log(jnp.pad(jnp.transpose(jnp.pad(jnp.exp(x), 1)), 1)), "n n"), aliasing="fits"
+        )
+    )
+    assert "refuted at n = 1" in text
+
+
+def test_offsets_are_multiples_of_what_is_asked_for() -> None:
+    module = rx.trace(lambda x: jnp.sum((jnp.sin(x) > 0) & (jnp.transpose(x) > 0.5), axis=0), "n n")
+    for bounds in ({}, {"n": (1, 9)}):
+        plan = rx.plan_memory(module, bounds=bounds, at={"n": 7}, align=64, check=True)
+        assert all(int(o.evaluate({"n": 7})) % 64 == 0 for o in plan.offsets.offsets)
+
+
+def test_a_program_without_kernels() -> None:
+    plan = rx.plan_memory(rx.trace(lambda x: x, "n"), check=True)
+    assert plan.bytes == 0 and plan.peak == () and "0 kernels" in str(plan)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_picture_names_the_peak_and_its_tensors(suffix: str, module: rx.Module, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"plan.{suffix}"
+    draw(rx.plan_memory(module, at={"n": 100}), path)
+    data = path.read_bytes()
+    if suffix == "png":
+        assert data.startswith(b"\x89PNG")
+        return
+    text = data.decode()
+    for word in ("peak: 117.19 KiB in matmul.2", "arena, 117.19 KiB", "memory of run() at n = 100", "cos"):
+        assert word in text
+    draw(rx.plan_memory(module, at={"n": 100}), path)
+    assert path.read_text() == text  # the same picture each time
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(module: rx.Module, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(MemoryPlanError, match="xyz"):
+        draw(rx.plan_memory(module), tmp_path / "plan.xyz")
+
+
+PROGRAM = """
+import jax.numpy as jnp
+
+def run(x):
+    return jnp.sum(jnp.transpose(jnp.sin(x) @ x) @ jnp.cos(x), axis=0)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(PROGRAM)
+    return tmp_path / "model.py"
+
+
+def command(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, args)])
+
+
+def test_the_command_plans_a_function(model: Path) -> None:
+    plan = model.parent / "plan.json"
+    picture = model.parent / "plan.svg"
+    words = f"{model}:run", "--spec", "n n", "--bound", "n=64", "--as-written"
+    result = command(*words, "--json", plan, "--picture", picture)
+    assert result.exit_code == 0, result.output
+    assert "fixed for all sizes in bounds" in result.output and "at the peak (n = 64)" in result.output
+    assert picture.read_text().startswith("<?xml")
+    result = command(*words, "--check", plan)
+    assert result.exit_code == 0 and "plan.json: holds" in result.output.replace("\n", "")
+    edited(plan, lambda d: d.update(storages=[]))
+    result = command(*words, "--check", plan)
+    assert result.exit_code == 1 and "there is no storage 0" in " ".join(result.output.split())
+
+
+def test_the_command_plans_module_text(module: rx.Module, tmp_path: Path) -> None:
+    (tmp_path / "m.txt").write_text(str(module))
+    result = command(tmp_path / "m.txt", "--bound", "n=2:8")
+    assert result.exit_code == 0 and "fixed for all sizes in bounds" in result.output
+
+
+@pytest.mark.parametrize(("options", "kernels"), [(["--as-written"], "6 kernels"), ([], "fused_sin_sum_linear")])
+def test_the_command_plans_kernels_or_what_is_written(options: list[str], kernels: str, model: Path) -> None:
+    result = command(f"{model}:run", "--spec", "n n", *options)
+    assert result.exit_code == 0 and kernels in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--bound", "n"], "--bound 'n': name=high or name=low:high is accepted, as in s=1024"),
+        (["--bound", "n=x"], "--bound 'n=x': name=high or name=low:high is accepted"),
+        (["--bound", "n=8:4"], "the bounds of `n` are empty: (8, 4)"),
+        (["--results", "x"], "results='x'"),
+    ],
+)
+def test_the_command_refuses(args: list[str], message: str, model: Path) -> None:
+    result = command(f"{model}:run", "--spec", "n n", "--as-written", *args)
+    assert result.exit_code == 1
+    assert message in " ".join(result.output.split())
+
+
+def test_the_command_refuses_what_is_no_model(tmp_path: Path) -> None:
+    result = command(tmp_path / "nothing")
+    assert result.exit_code == 1 and "file.py:name, m.rxe, model.onnx" in " ".join(result.output.split())
