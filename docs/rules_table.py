@@ -91,7 +91,7 @@ def _lines() -> Iterator[str]:
             verdict = status(r)
             how = f"proved, {verdict.theory}" if verdict.status == "proved" else verdict.status
             twin = ", both ways" if f"{r.name}_reversed" in getattr(book, name) else ""
-            text = " ".join(r.doc.split()).replace("|", "\\|")
+            text = " ".join(r.doc.split()).replace("|", "\\|").replace("[", "\\[")  # no links
             yield f"| `{r.name}` | {text} | {how}{twin} |"
 
 

@@ -41,6 +41,7 @@ from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.script import Buffer, local, tensor_program, workspace
+from relax_eg.view import View, view
 from relax_eg.why import WhyNot, why_not
 
 try:
@@ -77,6 +78,7 @@ __all__ = [
     "Tuple",
     "Unknown",
     "Variant",
+    "View",
     "WhyNot",
     "ablate",
     "cache",
@@ -105,6 +107,7 @@ __all__ = [
     "tensor_program",
     "trace",
     "verify",
+    "view",
     "why_not",
     "workspace",
 ]

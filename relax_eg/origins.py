@@ -6,6 +6,7 @@ equal, so the line is that one's. A value that only rules made (three weights si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from relax_eg.extract.detail import Origin
@@ -15,9 +16,24 @@ from relax_eg.ir.module import Function
 _MOST_LINES = 8  # that one value stands for
 
 
-def written_origins(function: Function) -> dict[Expr, Origin]:
-    """The origins of a function as written."""
-    return {e: Origin((line,)) for e, line in function.sources.items()}
+# What `Function.sources` says: "model.py:31", "by rule, book.py:12", or both, "model.py:31 by rule, book.py:12".
+_TEXT = re.compile(r"(?:(?P<line>.+:\d+) )?by (?P<rules>.+), [^,]*")
+
+
+def source_text(origin: Origin, where: str) -> str:
+    """An origin as `Function.sources` has it; `where` the rule stands."""
+    line = origin.lines[0] if origin.lines else ""
+    return " ".join(x for x in (line, f"by {origin.rule}, {where}" if origin.rule else "") if x)
+
+
+def origins_told(function: Function) -> dict[Expr, Origin]:
+    """The origins that the sources of a function tell: of one as written, or of what rules made of an optimized one."""
+    found: dict[Expr, Origin] = {}
+    for e, text in function.sources.items():
+        parts = _TEXT.fullmatch(text)
+        lines = (text if parts is None else parts["line"]) or ""
+        found[e] = Origin((lines,) if lines else (), "" if parts is None else parts["rules"])
+    return found
 
 
 def origins_of(

@@ -9,6 +9,7 @@ from relax_eg.cache import version_of
 from relax_eg.egraph import RuleFigures, Saturation
 from relax_eg.extract.detail import Origins
 from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, Opaque, RuleRow, RunnerUp
+from relax_eg.frontends.sources import text_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
 from relax_eg.ir.module import Module
 from relax_eg.measured import Entry, Search
@@ -16,12 +17,13 @@ from relax_eg.ops.libraries import LIBRARIES, library_of
 from relax_eg.ops.library_needs import version
 from relax_eg.ops.record import TABLE
 from relax_eg.options import Options, Sizes
-from relax_eg.origins import written_origins
+from relax_eg.origins import origins_told
 from relax_eg.prices import Prices, detailed
 from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
 from relax_eg.units import Outcome
 
+MOST_LETTERS = 160  # of a source line that a report quotes
 PACKAGES = ("relax-eg", "jax", "egglog", "numpy")
 
 
@@ -55,6 +57,7 @@ def report_of(
     }
     searched, peak = _searched([o.saturation for o in outcomes])
     here, *others = _in_detail(search, entry, inside, kept, found)
+    lines = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
     return CostReport(
         name=traced.name,
         target=options.profile.label,
@@ -85,6 +88,7 @@ def report_of(
         others=tuple(others),
         signature=_signature(traced.module),
         rule_set=options.rules.name,
+        code={line: text[:MOST_LETTERS] for line in lines if (text := text_of(line))},
     )
 
 
@@ -93,8 +97,8 @@ def _in_detail(
 ) -> list[AtSizes]:
     """Both programs at every binding, by kernel, source line and rule."""
     written, chosen, options = search.traced.module, entry.module, search.options
-    as_written: Origins = {f.name: written_origins(f) for f in written}
-    made: Origins = {f.name: entry.units.origins.get(f.name) or written_origins(f) for f in chosen}
+    as_written: Origins = {f.name: origins_told(f) for f in written}
+    made: Origins = {f.name: entry.units.origins.get(f.name) or origins_told(f) for f in chosen}
     kernels = {row.name: row.operators for o in entry.units.outcomes for row in o.kernels}
     rows: list[AtSizes] = []
     for at, (before, after) in found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,7 +39,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
-from relax_eg.origins import origins_of, written_origins
+from relax_eg.origins import origins_of, origins_told, source_text
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
@@ -84,7 +84,9 @@ class Units:
     user's lines that the expressions of that form compute, and the rules that made them. With `record`, `searched` has
     what is needed to explain the outcome; what would run in kernels is in operators then, and `in_kernels[f, n]` has the
     values of block `n` of function `f` in kernels. `bytes_cost`: by function and block, what bytes in memory cost;
-    `built`: the kernels of each. `saturated`: e-graphs of other searches for the same program, by what they are of."""
+    `built`: the kernels of each. `saturated`: e-graphs of other searches for the same program, by what they are of.
+    `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
+    computed."""
 
     module: Module
     options: Options
@@ -93,6 +95,7 @@ class Units:
     saturated: dict[Any, tuple[Saturation, Dump, Recording | None]] | None = None
     built: dict[tuple[str, int], Built] = field(default_factory=dict[Any, Any])
     searched: list[Searched] = field(default_factory=list[Searched])
+    watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
@@ -157,7 +160,8 @@ class Units:
         is best when what follows from them is nearly free, or costs the share `once`."""
         blocks: list[Block] = []
         sources = dict(function.sources)
-        self.origins[function.name] = written_origins(function)
+        self.origins[function.name] = origins_told(function)
+        outside: list[Block] = []
         for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
             if not block.dataflow or not block.bindings:
                 blocks.append(block)
@@ -165,21 +169,26 @@ class Units:
             flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
             ahead = {str(p.attr("name")) for p, flag in flags if flag}
             known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
-            forms, made = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
+            forms = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
             new = [
                 Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
             ]
             blocks.append(new[0])
-            sources = {**{e: self._origin(rule) for e, rule in made.items()}, **sources}
+            told = {e: source_text(o, self._where(o)) for e, o in self.origins[function.name].items()}
+            sources = {**told, **sources}
             if len(new) > 1 and len(function.blocks) == 1:
-                self._outside[function.name] = replace(function, blocks=(new[1],))
-        return replace(function, blocks=tuple(blocks), sources=MappingProxyType(sources))
+                outside.append(new[1])
+        sources = MappingProxyType(sources)
+        if outside:
+            self._outside[function.name] = replace(function, blocks=tuple(outside), sources=sources)
+        return replace(function, blocks=tuple(blocks), sources=sources)
 
-    def _origin(self, rule: str) -> str:
-        """What is said, where the user's source line would stand, of an expression that a rule made."""
-        rules = self.options.rules
-        found = rules[rule] if rule not in self._schemas else self._schemas[rule]
-        return f"by {rule}, {found.where}"
+    def _where(self, origin: Origin) -> str:
+        """Where the rule that made an expression stands."""
+        rule = origin.rule.partition(", ")[0]
+        if not rule:
+            return ""
+        return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
 
     @cached_property
     def _schemas(self) -> dict[str, Schema]:
@@ -194,9 +203,9 @@ class Units:
         same: set[str],
         once: float | None,
         known: Given,
-    ) -> tuple[list[list[Expr]], dict[Expr, str]]:
+    ) -> list[list[Expr]]:
         """The block's values: the cheapest and, where something is the `same` at every step, those that are when that
-        is nearly free. Also which rule made which expression of the cheapest."""
+        is nearly free."""
         options = self.options
         roots = [b.value for b in block.bindings]
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
@@ -215,20 +224,24 @@ class Units:
             options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
         if options.execution == "kernels" and place[0] not in self._in_loops:
             found = self._kernels(read, block, place, weights)
-            self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
             forms = [found.built, *([self._kernels(read, block, place, same, once).built] if same else [])]
+            self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
+            for f in forms:
+                self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
             if kept is None:
-                return [f.roots for f in forms], {}
+                return [f.roots for f in forms]
             # A derivation goes from operators to operators.
             self.in_kernels[place] = tuple(found.built.roots)
             equal = tuple(roots), tuple(found.built.operators), tuple(alternatives)
             self.searched.append(Searched(*place, *equal, scope, known, kept))
-            return [f.operators for f in forms], {}
+            return [f.operators for f in forms]
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
             chosen = cheapest(read.graph, read.decode, weights, models, held=self.options.held)
         selection = chosen.selection
+        if self.watch is not None:
+            self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
         made: dict[str, int] = {}
         for c, k in enumerate(selection.choice):
             rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
@@ -249,9 +262,11 @@ class Units:
             equal = tuple(roots), tuple(values[0]), tuple(alternatives)
             self.searched.append(Searched(*place, *equal, scope, known, kept))
         if same:
-            apart = cheapest(read.graph, read.decode, same, models, once)
-            values.append(read.decode(apart.selection.choice))
-        return values, makers
+            apart = cheapest(read.graph, read.decode, same, models, once).selection.choice
+            other, made_by, classes = read.decode_with_rules(apart)
+            self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
+            values.append(other)
+        return values
 
     def _kernels(
         self, read: Dump, block: Block, place: tuple[str, int], weights: set[str], once: float | None = None
@@ -274,9 +289,12 @@ class Units:
         self, found: ChosenKernels, read: Dump, block: Block, function: str, saturation: Saturation
     ) -> Outcome:
         selection, built = found.selection, found.built
+        if self.watch is not None:
+            inside = [w.state.members for w in selection.ways.values() if w.state is not None]
+            own = {c: w.candidate for c, w in selection.ways.items()}
+            self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
         row = SelectedRow(function, selection.how, selection.cost, selection.bound, selection.kept)
         rows = built.rows(function, self._kernel_models(block)[0])
-        self._tell_origins(function, read, built.roots, built.classes, built.rules)
         return Outcome(saturation, dict(built.made), row, None, rows)
 
     def _tell_origins(

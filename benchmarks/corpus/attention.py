@@ -135,6 +135,13 @@ def swiglu(x, p):
     return (jax.nn.silu(x @ p["gate"]) * (x @ p["up"])) @ p["down"]
 
 
+@program("b s d", "k d")
+def flattened_tokens(x, table):
+    """Tokens as rows, then as one long vector: what a locality sensitive hash of a batch is made of."""
+    rows = x.reshape(-1, x.shape[2])
+    return rows.reshape(-1), rows @ table.T
+
+
 @program("b s 64", "64 128", "128", "128 64", "64")
 def feed_forward(x, w1, b1, w2, b2):
     """The feed-forward block of the first transformer, over rows of tokens."""

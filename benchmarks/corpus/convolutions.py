@@ -54,6 +54,12 @@ def inception_branches(x, w1, w2, w3):
     return jnp.concatenate([conv(x, w1), conv(x, w2), conv(x, w3)], axis=1)
 
 
+@program("n 3 h w", "n 3 h w", "16 3 3 3", "16 3 3 3")
+def stereo_features(left, right, f, g):
+    """The first layer of a stereo network: each camera its own kernels, channels joined."""
+    return jnp.concatenate([conv(left, f), conv(right, g)], axis=1)
+
+
 @program("n 16 h w", "8 16 3 3", "8 16 3 3")
 def gated_conv(x, w, g):
     """A gated convolution: two of one image, one through a sigmoid."""

@@ -156,14 +156,14 @@ def adjoint_gates(a, b):
     return jnp.kron(a, b).T, jnp.sum(jnp.kron(a, b))
 
 
-@program("n d", "n", "")
+@program("n d", "n", "", numerics="approximate", facts={"alpha": "positive"})
 def ridge_regression(x, y, alpha):
     """Ridge regression by the normal equations."""
     gram = x.T @ x + alpha * jnp.eye(x.shape[1])
     return jnp.linalg.solve(gram, x.T @ y)
 
 
-@program("n n", "n k", "n", numerics="approximate", facts={"a": "diagonal invertible"})
+@program("n n", "n k", "n", numerics="approximate", facts={"a": "diagonal positive definite"})
 def woodbury(a, u, b):
     """A diagonal plus low rank system, solved without its structure."""
     return jnp.linalg.solve(a + u @ u.T, b)

@@ -20,6 +20,12 @@ def hmm_forward(log_likelihoods, log_transition, log_start):
     return jax.nn.logsumexp(alpha)
 
 
+@program("n k", "")
+def free_energy(energy, temperature):
+    """The free energy of systems with a few states each, as the formula reads."""
+    return -temperature * jnp.log(jnp.sum(jnp.exp(-energy / temperature), axis=1))
+
+
 @program("k k", "k 1")
 def viterbi_scores(log_transition, score):
     """One step of Viterbi: the best score of each state."""

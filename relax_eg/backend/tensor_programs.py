@@ -42,12 +42,14 @@ Sizes = Mapping[str, Any]
 
 
 def lower_program(
-    program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST
+    program: TensorProgram, sizes: Sizes, *, largest: int = LARGEST, guarded: bool = False
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """`program` as a function of one JAX array for each parameter (inputs, then lifted workspaces, whose contents do
     not matter), which gives a tuple of its outputs.
 
-    `sizes`: a value for each of its size variables: integers, or JAX's symbolic dimensions. The function can be
+    `sizes`: a value for each of its size variables: integers, or JAX's symbolic dimensions; where only indices and
+    numbers mention it, also an integer scalar of JAX. `guarded`: there may be points of the outputs that do not count,
+    so that what is read there may lie anywhere. The function can be
     traced, by `jax.jit`, `jax.vmap` and `jax.export`. Arithmetic is that of the dtypes in the equations, whatever
     JAX's x64 flag says; without x64 no input and no output may have a 64-bit dtype.
 
@@ -61,7 +63,7 @@ def lower_program(
         raise ShapeError(f"{program.name}: no value for the size `{missing[0]}`; given: {', '.join(sizes) or 'none'}")
 
     def run(*arrays: Any) -> tuple[jax.Array, ...]:
-        lowering = _Lowering(program, sizes, largest)
+        lowering = _Lowering(program, sizes, largest, guarded)
         lowering.check(arrays)
         with jax.enable_x64(True):
             return lowering.run(arrays)
@@ -134,11 +136,13 @@ class _Frame:
 class _Lowering:
     """One lowering of a program at some sizes."""
 
-    def __init__(self, program: TensorProgram, sizes: Sizes, largest: int) -> None:
+    def __init__(self, program: TensorProgram, sizes: Sizes, largest: int, guarded: bool) -> None:
         self.program = program
+        self.guarded = guarded
         self.sizes = {name: int(n) if isinstance(n, (int, np.integer)) else n for name, n in sizes.items()}
         self.largest = largest
         self.data: dict[str, Any] = {}
+        self.known = not any(isinstance(n, jax.Array) for n in self.sizes.values())  # tracers are arrays, too
 
     def check(self, arrays: Sequence[Any]) -> None:
         program = self.program
@@ -183,7 +187,7 @@ class _Lowering:
 
     def _all_points(self, expr: Scalar, names: Sequence[str], extents: Sequence[Any], fixed: Mapping[str, Any]) -> Any:
         """The array of `expr` over the loops `names`, where those in `fixed` are at a step."""
-        frame = _Frame({}, {**self.sizes, **fixed}).inside(names, extents)
+        frame = _Frame({}, {**self.sizes, **fixed}, self.guarded).inside(names, extents)
         frame.outside = None
         value = self.term(expr, frame)
         single = [n for n, name in enumerate(names) if name not in frame.extents]
@@ -305,7 +309,7 @@ class _Lowering:
         inner = frame.inside(names, extents)
         wide = accumulator(expr.kind, expr.dtype)
         if expr.kind in ("sum", "any") and not inner.empty:
-            found = self._convolved(expr, inner, wide) if expr.kind == "sum" else None
+            found = self._convolved(expr, inner, wide) if expr.kind == "sum" and self.known else None
             found = found or contracted(expr, inner, wide, self.term)
             if found is not None:
                 return Value(convert(found.array, expr.dtype), found.loops)

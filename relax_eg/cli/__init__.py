@@ -1,4 +1,4 @@
-"""The command line: `relax-eg optimize | compare | ablate | plan | rules | verify | why-not | ...`.
+"""The command line: `relax-eg optimize | compare | ablate | view | plan | rules | verify | ...`.
 
 One module a command; this one gives them their names and their order.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from relax_eg.cli import ablate, cache, calibrate, compare, extract, optimize, plan, prove, rules, why_not
+from relax_eg.cli import ablate, cache, calibrate, compare, extract, optimize, plan, prove, rules, view, why_not
 
 app = typer.Typer(
     name="relax-eg",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("optimize")(optimize.optimize)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
+app.command("view")(view.view)
 app.command("rules")(rules.list_rules)
 app.command("verify")(rules.verify)
 app.command("why-not")(why_not.why_not)

@@ -102,10 +102,14 @@ class Loops:
 
     def _before(self, graph: Any, flow: Any, target: int) -> Floats:
         """The classes from which more could still flow to `target`."""
-        rest = (graph - flow).tocsr()
-        rest.data = np.maximum(rest.data, 0)
-        rest.eliminate_zeros()
-        return breadth_first_order(rest.T.tocsr(), target, return_predecessors=False)
+        n = graph.shape[0]
+        capacities, flows = _arcs(graph), _arcs(flow)
+        # A flow has the arcs of its graph and their reverses.
+        at = np.minimum(np.searchsorted(capacities, flows), len(capacities) - 1)
+        left = np.where(capacities[at] == flows, graph.data[at], 0) - flow.data
+        tails, heads = np.divmod(flows[left > 0], n)
+        backwards = csr_matrix((np.ones(len(tails), dtype=np.int8), (heads, tails)), shape=(n, n))
+        return breadth_first_order(backwards, target, return_predecessors=False)
 
     def _saturated(self, graph: Any, inside: Floats) -> Any:
         """The graph with what enters `inside` opened, so that the next cut lies elsewhere."""
@@ -124,6 +128,12 @@ class Loops:
             for k, reads in enumerate(self.problem.reads[c])
             if inside.isdisjoint(reads)
         ]
+
+
+def _arcs(matrix: Any) -> Floats:
+    """What stands in a matrix of rows in order, each entry as row * columns + column."""
+    rows, columns = matrix.shape
+    return np.repeat(np.arange(rows), np.diff(matrix.indptr)) * columns + matrix.indices
 
 
 def loops_within(loops: Iterable[Loop], classes: Sequence[int]) -> list[Loop]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 from types import TracebackType
@@ -13,8 +14,9 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-# The lines of tracebacks, of which equal layers have equal ones.
+# The lines of tracebacks, of which equal layers have equal ones; and the files that the lines are in.
 _lines: dict[Any, str | None] = {}
+_files: dict[str, str] = {}
 _MOST_LINES = 1 << 14
 
 
@@ -25,6 +27,7 @@ def line_of(eqn: Any) -> str | None:
         if traceback not in _lines:
             if len(_lines) >= _MOST_LINES:
                 _lines.clear()
+                _files.clear()
             _lines[traceback] = _line(eqn.source_info)
         return _lines[traceback]
     except Exception:  # sources are a service to the reader, never a reason to fail
@@ -38,7 +41,16 @@ def _line(source_info: Any) -> str | None:
     found = re.match(r"(.+?):(\d+)(?::\d+)? \(", source_info_util.summarize(source_info))
     if found is None or found[1].startswith(_OURS):  # the function itself is one of JAX's
         return None
-    return f"{os.path.basename(found[1])}:{found[2]}"
+    line = f"{os.path.basename(found[1])}:{found[2]}"
+    # Of two files of one name it cannot be told which is meant.
+    _files[line] = found[1] if _files.get(line, found[1]) == found[1] else ""
+    return line
+
+
+def text_of(line: str) -> str:
+    """What stands at a line that `line_of` gave in this process; "" where that cannot be told."""
+    path = _files.get(line, "")
+    return linecache.getline(path, int(line.rpartition(":")[2])).strip() if path else ""
 
 
 def is_jax_function(jaxpr: Any) -> bool:

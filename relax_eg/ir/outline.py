@@ -49,7 +49,10 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
             found = _outlined(block, fresh, function)
             if found is None:
                 break
-            block, called = found
+            new, called = found
+            block = Block(tuple(Binding(b.var, new[b.value]) for b in block.bindings))
+            lines = {n: function.sources[e] for e, n in new.items() if e in function.sources}
+            function = replace(function, sources=MappingProxyType({**function.sources, **lines}))
             made.append(called)
         blocks.append(block)
     if not made:
@@ -57,7 +60,8 @@ def outline(function: Function, fresh: Naming) -> tuple[Function, list[Function]
     return replace(function, blocks=tuple(blocks)), made
 
 
-def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[Block, Function] | None:
+def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[dict[Expr, Expr], Function] | None:
+    """What the values of `block` become, and the function that they call."""
     values = [b.value for b in block.bindings]
     order = [e for e in postorder(values) if e.args]
     if len(order) < SMALLEST_PROGRAM:
@@ -68,8 +72,8 @@ def _outlined(block: Block, fresh: Naming, function: Function) -> tuple[Block, F
         return None
     outputs = _outputs(rows, order, values)
     called, operands = _function(rows, outputs, fresh("block"), function)
-    new = _with_calls(block, rows, outputs, called, operands)
-    return None if new is None else (new, called)
+    done = _with_calls(block, rows, outputs, called, operands)
+    return None if done is None else (done, called)
 
 
 def _repeats(order: Sequence[Expr]) -> list[list[list[Expr]]]:
@@ -272,8 +276,9 @@ def _function(
 
 def _with_calls(
     block: Block, rows: list[list[Expr]], outputs: Sequence[int], called: Function, operands: list[list[Expr]]
-) -> Block | None:
-    """`block` with the repetitions' outputs taken from calls; None where a call does not give what stood there."""
+) -> dict[Expr, Expr] | None:
+    """What `block`'s values become when the repetitions' outputs are taken from calls, and what is below them; None
+    where a call does not give what stood there."""
     where = {row[k]: (r, i) for r, row in enumerate(rows) for i, k in enumerate(outputs)}
     ref = function_ref(called)
     done: dict[Expr, Expr] = {}
@@ -299,4 +304,4 @@ def _with_calls(
             done[e] = tuple_get(value, i) if len(outputs) > 1 else value
             if done[e].annotation != e.annotation:
                 return None
-    return Block(tuple(Binding(b.var, done[b.value]) for b in block.bindings))
+    return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from relax_eg.ir.annotations import Annotation, Shape, dims_of
 from relax_eg.ir.calls import substituted
@@ -38,7 +39,8 @@ def split(function: Function, weights: set[str]) -> Split:
     used = set(postorder([b.value for block in blocks for b in block.bindings] + [result]))
     kept = tuple(p for p in _chosen(function.params, weights) if p in used or isinstance(p.annotation, Shape))
     others = tuple(p for p in function.params if p.attr("name") not in weights)
-    main = Function(function.name, (*names.values(), *kept, *others), blocks, result, function.sources)
+    sources = carried(function, names)
+    main = Function(function.name, (*names.values(), *kept, *others), blocks, result, sources)
     return Split(prepare, main, tuple(str(p.attr("name")) for p in kept))
 
 
@@ -49,6 +51,13 @@ def replaced(function: Function, names: Mapping[Expr, Expr]) -> tuple[tuple[Bloc
     made = iter(new)
     blocks = [Block(tuple(Binding(b.var, next(made)) for b in k.bindings), k.dataflow) for k in function.blocks]
     return tuple(blocks), result
+
+
+def carried(function: Function, names: Mapping[Expr, Expr]) -> Mapping[Expr, str]:
+    """The sources of `function`, of what is left when the expressions in `names` are replaced."""
+    known = [e for e in function.expressions() if e in function.sources]
+    made = zip(substituted(known, names), known, strict=True)
+    return MappingProxyType({new: function.sources[old] for new, old in made if old not in names})
 
 
 def missing_sizes(function: Function, hidden: Iterable[str] = ()) -> set[str]:

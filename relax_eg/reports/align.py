@@ -1,13 +1,13 @@
 """Programs of several reports, side by side: which of their kernels do the same work, and what became of it.
 
-Kernels are aligned by the user's source lines. A kernel may stand for several lines, so lines that share one in any of
-the programs are looked at together. Where a report has no lines, all are aligned by operator.
+Kernels are aligned by the user's source lines. A kernel that stands for several is divided among them, as these lines'
+costs are in the program as written. Where a report has no lines, all are aligned by operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from relax_eg.extract.detail import Part
 from relax_eg.extract.report import ProgramCost
@@ -40,11 +40,12 @@ class Column:
 @dataclass
 class Row:
     """Work that is the same in all programs: the user's lines (or an operator), and of each column what it costs there.
-    `causes`: of each column, what made it another than in the first."""
+    `causes`: of each column, what made it another than in the first; `code`: what stands at the line."""
 
     where: str
     parts: list[list[Part]]
     causes: list[list[str]] = field(default_factory=list[list[str]])
+    code: str = ""
 
     def seconds(self, column: int) -> float:
         return sum(p.seconds for p in self.parts[column] if not p.ahead)
@@ -62,13 +63,15 @@ class Row:
 def rows_of(columns: Sequence[Column]) -> tuple[str, list[Row]]:
     """What the columns are aligned by ("line" or "operator"), and the rows, those that differ most first."""
     by = "line" if all(_has_lines(c.cost) for c in columns) else "operator"
-    parts = [_parts(c.cost, by) for c in columns]
-    group = _groups(p.lines for side in parts for p in side)
+    parts = [_parts(c, by) for c in columns]
     rows: dict[str, Row] = {}
     for i, side in enumerate(parts):
         for p in side:
-            where = p.what if by == "operator" else group.get(p.lines[:1], NO_LINE)
-            row = rows.setdefault(where, Row(where, [[] for _ in columns]))
+            where = p.what if by == "operator" else p.line or NO_LINE
+            if where not in rows:
+                code = next((text for c in columns if (text := c.report.code.get(where))), "")
+                rows[where] = Row(where, [[] for _ in columns], code=code)
+            row = rows[where]
             row.parts[i].append(p)
     made = [list(dict.fromkeys(r for p in side for r in _rules([p]))) for side in parts]
     for row in rows.values():
@@ -80,56 +83,26 @@ def _has_lines(cost: ProgramCost) -> bool:
     return any(p.lines for p in cost.parts) or not cost.rows
 
 
-def _parts(cost: ProgramCost, by: str) -> tuple[Part, ...]:
-    if by == "line":
-        return cost.parts
-    return tuple(
-        Part(r.op, "", "", (), "", r.count, r.flops, r.bytes, r.launches, r.seconds) for r in cost.rows if r.seconds
-    )
+def _parts(column: Column, by: str) -> list[Part]:
+    """The kernels of a program, those of several lines in as many parts; seconds add up to what they were."""
+    if by == "operator":
+        rows = [r for r in column.cost.rows if r.seconds]
+        return [Part(r.op, "", "", (), "", r.count, r.flops, r.bytes, r.launches, r.seconds) for r in rows]
+    written: dict[str, float] = {}
+    for p in column.report.before.parts:
+        written[p.line] = written.get(p.line, 0.0) + p.seconds
+    return [share for p in column.cost.parts for share in _divided(p, written)]
 
 
-def _groups(uses: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """For each line, as a tuple of one, the name of those that share a kernel with it."""
-    parent: dict[str, str] = {}
-
-    def root(x: str) -> str:
-        parent.setdefault(x, x)
-        while parent[x] != x:
-            parent[x] = parent[parent[x]]
-            x = parent[x]
-        return x
-
-    for lines in uses:
-        for line in lines:
-            parent[root(line)] = root(lines[0])
-    members: dict[str, list[str]] = {}
-    for line in parent:
-        members.setdefault(root(line), []).append(line)
-    names = {r: _named(lines) for r, lines in members.items()}
-    return {(line,): names[root(line)] for line in parent}
-
-
-def _named(lines: Sequence[str]) -> str:
-    """Lines together: "model.py:31, 33-35"."""
-    files: dict[str, set[int]] = {}
-    others: list[str] = []
-    for line in lines:
-        name, _, number = line.rpartition(":")
-        if name and number.isdigit():
-            files.setdefault(name, set()).add(int(number))
-        else:
-            others.append(line)
-    told: list[str] = []
-    for name, numbers in sorted(files.items()):
-        runs: list[list[int]] = []
-        for n in sorted(numbers):
-            if runs and n == runs[-1][-1] + 1:
-                runs[-1].append(n)
-            else:
-                runs.append([n])
-        shown = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
-        told.append(f"{name}:{shown}")
-    return "; ".join([*told, *sorted(others)])
+def _divided(p: Part, written: Mapping[str, float]) -> Iterator[Part]:
+    if len(p.lines) < 2:
+        yield p
+        return
+    weights = [written.get(line, 0.0) for line in p.lines]
+    total = sum(weights)
+    for line, w in zip(p.lines, weights, strict=True):
+        share = w / total if total > 0 else 1 / len(p.lines)
+        yield replace(p, lines=(line,), seconds=share * p.seconds)
 
 
 def _rules(parts: Sequence[Part]) -> list[str]:

@@ -63,6 +63,7 @@ class Comparison:
         rows = [
             {
                 "where": r.where,
+                "code": r.code,
                 "seconds": [r.seconds(i) for i in range(len(self.columns))],
                 "causes": r.causes,
                 "kernels": [[asdict(p) for p in side] for side in r.parts],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12  # of the table by source line
 MOST_COLUMNS = 5  # of that table; the HTML has all
+MOST_CODE = 90  # letters of a source line
 MOST_KERNELS = 3  # that a change names on either side
 
 
@@ -30,7 +32,8 @@ def comparison(c: Comparison) -> RenderResult:
         changes = c.changes(i)
         yield Text(f"{column.label} against {c.columns[0].label}: {summary(c, i)}", style="bold")
         for row in changes:
-            yield Text(f"  {told(row, i)}")
+            yield Text.assemble(f"  {row.where}", (f"   {row.code[:MOST_CODE]}" if row.code else "", "cyan"))
+            yield Padding(Text(told(row, i)), (0, 0, 0, 4))
         rules = rules_told(c, i)
         if rules:
             yield Text(f"  {rules}", style="dim")
@@ -80,7 +83,7 @@ def told(row: Row, i: int) -> str:
     """One line: what became of the work of a row, and why."""
     x, y = row.seconds(0), row.seconds(i)
     sign = "-" if y < x else "+"
-    change = f"{row.where}: {time(x)} -> {time(y)} ({sign}{time(abs(y - x))})"
+    change = f"{time(x)} -> {time(y)} ({sign}{time(abs(y - x))})"
     kernels = f"{kernels_of(row.parts[0])} -> {kernels_of(row.parts[i])}"
     if _names(row.parts[0]) == _names(row.parts[i]):
         kernels = kernels_of(row.parts[i])

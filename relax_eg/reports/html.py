@@ -19,6 +19,8 @@ from relax_eg.extract.figures import plain, si, sizes, time
 from relax_eg.reports import compare_text, plots, text
 from relax_eg.reports.align import Column
 from relax_eg.reports.compare import Comparison, compare
+from relax_eg.reports.curves import over_bindings
+from relax_eg.reports.egraph import Picture
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
 
@@ -57,10 +59,7 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
         more_steps=max(0, len(steps) - MOST_STEPS),
         versions=_versions(reports.values()),
     )
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(told, encoding="utf-8")
-    return told
+    return _written(told, path)
 
 
 def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation: str = "") -> str:
@@ -83,14 +82,35 @@ def notebook_of_report(r: CostReport) -> str:
     return notebook_of_comparison(compare(r))
 
 
+def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: bool = False) -> str:
+    """The picture of an e-graph as a page of its own, or as a notebook shows it."""
+    svg = Markup(picture.to_svg())
+    if notebook:
+        inside = _template("picture.html").render(picture=picture, svg=svg)
+        return f'<div class="relax-eg"><style>{_css()}</style>{inside}</div>'
+    told = _template("alone.html").render(picture=picture, svg=svg, css=_css())
+    return _written(told, path)
+
+
+def _written(told: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(told, encoding="utf-8")
+    return told
+
+
 @lru_cache
 def _environment() -> Environment:
     folder = files("relax_eg.reports") / "templates"
-    names = ("page.html", "section.html", "notebook.html")
+    names = ("page.html", "section.html", "notebook.html", "picture.html", "alone.html")
     loader = DictLoader({n: (folder / n).read_text(encoding="utf-8") for n in names})
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"time": time, "si": si, "plain": plain, "percent": lambda x: f"{100 * x:.1f}"}
+    made.filters |= {"time": time, "si": si, "plain": plain, "percent": _percent}
     return made
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.1f}"
 
 
 def _template(name: str) -> Any:
@@ -123,6 +143,7 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
             "changes": [
                 {
                     "where": r.where,
+                    "code": r.code,
                     "before": r.seconds(0),
                     "after": r.seconds(i),
                     "better": r.delta(i) < 0,
@@ -190,19 +211,18 @@ def _figures(c: Comparison) -> list[Figure]:
         here = [(i, x) for i, x in numbered if x.report.device is not None and x.report.device.name == name]
         note = (
             "Large dots are programs, small ones their dearest kernels. Left of the bend memory is the limit; what is "
-            "above the line reads from cache."
+            "above the line reads from cache, or keeps values in registers."
         )
         svg = plots.roofline_plot(device, here)
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
     note = "Values between kernels, each until its last reader has run; an estimate, without inputs and weights."
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
-    for r in c.reports:
-        for curve in r.curves:
-            series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
-            others = sizes(curve.at)
-            heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")
-            crossings = "; ".join(f"from {curve.variable}={x.size} on {x.after}" for x in curve.crossovers)
-            found.append((heading, plots.curve_plot(curve), series, crossings or "No crossover in this range."))
+    for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
+        series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
+        others = sizes(curve.at)
+        heading = f"Cost over {curve.variable}" + (f", at {others}" if others else "")
+        crossings = "; ".join(f"from {curve.variable}={x.size} on {x.after}" for x in curve.crossovers)
+        found.append((heading, plots.curve_plot(curve), series, crossings or "The order is the same at all sizes."))
     searches = [(i, x) for i, x in numbered if not x.as_written]
     key = plots.key([(i, x.label) for i, x in searches])
     note = "Nodes of the largest e-graph of each search, after every round."

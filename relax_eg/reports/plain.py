@@ -69,7 +69,7 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
         return data
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
     if kind is float and is_number:
-        return data if isinstance(data, float) else float(data)
+        return data  # a whole one stays as it is written
     if kind is int and isinstance(data, int) and not isinstance(data, bool):
         return data
     if kind in (bool, str) and isinstance(data, kind):

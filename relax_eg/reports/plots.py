@@ -151,11 +151,10 @@ def memory_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
     told = [(i, c, c.cost.memory) for i, c in columns if c.cost.memory is not None and c.cost.memory.moments]
     if not told:
         return None
-    high = max(m.peak for _, _, m in told if m is not None)
-    title = "memory: " + "; ".join(f"{c.label} peaks at {si(m.peak)}B" for _, c, m in told if m is not None)
+    high = max(m.peak for _, _, m in told)
+    title = "memory: " + "; ".join(f"{c.label} peaks at {si(m.peak)}B" for _, c, m in told)
     plot = Plot(title, _x(0, 1, lambda v: f"{100 * v:.0f}%"), _y(0, max(high, 1) * 1.08, si), "of the program", "bytes")
     for i, _, m in told:
-        assert m is not None
         n = len(m.moments)
         steps = [(x, t.bytes) for k, t in enumerate(m.moments) for x in (k / n, (k + 1) / n)]
         plot.line(steps, i)

@@ -52,7 +52,8 @@ class CostReport:
     round by round; `unproved`: guards of rules that were neither proved nor refuted, so that the rule did not fire;
     `others`: the same prices at the other bindings of `at=[...]`; `curves`: cost over a size, by variant; `signature`:
     parameters and result of the function, by which reports of different programs are told apart; `rule_set`: the rules
-    that were allowed, by the name of their set; `memory`: how `memory_limit` was kept.
+    that were allowed, by the name of their set; `code`: what stands at the source lines, as far as is known; `memory`:
+    how `memory_limit` was kept.
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -91,6 +92,7 @@ class CostReport:
     curves: tuple[Curve, ...] = ()
     signature: str = ""
     rule_set: str = ""
+    code: Mapping[str, str] = field(default_factory=dict[str, str])
     memory: MemoryRow | None = None
     more: Any = field(default=None, compare=False, repr=False)
 
@@ -169,11 +171,12 @@ class CostReport:
             Path(path).write_text(written + "\n", encoding="utf-8")
         return written
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The report as one HTML file that needs nothing else; also written to `path` if given."""
+    def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
+        """The report as one HTML file that needs nothing else; also written to `path` if given. `derivation`: what
+        `best.explain()` returned, to be shown too."""
         from relax_eg.reports.html import page_of_report
 
-        return page_of_report(self, path)
+        return page_of_report(self, path, str(derivation))
 
     def _repr_html_(self) -> str:
         from relax_eg.reports.html import notebook_of_report

@@ -50,7 +50,7 @@ class Roofline:
 
     @property
     def share(self) -> float:
-        """The share of the roof that is reached; above 1 where values come from cache."""
+        """The share of the roof that is reached; above 1 where values come from cache or stay in registers."""
         return self.least / self.seconds if self.seconds > 0 else 0.0
 
 

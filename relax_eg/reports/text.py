@@ -88,6 +88,9 @@ def notes(r: CostReport) -> list[str]:
     if busiest:
         lines.append("busiest rules: " + ", ".join(map(_figures, busiest)))
     lines += [row.left_out for row in r.searched if row.left_out]
+    if r.unproved:
+        more = f" and {len(r.unproved) - MOST_RULES} more" if len(r.unproved) > MOST_RULES else ""
+        lines.append(f"a rule waits for what was not proved: {'; '.join(r.unproved[:MOST_RULES])}{more}")
     lines += map(str, r.libraries)
     for o in r.opaque:
         where = f" at {o.source}" if o.source else ""

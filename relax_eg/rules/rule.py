@@ -18,7 +18,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.errors import OperatorError, RuleError, SpecError
@@ -91,7 +91,7 @@ class Rule:
     library: Library | None = None
     _instances: dict[Any, Instance | None] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def stars(self) -> tuple[str, ...]:
         """Names of the `*b` blocks, in order of appearance."""
         names = [d.name for s in self.signature.values() for d in s.dims if isinstance(d, Star)]
@@ -178,7 +178,8 @@ class Rule:
         return ""
 
     def _params(self, ranks: Mapping[str, int], dtype: str) -> tuple[Expr, ...]:
-        return tuple(var(n, pattern_of(n, s, ranks, dtype)) for n, s in self.signature.items())
+        blocks = tuple(ranks.items())
+        return tuple(_pattern(n, s, blocks, dtype) for n, s in self.signature.items())
 
     def program(
         self, function: RuleFunction, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]
@@ -267,6 +268,11 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
+
+
+@lru_cache(1 << 12)
+def _pattern(name: str, spec: Spec, blocks: tuple[tuple[str, int], ...], dtype: str) -> Expr:
+    return var(name, pattern_of(name, spec, dict(blocks), dtype))
 
 
 def _impossible(g: Guard, params: Iterable[Expr]) -> str:

@@ -111,10 +111,7 @@ class Dim:
     @staticmethod
     def var(name: str) -> Dim:
         """The variable `name`."""
-        name = unicodedata.normalize("NFKC", name)  # as Python reads it, so that printed text reads back
-        if not name.isidentifier() or keyword.iskeyword(name) or name == "_":
-            raise SpecError(f"`{name}` cannot name a variable; accepted: an identifier, no Python keyword, not `_`")
-        return product((atom_of("var", name, ()),))
+        return _variable(name)
 
     @property
     def value(self) -> int:
@@ -275,6 +272,14 @@ def make(terms: Terms, const: int) -> Dim:
         put(fresh, lazy, None)
     with _lock:
         return _dims.setdefault(key, fresh)
+
+
+@lru_cache(MEMO)
+def _variable(name: str) -> Dim:
+    name = unicodedata.normalize("NFKC", name)  # as Python reads it, so that printed text reads back
+    if not name.isidentifier() or keyword.iskeyword(name) or name == "_":
+        raise SpecError(f"`{name}` cannot name a variable; accepted: an identifier, no Python keyword, not `_`")
+    return product((atom_of("var", name, ()),))
 
 
 @lru_cache(MEMO)

@@ -191,6 +191,10 @@ _MISSES: dict[str, tuple[str, Callable[..., Any]]] = {
     "flip_of_flip": ("x: m n", lambda x: op.flip(op.flip(x, (0,)), (1,))),
     "split_of_merged": ("x: 4 6", lambda x: op.reshape(op.reshape(x, (24,)), (6, 4))),
     "merge_of_split": ("x: 24", lambda x: op.reshape(op.reshape(x, (4, 6)), (2, 12))),
+    "flat_of_merged_rows": ("x: 2 3 4", lambda x: op.reshape(op.reshape(x, (6, 4)), (4, 6))),
+    "convs_as_groups": ("x: n 3 8 8, y: n 3 8 8, f: 4 3 2 2, g: 5 3 2 2",
+                        lambda x, y, f, g: op.concat([op.conv(x, f), op.conv(y, g)], 1)),
+    "stable_log_of_sum_of_exponentials": ("x: n n", lambda x: op.log(op.sum(op.exp(x), 0))),
     "sum_over_one": ("x: n 2", lambda x: op.sum(x, 1)),
     "weight_stored_transposed": ("x: b m k, w: b k n", lambda x, w: x @ w),
 }  # fmt: skip

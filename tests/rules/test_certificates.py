@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,16 @@ def test_every_rule_of_the_books_has_a_verdict_on_file() -> None:
     verdicts = [status(r) for r in default - "library"]
     assert {v.status for v in verdicts} <= {"proved", "tested"}
     assert sum(v.status == "proved" and v.theory != "" for v in verdicts) >= 0.9 * len(verdicts)
+
+
+def test_operators_on_file_are_those_of_the_rules() -> None:
+    def fresh(rule: Rule) -> Rule:
+        return dataclasses.replace(rule, _instances={})
+
+    on_file = {r.name: fresh(r) for r in default - "library"}
+    assert all(known_verdict(r) for r in on_file.values())
+    assert [n for n, r in on_file.items() if "left_operators" not in vars(r)] == []
+    assert [n for n, r in on_file.items() if r.left_operators != fresh(r).left_operators] == []
 
 
 def test_verdicts_on_file_are_not_reached_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from relax_eg.ops import api as op
 from relax_eg.rules import Rule, RuleSet, systems, values
-from relax_eg.rules.book.systems import inverse, solved, solved_columns
+from relax_eg.rules.book.systems import eye, inverse, solved, solved_columns
 from relax_eg.rules.certificates import status
 from relax_eg.rules.check import check
 from relax_eg.rules.verify_formal import prove_rule
@@ -18,8 +18,12 @@ BEHIND_FACTS = [r for r in (*values, *systems) if r.when]
 # Sorting and linear algebra have no index equations; what else is left is an order, or a maximum that a factor enters.
 _OUT_OF_REACH = {
     "log_of_reciprocal", "log_of_power", "half_power", "sort_of_sorted", "max_of_sorted",
-    "min_of_sorted", "max_of_scaled", "max_of_scaled_reversed", "orthogonal_times_its_transpose",
-    "transpose_of_orthogonal_times_it",
+    "min_of_sorted", "max_of_scaled", "max_of_scaled_reversed",
+}  # fmt: skip
+# By the laws of matrices, which say nothing of accuracy: rules that claim it are tested.
+_BY_LAWS = {
+    "inverse_times_vector", "inverse_times_matrix", "ridge_through_transpose", "ridge_through_transpose_reversed",
+    "diagonal_plus_low_rank", "solve_orthogonal", "inverse_of_orthogonal",
 }  # fmt: skip
 
 
@@ -36,6 +40,11 @@ def test_values_are_proved_under_their_facts() -> None:
     assert {v.rule.name for v in verdicts if v.status == "tested"} <= _OUT_OF_REACH
     # What is claimed of bits is proved of bits.
     assert {v.theory for v in verdicts if v.status == "proved" and v.rule.numerics == "exact"} == {"exact"}
+
+
+def test_systems_are_proved_by_the_laws_of_matrices() -> None:
+    assert {r.name for r in systems if status(r).status == "proved"} == _BY_LAWS
+    assert {prove_rule(r).theory for r in systems if r.name in _BY_LAWS} == {"real"}
 
 
 # Conditions without which a rule is as right by the letter of its numerics class, which speaks of finite numbers only;
@@ -162,6 +171,19 @@ def solve_transposed(a: Any, b: Any) -> Any:
 @trap("a: n n", when="invertible(a)", numerics="approximate")
 def inverse_is_transpose(a: Any) -> Any:
     return inverse(a), a.T
+
+
+@trap("a: m n, s:, y: m", when="positive(s)", numerics="approximate")
+def ridge_scaled_twice(a: Any, s: Any, y: Any) -> Any:
+    m, n = a.shape
+    left = solved(a.T @ a + s * eye(n, a.dtype), a.T @ y)
+    return left, a.T @ solved(a @ a.T + s * s * eye(m, a.dtype), y)
+
+
+@trap("a: n n, u: n k, b: n", when=("diagonal(a)", "positive definite(a)"), numerics="approximate")
+def low_rank_part_left_out(a: Any, u: Any, b: Any) -> Any:
+    d = op.sum(a, 1)
+    return solved(a + u @ u.T, b), b / d - u @ (u.T @ (b / d))
 
 
 @trap("x: *b, c:", when="c != 0")

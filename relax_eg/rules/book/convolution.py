@@ -159,6 +159,14 @@ def concat_of_convs(x: Any, f: Any, g: Any, strides: Any, dilation: Any, **aroun
     return left, op.conv(x, op.concat([f, g], 0), strides, p, dilation)
 
 
+@_rule(f"{_X}, y: n k h w, {_W}, g: o k p q", attrs=_STEPS, sizes=_PADDED, tags=("conv",), check=False)
+def convs_as_groups(x: Any, y: Any, f: Any, g: Any, strides: Any, dilation: Any, **around: Any) -> Any:
+    """[x * f, y * g] = [x, y] * [f; g] in two groups: the streams of two images as one convolution"""
+    p = _around(**around)
+    left = op.concat([op.conv(x, f, strides, p, dilation), op.conv(y, g, strides, p, dilation)], 1)
+    return left, op.conv(op.concat([x, y], 1), op.concat([f, g], 0), strides, p, dilation, groups=2)
+
+
 @_rule(f"{_X}, {_W}", attrs=_STEPS, sizes=f"{_PADDED} i j", tags=("conv",), check=False)
 def channels_sliced_before_conv(x: Any, f: Any, i: Any, j: Any, strides: Any, dilation: Any, **around: Any) -> Any:
     """(x * f)[:, i:j] = x * f[i:j]"""

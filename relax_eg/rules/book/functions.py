@@ -14,7 +14,7 @@ from relax_eg.ir.calls import call_function, function_ref, inlined
 from relax_eg.ir.control import parts, scan, while_loop
 from relax_eg.ir.expr import CALL, FUNCTION, SCAN, WHILE, Expr, tuple_, var
 from relax_eg.ir.module import Function
-from relax_eg.ir.partition import frontier, missing_sizes, replaced, split, static_expressions
+from relax_eg.ir.partition import carried, frontier, missing_sizes, replaced, split, static_expressions
 from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import Functions, Schema
 
@@ -94,7 +94,8 @@ def _batch(e: Expr, known: Functions) -> Expr | None:
     if batched is None:
         return None
     blocks, result = replaced(function, names)
-    rest = replace(function, params=(*same, *carry, *xs, *names.values()), blocks=blocks, result=result)
+    params, sources = (*same, *carry, *xs, *names.values()), carried(function, names)
+    rest = replace(function, params=params, blocks=blocks, result=result, sources=sources)
     stacked = inlined(batched, [*p.constants, *p.xs])
     used = set(rest.expressions())
     still = {q: a for q, a in zip((*same, *xs), (*p.constants, *p.xs), strict=True) if q in used or _is_shape(q)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from relax_eg.ir.expr import tuple_get
 from relax_eg.ops import api as op
 from relax_eg.rules.rule import RuleSet
+from relax_eg.shapes import Dim
 
 movement = RuleSet("movement")
 _rule = movement.rule
@@ -201,18 +203,27 @@ def pad_of_transpose(x: Any, v: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 # --- reshapes of reshapes: axes put together and taken apart ---
 
 
-@_rule("x: *a m n", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
+@_rule("x: *a m n *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
 def split_of_merged(x: Any) -> Any:
-    """reshape(reshape(x, m n), m, n) = x: the last two axes put together and taken apart"""
-    *a, m, n = x.shape
-    return op.reshape(op.reshape(x, (*a, m * n)), x.shape), x
+    """reshape(reshape(x, m n), m, n) = x: two neighbouring axes put together and taken apart"""
+    at = x.shape.index(Dim.var("m"))
+    m, n = x.shape[at : at + 2]
+    return op.reshape(op.reshape(x, (*x.shape[:at], m * n, *x.shape[at + 2 :])), x.shape), x
 
 
-@_rule("x: *a m*n", sizes="m n", phase="simplify", numerics="exact", tags=("reshape",), check=False)
+@_rule("x: *a m*n *c", sizes="m n", phase="simplify", numerics="exact", tags=("reshape",), check=False)
 def merge_of_split(x: Any, m: Any, n: Any) -> Any:
-    """reshape(reshape(x, m, n), m n) = x: the last axis taken apart and put together"""
-    *a, _ = x.shape
-    return op.reshape(op.reshape(x, (*a, m, n)), x.shape), x
+    """reshape(reshape(x, m, n), m n) = x: an axis taken apart and put together"""
+    at = x.shape.index(m * n)
+    return op.reshape(op.reshape(x, (*x.shape[:at], m, n, *x.shape[at + 1 :])), x.shape), x
+
+
+@_rule("x: m n d *c", phase="simplify", numerics="exact", when="n >= 1", tags=("reshape",), check=False)
+def flat_of_merged_rows(x: Any) -> Any:
+    """reshape(reshape(x, m n, d), m n d) = reshape(x, m n d): rows joined, then everything"""
+    m, n, *rest = x.shape
+    elements = math.prod(x.shape, start=Dim.of(1))
+    return op.reshape(op.reshape(x, (m * n, *rest)), (elements,)), op.reshape(x, (elements,))
 
 
 @_rule("x: b s h d", phase="simplify", numerics="exact", when=("d >= 1", "h >= 1"), tags=("reshape",), check=False)

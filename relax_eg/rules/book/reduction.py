@@ -262,6 +262,15 @@ def sum_of_padded(a: Any, l: Any, h: Any) -> Any:  # noqa: E741
     return op.sum(op.pad(a, [(l, h)], 0.0), 0), op.sum(a, 0)
 
 
+@_rule("x: *b n", when="n >= 1", tags=("max", "log", "sum"), check=False)
+def stable_log_of_sum_of_exponentials(x: Any) -> Any:
+    """log(sum(exp(x))) = max(x) + log(sum(exp(x - max(x)))), where no exponential overflows"""
+    last = x.ndim - 1
+    most = op.max(x, last)
+    stable = most + op.log(op.sum(op.exp(x - op.expand_dims(most, last)), last))
+    return op.log(op.sum(op.exp(x), last)), stable
+
+
 # --- truth values ---
 
 

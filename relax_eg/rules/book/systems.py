@@ -35,7 +35,12 @@ def solved_columns(a: Any, b: Any) -> Any:
 
 def inverse(a: Any) -> Any:
     """`jnp.linalg.inv(a)`."""
-    return solved_columns(a, op.astype(eye_mask_as_traced(a.shape[0]), a.dtype))
+    return solved_columns(a, eye(a.shape[0], a.dtype))
+
+
+def eye(n: Any, dtype: str) -> Any:
+    """`jnp.eye(n)`."""
+    return op.astype(eye_mask_as_traced(n), dtype)
 
 
 def eye_mask_as_traced(n: Any) -> Any:
@@ -71,6 +76,27 @@ def inverse_times_vector(a: Any, b: Any) -> Any:
 def inverse_times_matrix(a: Any, b: Any) -> Any:
     """inv(A) B = solve(A, B)"""
     return inverse(a) @ b, solved_columns(a, b)
+
+
+# --- the smaller of two systems ---
+
+
+@_rule("a: m n, s:, y: m", when="positive(s)", numerics="approximate", both=True, tags=("solve",), check=False)
+def ridge_through_transpose(a: Any, s: Any, y: Any) -> Any:
+    """solve(A'A + s I, A'y) = A' solve(AA' + s I, y) for s > 0: as many equations as A has rows, or columns"""
+    m, n = a.shape
+    by_columns = solved(a.T @ a + s * eye(n, a.dtype), a.T @ y)
+    return by_columns, a.T @ solved(a @ a.T + s * eye(m, a.dtype), y)
+
+
+@_rule("a: n n, u: n k, b: n", when=("diagonal(a)", "positive definite(a)"), numerics="approximate",
+       tags=("solve", "diagonal"), check=False)  # fmt: skip
+def diagonal_plus_low_rank(a: Any, u: Any, b: Any) -> Any:
+    """solve(D + UU', b) = z - W solve(I + U'W, U'z) for z = b / d, W = U / d (Woodbury): k equations in place of n"""
+    d = op.sum(a, 1)
+    z, w = b / d, u / op.expand_dims(d, 1)
+    small = solved(eye(u.shape[1], a.dtype) + u.T @ w, u.T @ z)
+    return solved(a + u @ u.T, b), z - w @ small
 
 
 # --- systems whose matrix is known ---

@@ -50,6 +50,8 @@ from relax_eg.rules.verify_formal.guards import (
     is_plain,
     zero,
 )
+from relax_eg.rules.verify_formal.matrices import OPERATORS as LINEAR_ALGEBRA
+from relax_eg.rules.verify_formal.matrices import same as same_matrices
 from relax_eg.rules.verify_formal.nothing import cases
 from relax_eg.rules.verify_formal.pointwise import same_elements
 from relax_eg.rules.verify_formal.terms import Normalizer
@@ -199,7 +201,10 @@ def _largest_rank(rule: Rule) -> int:
 def prove_instance(instance: Instance, deadline: Deadline) -> Theory:
     """The theory in which the instance is proved; raises Unsupported where it is not."""
     base = _facts(instance, deadline)
-    _need_existence(instance, base)
+    _need_sizes(instance, base)
+    if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
+        return "real"
+    _need_operators(instance)
     theories: set[Theory] = set()
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
@@ -241,21 +246,37 @@ def _dims(e: Expr) -> Iterator[Dim]:
         yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))
 
 
-def _need_existence(instance: Instance, facts: Facts) -> None:
-    """The right side exists wherever the left does."""
+def _is_linear_algebra(instance: Instance) -> bool:
+    used = {e.op for e in postorder((*instance.left, *instance.right))}
+    return bool(used & LINEAR_ALGEBRA) or any("orthogonal" in f for f in claims_of(instance.guards).values())
+
+
+def _same_matrices(instance: Instance, deadline: Deadline) -> bool:
+    try:
+        return same_matrices(instance, deadline)
+    except Unsupported:  # there is more in it than matrices
+        return False
+
+
+def _need_sizes(instance: Instance, facts: Facts) -> None:
+    """The right side's sizes are possible wherever the left's are."""
     given = set(size_conditions(instance.left))
     for needed in size_conditions(instance.right):
         if needed in given or any(facts.entails(g) for g in needed):
             continue
         if not facts.impossible([g.negated() for g in needed]):
             raise Unsupported(f"the right side may not exist: {' or '.join(g.key for g in needed)}")
+    asked = _precisions(instance.left) or {"None"}
+    if _precisions(instance.right) not in (set(), asked):
+        raise Unsupported("the matmuls of the sides ask for other precisions")
+
+
+def _need_operators(instance: Instance) -> None:
+    """The right side's operators exist on all values on which the left's do."""
     if not _unlisted(instance.right) <= _unlisted(instance.left):
         raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
     if not promises(instance.right) <= promises(instance.left):
         raise Unsupported("the right side promises more of indices than the left")
-    asked = _precisions(instance.left) or {"None"}
-    if _precisions(instance.right) not in (set(), asked):
-        raise Unsupported("the matmuls of the sides ask for other precisions")
 
 
 def _precisions(results: tuple[Expr, ...]) -> set[str]:

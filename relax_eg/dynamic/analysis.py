@@ -1,0 +1,381 @@
+"""The validity analysis: for every value of a function, how it is computed at capacity and what its padding holds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from relax_eg.dynamic.content import known
+from relax_eg.dynamic.equations import derived
+from relax_eg.dynamic.layout import Digit, State, States, boxed, joined_states, unmerged
+from relax_eg.dynamic.moving import Rule
+from relax_eg.dynamic.softmax import IDIOMS, softmax
+from relax_eg.dynamic.special import SPECIAL, native
+from relax_eg.dynamic.step import NotPredicated, Step, Use
+from relax_eg.errors import RelaxEgError
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
+from relax_eg.ir.calls import call_sizes
+from relax_eg.ir.control import parts
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_TIR,
+    COND,
+    CONSTANT,
+    CONTROL,
+    FUNCTION,
+    MATCH_CAST,
+    SCAN,
+    SHAPE,
+    SHARD_MAP,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    WHILE,
+    Expr,
+    constant_value,
+    postorder,
+)
+from relax_eg.ir.module import Function, Module
+from relax_eg.ops import Site, program_of
+from relax_eg.ops.keys import is_key
+from relax_eg.ops.libraries import inlined, with_sizes_of
+from relax_eg.ops.record import is_shown
+from relax_eg.shapes import Dim
+from relax_eg.tir import TensorProgram
+from relax_eg.tir import substitute as substitute_sizes
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Beyond the true size `size`, along an axis of `value`, there must be something known. `axis` is None inside of
+    an operator's own computation. `reason`: which operator needs it, and what for; `source`: the user's line."""
+
+    number: int
+    value: str
+    axis: int | None
+    size: str
+    fill: Any
+    reason: str
+    source: str
+
+    def __str__(self) -> str:
+        where = f"axis {self.axis} of {self.value}" if self.axis is not None else f"inside {self.value}"
+        at = f" ({self.source})" if self.source else ""
+        return f"{where}, {self.size}: {self.reason}{at}"
+
+
+@dataclass
+class FunctionPlan:
+    """How one function runs, its parameters lying as `params`: a step for each operator that has one; for each operand
+    of a step the numbers of its masks; for what runs functions, their plans."""
+
+    function: Function
+    params: tuple[States, ...]
+    sizes: Mapping[str, Dim]
+    values: dict[Expr, Expr] = field(default_factory=dict[Expr, Expr])  # of bindings, routines written out
+    steps: dict[Expr, Step] = field(default_factory=dict[Expr, Step])
+    numbers: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, "tuple[int, ...]"])
+    inner: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, "tuple[int, ...]"])
+    runs: dict[Expr, tuple[FunctionPlan, ...]] = field(default_factory=dict[Expr, "tuple[FunctionPlan, ...]"])
+    states: dict[Expr, States] = field(default_factory=dict[Expr, States])
+    result: States = None
+
+
+class Analysis:
+    """One analysis of a module for the sizes `dims`."""
+
+    def __init__(self, module: Module, dims: frozenset[str]) -> None:
+        self.module = module
+        self.dims = dims
+        self.masks: list[Mask] = []
+        self.exact: dict[str, str] = {}
+        self.exact_dims: set[str] = set()
+        self._known: dict[tuple[Any, ...], FunctionPlan] = {}
+        main = module.main
+        self.main = self.function(main, tuple(map(_states_of, (p.annotation for p in main.params))), {})
+
+    def moves(self, dim: Dim) -> bool:
+        return not dim.is_const and bool(dim.variables & self.dims)
+
+    def function(self, f: Function, params: tuple[States, ...], sizes: Mapping[str, Dim]) -> FunctionPlan:
+        """The plan of `f`, its size variables being the `sizes` of the entry."""
+        key = (f.name, params, tuple(sorted(sizes.items(), key=lambda kv: kv[0])))
+        if key not in self._known:
+            self._known[key] = _FunctionAnalysis(self, f, params, sizes).plan
+        return self._known[key]
+
+    def snapshot(self) -> tuple[Any, ...]:
+        return len(self.masks), dict(self.exact), set(self.exact_dims), dict(self._known)
+
+    def back_to(self, snapshot: tuple[Any, ...]) -> None:
+        """Forget what was found since."""
+        count, self.exact, self.exact_dims, self._known = snapshot
+        del self.masks[count:]
+
+    def number(self, value: str, axis: int | None, size: Dim, fill: Any, reason: str, source: str) -> int:
+        self.masks.append(Mask(len(self.masks), value, axis, str(size), fill, reason, source))
+        return self.masks[-1].number
+
+
+class _FunctionAnalysis:
+    def __init__(self, whole: Analysis, f: Function, params: tuple[States, ...], sizes: Mapping[str, Dim]) -> None:
+        self.whole = whole
+        self.f = f
+        self.sizes = {v: d for v, d in sizes.items() if d != Dim.var(v)}
+        self.plan = FunctionPlan(f, params, sizes)
+        self.states = self.plan.states
+        self.states.update(zip(f.params, params, strict=True))
+        self._masked: dict[tuple[Any, ...], int] = {}
+        for block in f.blocks:
+            for b in block.bindings:
+                (value,) = inlined([b.value])
+                self.plan.values[b.var] = value
+                self.states[b.var] = self.value(value)
+        self.plan.result = self.value(f.result)
+
+    def value(self, root: Expr) -> States:
+        for e in postorder((root,), stop=self.states.__contains__):
+            if e not in self.states:
+                self.states[e] = self.node(e)
+        return self.states[root]
+
+    def annotation(self, e: Expr) -> Annotation:
+        return substitute(e.annotation, self.sizes) if self.sizes else e.annotation
+
+    def node(self, e: Expr) -> States:
+        if e.op == TUPLE:
+            return tuple(self.states[a] for a in e.args)
+        if e.op == TUPLE_GET:
+            whole = self.states[e.args[0]]
+            return whole[e.attr("index")] if isinstance(whole, tuple) else None
+        if e.op in (SHAPE, FUNCTION):
+            return None
+        if e.op == VAR:
+            raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
+        if e.op == CONSTANT:
+            return _states_of(e.annotation)
+        if self._stays(e):
+            return _states_of(self.annotation(e))
+        try:
+            if e.op == CALL or e.op in CONTROL:
+                return self.runs(e)
+            step = self.step(e)
+        except NotPredicated as error:
+            self.refuse(e, str(error))
+            return _states_of(self.annotation(e))
+        self.plan.steps[e] = step
+        self.plan.numbers[e] = tuple(self._numbered(e, step))
+        self.plan.inner[e] = tuple(
+            self.whole.number(_called(e), None, i.size, None, f"{_name(e)}, {i.reason}", self._source(e))
+            for i in step.inner
+        )
+        return step.states
+
+    def _stays(self, e: Expr) -> bool:
+        """Whether nothing about `e` moves: it runs as it is."""
+        if e.op in (CALL, *CONTROL):
+            return False
+        annotations = [self.annotation(x) for x in (e, *e.args)]
+        dims = [d for a in annotations for d in dims_of(a)] + [d for _, v in e.attrs for d in _dims_in(v)]
+        return not any(self.whole.moves(d.substitute(self.sizes)) for d in dims) and all(map(_is_known, annotations))
+
+    def refuse(self, e: Expr, reason: str) -> None:
+        source = self._source(e)
+        self.whole.exact.setdefault(f"{_name(e)} at {source}" if source else _name(e), reason)
+        for d in (d for x in (e, *e.args) for d in dims_of(self.annotation(x))):
+            self.whole.exact_dims |= d.variables & self.whole.dims
+
+    def _source(self, e: Expr) -> str:
+        return self.f.sources.get(e, "")
+
+    # --- operators ---
+
+    def step(self, e: Expr) -> Step:
+        if e.op == MATCH_CAST:
+            raise NotPredicated("it looks at the sizes of a value")
+        if e.op == CALL_DPS_LIBRARY:
+            raise NotPredicated(f"what `{e.attr('name')}` does with its operands is not known")
+        if not all(_is_known(self.annotation(x)) for x in (e, *e.args)):
+            raise NotPredicated("its shape is known in part only")
+        operands = tuple(self.annotation(a) for a in e.args)
+        states = tuple(s for a in e.args if isinstance(s := self.states[a], State))
+        if len(states) < len(e.args):
+            raise NotPredicated("an operand is no tensor")
+        if e.op == CALL_TIR:
+            return derived(self._program(e), states, self.whole.moves, None)
+        attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
+        if not is_shown(e.op, operands, tuple(attrs.items())):
+            raise NotPredicated("whether it applies depends on the sizes")
+        constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
+        use = Use(Site(e.op, operands, attrs), states, self.whole.moves, constants)
+        special: Rule | None = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)
+        found = special(use) if special is not None else None
+        if found is None and e.op == "reshape" and use.merged:
+            found = special(Use(use.site, tuple(map(unmerged, states)), use.moves)) if special else None
+            if found is not None:
+                return Step(found.compute, found.states, unmerged=use.merged)
+        if found is not None:
+            return found
+        program = program_of(use.site)
+        if program is None:
+            raise NotPredicated("no index equations say what it does")
+        plain = derived(program, states, self.whole.moves, native(use))
+        for idiom in IDIOMS:
+            found = idiom(e, use, plain)
+            if found is not None:
+                return found
+        return plain
+
+    def _program(self, e: Expr) -> TensorProgram:
+        """The tensor program of a call, its size variables replaced by the caller's sizes."""
+        program: TensorProgram = e.attr("program").value
+        told = {v: d.substitute(self.sizes) for v, d in e.attr("sizes")}
+        shapes = [Tensor(b.shape, b.dtype) for b in program.parameters]
+        sizes = {**call_sizes(shapes, [self.annotation(a) for a in e.args]), **told}
+        missing = sorted(program.sizes - sizes.keys())
+        if missing:
+            raise NotPredicated(f"its size {missing[0]} is not told by an axis")
+        return at_sizes(program, sizes)
+
+    def _numbered(self, e: Expr, step: Step) -> list[int]:
+        """A number for each mask of a step; the same one where the same value is masked alike."""
+        out: list[int] = []
+        before: dict[int, tuple[Any, ...]] = {}
+        for m in step.masks:
+            value = e.args[m.operand]
+            state = self.states[value]
+            assert isinstance(state, State)
+            axes = unmerged(state).axes if m.operand in step.unmerged else state.axes
+            path = (*before.get(m.operand, ()), (m.axis, m.digit, repr(m.fill)))
+            key = (value, m.operand in step.unmerged, path)
+            if key not in self._masked:
+                size = axes[m.axis][m.digit].size
+                self._masked[key] = self.whole.number(
+                    _called(value), m.axis, size, m.fill, f"{_name(e)}, {m.reason}", self._source(e)
+                )
+            before[m.operand] = path
+            out.append(self._masked[key])
+        return out
+
+    # --- functions ---
+
+    def runs(self, e: Expr) -> States:
+        args = [self.annotation(a) for a in e.args]
+        given = [_unmerged_all(self.states[a]) for a in e.args]
+        if e.op == SHARD_MAP:
+            raise NotPredicated("it runs on parts of arrays on several devices")
+        if e.op == CALL:
+            if e.args[0].op != FUNCTION:
+                raise NotPredicated("which function it calls is not known")
+            plan = self._function(e.args[0], args[1:], given[1:])
+            self.plan.runs[e] = (plan,)
+            return _unmerged_all(plan.result)
+        attrs = {k: v for k, v in e.attrs}
+        p, q, functions = parts(e.op, args, attrs), parts(e.op, given, attrs), parts(e.op, e.args, attrs).functions
+        if e.op == COND:
+            plans = [self._function(f, p.constants, q.constants) for f in functions]
+            self.plan.runs[e] = tuple(plans)
+            return functools.reduce(joined_states, (_unmerged_all(x.result) for x in plans))
+        if e.op == WHILE:
+            return self._loop(e, functions, p, q, None)
+        assert e.op == SCAN
+        length: Dim = e.attr("length").substitute(self.sizes)
+        return self._loop(e, functions, p, q, length)
+
+    def _loop(self, e: Expr, functions: Sequence[Expr], p: Any, q: Any, length: Dim | None) -> States:
+        """A loop whose carry lies, and is filled, as after any number of steps."""
+        slices = tuple(Tensor(x.shape[1:], x.dtype) for x in p.xs)
+        xs = tuple(State(s.axes[1:], s.dtype) for s in q.xs)
+        carry: tuple[States, ...] = tuple(q.carry)
+        count = len(carry)
+        while True:
+            before = self.whole.snapshot()
+            body = self._function(functions[-1], (*p.constants, *p.carry, *slices), (*q.constants, *carry, *xs))
+            fields = _unmerged_all(body.result)
+            assert isinstance(fields, tuple)
+            after = tuple(joined_states(a, b) for a, b in zip(carry, fields, strict=False))
+            if after == carry:
+                break
+            self.whole.back_to(before)  # what was found in a round that was not the last does not count
+            carry = after
+        plans = [body]
+        if e.op == WHILE:
+            plans = [
+                self._function(functions[0], (*p.condition_constants, *p.carry), (*q.condition_constants, *carry)),
+                body,
+            ]
+        self.plan.runs[e] = tuple(plans)
+        if length is None:
+            return carry
+        annotation = self.annotation(e)
+        assert isinstance(annotation, Tuple)
+        stacked: list[State] = []
+        for s in fields[count:]:
+            assert isinstance(s, State)
+            after = State(((Digit(length, known(0)),), *s.axes), s.dtype)
+            if self.whole.moves(length):
+                if is_key(s.dtype):
+                    raise NotPredicated("random keys that steps give are stacked, as many as there are steps")
+                after = after.with_mask(0, 0, known(0))  # what no step wrote is zero
+            stacked.append(after)
+        return (*carry, *stacked)
+
+    def _function(self, callee: Expr, args: Sequence[Annotation], states: Sequence[States]) -> FunctionPlan:
+        f = self.whole.module[str(callee.attr("name"))]
+        sizes = call_sizes([x.annotation for x in f.params], args)
+        wanted = {v for x in f.expressions() for d in dims_of(x.annotation) for v in d.variables}
+        missing = sorted(wanted - sizes.keys())
+        if missing:
+            raise NotPredicated(f"the size {missing[0]} of `{f.name}` is not told by its arguments")
+        return self.whole.function(f, tuple(states), sizes)
+
+
+def at_sizes(program: TensorProgram, sizes: Mapping[str, Dim]) -> TensorProgram:
+    """A tensor program with sizes in the place of its size variables."""
+    env: dict[str, Dim | int] = dict(sizes)
+
+    def buffer(b: Any) -> Any:
+        return replace(b, shape=tuple(d.substitute(env) for d in b.shape))
+
+    stages = tuple(replace(s, output=buffer(s.output), value=substitute_sizes(s.value, env)) for s in program.stages)
+    return replace(program, inputs=tuple(map(buffer, program.inputs)), stages=stages, passed=())
+
+
+def _states_of(annotation: Annotation) -> States:
+    if isinstance(annotation, Tuple):
+        return tuple(map(_states_of, annotation.fields))
+    return boxed(annotation) if isinstance(annotation, Tensor) and annotation.shape is not None else None
+
+
+def _unmerged_all(states: States) -> States:
+    if isinstance(states, tuple):
+        return tuple(map(_unmerged_all, states))
+    return unmerged(states) if states is not None else None
+
+
+def _is_known(annotation: Annotation) -> bool:
+    """Whether no size of a value is unknown."""
+    if isinstance(annotation, Tuple):
+        return all(map(_is_known, annotation.fields))
+    return not isinstance(annotation, Tensor) or annotation.shape is not None
+
+
+def _dims_in(value: Any) -> list[Dim]:
+    if isinstance(value, Dim):
+        return [value]
+    return [d for v in value for d in _dims_in(v)] if isinstance(value, tuple) else []  # type: ignore[reportUnknownVariableType]
+
+
+def _name(e: Expr) -> str:
+    if e.op == CALL_TIR:
+        return f"call_tir of `{e.attr('program').value.name}`"
+    return f"`{e.attr('name')}`" if e.op == CALL_DPS_LIBRARY else e.op
+
+
+def _called(e: Expr) -> str:
+    if e.op == VAR:
+        return f"`{e.attr('name')}`"
+    return f"{_name(e)} {e.annotation.short}" if isinstance(e.annotation, Tensor) else _name(e)

@@ -1,0 +1,157 @@
+"""What the padding of a value holds, along one axis: anything, finite numbers, or one constant.
+
+An index equation is evaluated on such contents at a point where one loop variable lies beyond its true extent and all
+others are anywhere. What comes out is what the padding of the equation's result holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import ShapeError
+from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select
+from relax_eg.tir.functions import FUNCTIONS, kind
+
+
+@dataclass(frozen=True)
+class Content:
+    """`what`: "any" (NaN and infinities included), "finite", or "is" (every element is `value`). With `or_nan` an
+    element may also be NaN where, at the same place of the other axes, one of those that count is NaN: a row of a
+    softmax that is NaN anyway. To a sum or an extreme along the axis that makes no difference."""
+
+    what: str
+    value: Any = None
+    or_nan: bool = False
+
+    @property
+    def is_finite(self) -> bool:
+        return self.what == "finite" or (self.is_constant and bool(np.isfinite(np.asarray(self.value, complex))))
+
+    @property
+    def is_constant(self) -> bool:
+        return self.what == "is" and not self.or_nan
+
+    def equals(self, value: Any, or_nan: bool = False) -> bool:
+        """Whether every element is `value`; zeros of both signs count as one."""
+        return self.what == "is" and bool(self.value == value) and (or_nan or not self.or_nan)
+
+    def __str__(self) -> str:
+        return f"{self.value}{' or NaN' if self.or_nan else ''}" if self.what == "is" else self.what
+
+
+ANY, FINITE = Content("any"), Content("finite")
+
+# Functions of finite numbers that are finite whatever the numbers.
+_BOUNDED = frozenset(
+    "negative abs sign floor ceil round round_away maximum minimum tanh sigmoid sin cos erf erfc real imag conj".split()
+)
+# Functions of one number that give NaN of NaN.
+_NAN_STAYS = frozenset("negative exp exp2 sqrt tanh".split())
+
+
+def known(value: Any, or_nan: bool = False) -> Content:
+    return Content("is", value, or_nan)
+
+
+def of_dtype(dtype: str) -> Content:
+    """What padding of dtype `dtype` may hold."""
+    try:
+        return ANY if kind(dtype) in "fc" else FINITE
+    except ShapeError:  # a PRNG key of a kind that is not known
+        return FINITE
+
+
+def joined(a: Content, b: Content) -> Content:
+    """What is either `a` or `b`."""
+    if a.what == b.what == "is" and a.value == b.value:
+        return a if a.or_nan else b
+    if a == b:
+        return a
+    return FINITE if a.is_finite and b.is_finite else ANY
+
+
+def evaluated(term: Scalar, read: Callable[[Read], Content]) -> Content:
+    """The content of `term`, where `read` says what its reads give. Linear in the number of distinct terms."""
+    done: dict[Scalar, Content] = {}
+    todo = [term]
+    while todo:
+        at = todo[-1]
+        parts = () if isinstance(at, (Read, Index, Const)) else at.children
+        missing = [part for part in parts if part not in done]
+        if missing:
+            todo.extend(missing)
+            continue
+        done[at] = _of(at, [done[part] for part in parts], read)
+        todo.pop()
+    return done[term]
+
+
+def _of(term: Scalar, parts: Sequence[Content], read: Callable[[Read], Content]) -> Content:
+    match term:
+        case Const():
+            return known(term.value)
+        case Index():
+            return FINITE
+        case Read():
+            found = read(term)
+        case Select():
+            cond, then, other = parts
+            # Of a row that is NaN it may take what is not: then NaN in the padding would show.
+            mixed = ANY if then.or_nan or other.or_nan else joined(then, other)
+            found = (then if cond.value else other) if cond.is_constant else mixed
+        case Cast():
+            found = _cast(term, parts[0])
+        case Apply():
+            found = _applied(term, parts)
+        case Reduce():
+            found = _reduced(term, parts[0])
+        case _:
+            found = ANY
+    return FINITE if found is ANY and of_dtype(term.dtype) is FINITE else found
+
+
+def _cast(term: Cast, part: Content) -> Content:
+    if part.what == "is":
+        held = _number(part.value, term.arg.dtype)
+        if part.or_nan:
+            floats = kind(term.dtype) == kind(term.arg.dtype) == "f"
+            return known(held.astype(np.dtype(term.dtype)).item(), or_nan=True) if floats else ANY
+        if kind(term.dtype) in "biu" and not part.is_finite:
+            return FINITE
+        with np.errstate(all="ignore"):
+            return known(held.astype(np.dtype(term.dtype)).item())
+    narrow = ("float16", "float8_e4m3fn", "float8_e5m2")  # a finite number may be infinite there
+    return FINITE if part.is_finite and term.dtype not in narrow and term.arg.dtype != "float64" else ANY
+
+
+def _number(value: Any, dtype: str) -> Any:
+    return np.asarray(value).astype(np.dtype(dtype))
+
+
+def _applied(term: Apply, parts: Sequence[Content]) -> Content:
+    nan = any(p.or_nan for p in parts)
+    if nan and term.fn not in _NAN_STAYS:
+        return ANY
+    if all(p.what == "is" for p in parts):
+        given = [_number(p.value, a.dtype) for p, a in zip(parts, term.args, strict=True)]
+        with np.errstate(all="ignore"):
+            return known(FUNCTIONS[term.fn](given, term.dtype).item(), or_nan=nan)
+    finite = all(p.is_finite for p in parts)
+    if term.fn in ("multiply", "bitwise_and") and finite and any(p.equals(0) for p in parts):
+        return known(False if term.dtype == "bool" else 0)
+    return FINITE if finite and term.fn in _BOUNDED else ANY
+
+
+def _reduced(term: Reduce, body: Content) -> Content:
+    if term.kind == "sum" and body.equals(0):
+        return known(0)
+    return ANY
+
+
+def is_identity(content: Content, identity: Any, kind_of: str) -> bool:
+    """Whether what a reduction of this kind would meet in the padding changes nothing."""
+    return content.equals(identity, or_nan=kind_of in ("sum", "prod", "max", "min"))

@@ -1,0 +1,449 @@
+"""How an operator is computed at capacity, read off its index equations.
+
+At capacity every loop runs further than it should. Points of the result beyond the true sizes do not matter. At the
+others an equation computes what it should where (1) no index and no number in it is made of a size that moves, and (2)
+what reductions meet beyond the true sizes is their identity. So an operator whose equations are like (1) runs as it
+is, on arrays at capacity, after what (2) asks for was put into the padding of its operands. Any other is computed by
+its equations: loops run to capacity, indices are made of the true sizes, and reductions select.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relax_eg.backend.contractions import factors_of
+from relax_eg.backend.scalar_functions import identity
+from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.dynamic.content import Content, evaluated, is_identity, of_dtype
+from relax_eg.dynamic.layout import Axis, Digit, Moves, State, size_of, unmerged
+from relax_eg.dynamic.step import At, Inner, Step, Wanted, after_masks
+from relax_eg.shapes import Dim
+from relax_eg.tir import (
+    Apply,
+    Buffer,
+    Cast,
+    Const,
+    Index,
+    Read,
+    Reduce,
+    Scalar,
+    Select,
+    Stage,
+    TensorProgram,
+    is_loop,
+    less,
+    loop_of,
+    walk,
+)
+from relax_eg.tir.expr import ReduceKind
+from relax_eg.tir.program import dims_of
+
+Native = Callable[[At, Sequence[Any]], Any]
+
+
+class _NotAsItIs(Exception):
+    """The operator's own lowering, at capacity, gives something else."""
+
+
+@dataclass(frozen=True)
+class _Selected:
+    """A term of a reduction that must be `fill` where the loop `var` is beyond `size`."""
+
+    stage: int
+    reduce: Reduce
+    term: Scalar
+    var: Dim
+    size: Dim
+    fill: Any
+    reason: str
+
+
+def derived(program: TensorProgram, states: Sequence[State], moves: Moves, native: Native | None) -> Step:
+    """The step of an operator with these equations on operands that lie so. `native`: its lowering, at capacity."""
+    merged_ones = frozenset(i for i, s in enumerate(states) if not s.is_box)
+    if native is not None and _is_free_of_sizes(program, moves):
+        for boxed in (frozenset[int](), merged_ones):
+            try:
+                return _as_it_is(program, [unmerged(s) if i in boxed else s for i, s in enumerate(states)], moves,
+                                 native, boxed)  # fmt: skip
+            except _NotAsItIs:
+                if not merged_ones:
+                    break
+    return _by_equations(program, [unmerged(s) for s in states], moves, merged_ones)
+
+
+def _is_free_of_sizes(program: TensorProgram, moves: Moves) -> bool:
+    """Whether no index and no number is made of a size that moves."""
+    for stage in program.stages:
+        if stage.scans:
+            return False
+        for term in walk(stage.value):
+            if not isinstance(term, Reduce) and any(_mentions(d, moves) for d in dims_of(term)):
+                return False
+    return True
+
+
+def _mentions(dim: Dim, moves: Moves) -> bool:
+    return any(not is_loop(v) and moves(Dim.var(v)) for v in dim.variables)
+
+
+# --- the operator's own lowering ---
+
+
+def _as_it_is(
+    program: TensorProgram, states: Sequence[State], moves: Moves, native: Native, boxed: frozenset[int]
+) -> Step:
+    names = [b.name for b in program.parameters]
+    masks: list[Wanted] = []
+    while True:
+        current = dict(zip(names, after_masks(states, masks), strict=True))
+        found = _first_need(program, current, moves)
+        if isinstance(found, dict):
+            results = tuple(found[name] for name in program.outputs)
+            return Step(native, results[0] if len(results) == 1 else results, tuple(masks), boxed)
+        for need in found:
+            read = need.term
+            if not isinstance(read, Read) or read.buffer not in names or not _only_there(read, need.var):
+                raise _NotAsItIs
+            axis = read.indices.index(need.var)
+            operand = names.index(read.buffer)
+            digits = current[read.buffer].axes[axis]
+            if size_of(digits) is not need.size:
+                raise _NotAsItIs  # the reduction ends before the operand does
+            moving = [d for d, digit in enumerate(digits) if moves(digit.size)]
+            for digit in moving:
+                if not is_identity(digits[digit].content, need.fill, need.reduce.kind):
+                    masks.append(Wanted(operand, axis, digit, need.fill, need.reason))
+
+
+def _first_need(program: TensorProgram, buffers: dict[str, State], moves: Moves) -> dict[str, State] | list[_Selected]:
+    """What the first reduction that is not clean needs; where all are, how each buffer lies."""
+    known = dict(buffers)
+    for n, stage in enumerate(program.stages):
+        axes = _axes_of_loops(stage, known, moves)
+        for term in walk(stage.value):
+            if isinstance(term, Reduce):
+                for var, extent in term.over:
+                    if moves(extent):
+                        for digit, one in enumerate(axes[str(loop_of(var))]):
+                            needs = (
+                                _needs(n, term, var, extent, (digit, one.size), known, stage) if moves(one.size) else []
+                            )
+                            if needs:
+                                return needs
+        known[stage.output.name] = _written(stage, axes, known, moves)
+    return known
+
+
+def _axes_of_loops(stage: Stage, buffers: Mapping[str, State], moves: Moves) -> dict[str, Axis]:
+    """The digits of each loop variable. Raises _NotAsItIs where a merged axis is indexed by anything but a loop of
+    its own kind."""
+    axes: dict[str, Axis] = {}
+    plain: dict[str, list[Axis]] = {}
+    other: set[str] = set()
+    for term in walk(stage.value):
+        if isinstance(term, Read):
+            for axis, i in zip(buffers[term.buffer].axes, term.indices, strict=True):
+                name = loop_of(i)
+                if name is not None:
+                    plain.setdefault(name, []).append(axis)
+                    continue
+                if len(axis) > 1:
+                    raise _NotAsItIs
+                if isinstance(i, Dim):
+                    other |= i.variables
+        elif not isinstance(term, Reduce):
+            other |= {v for d in dims_of(term) for v in d.variables}
+    for name, found in plain.items():
+        sizes = {tuple(d.size for d in axis) for axis in found}
+        if any(len(s) > 1 for s in sizes) and (len(sizes) > 1 or name in other):
+            raise _NotAsItIs
+        axes[name] = found[0]
+    extents = [*zip(stage.indices, stage.output.shape, strict=True)]
+    extents += [pair for term in walk(stage.value) if isinstance(term, Reduce) for pair in term.over]
+    for var, extent in extents:
+        name = str(loop_of(var))
+        if name not in axes or len(axes[name]) == 1:
+            axes[name] = (Digit(extent, of_dtype("float32")),)
+        elif size_of(axes[name]) != extent:
+            raise _NotAsItIs
+    return axes
+
+
+def _written(stage: Stage, axes: Mapping[str, Axis], buffers: Mapping[str, State], moves: Moves) -> State:
+    """How what a stage writes lies, and what its padding holds."""
+    out: list[Axis] = []
+    for var in stage.indices:
+        digits = axes[str(loop_of(var))]
+        out.append(
+            tuple(
+                Digit(d.size, _content(stage.value, var, n, d.size, buffers)) if moves(d.size) else d
+                for n, d in enumerate(digits)
+            )
+        )
+    return State(tuple(out), stage.output.dtype)
+
+
+def _content(term: Scalar, var: Dim, digit: int, size: Dim, buffers: Mapping[str, State]) -> Content:
+    """What `term` is where `var` is beyond the true size of one of its digits, which is `size`."""
+
+    def read(at: Read) -> Content:
+        state = buffers.get(at.buffer)
+        if state is not None:
+            for axis, i in zip(state.axes, at.indices, strict=True):
+                if i == var and len(axis) > digit and axis[digit].size is size:
+                    content = axis[digit].content
+                    return content if not content.or_nan or _only_there(at, var) else of_dtype(at.dtype)
+        return of_dtype(at.dtype)
+
+    return evaluated(term, read)
+
+
+# --- what a reduction needs ---
+
+
+def _needs(
+    stage: int, term: Reduce, var: Dim, extent: Dim, digit: tuple[int, Dim], buffers: Mapping[str, State], whole: Stage
+) -> list[_Selected]:  # fmt: skip
+    """The terms that a reduction needs masked along one loop, in one of its digits (place and size); none where it
+    meets its identity already."""
+    neutral = neutral_of(term)
+    body = term.body
+    if _is_skipped(body, var, extent, {**_extents(whole), **dict(term.over)}, neutral):
+        return []
+
+    def content(part: Scalar) -> Content:
+        return _content(part, var, *digit, buffers)
+
+    if is_identity(content(body), neutral, term.kind):
+        return []
+    what = f"{term.kind} over {extent}"
+    kinds = {"sum": "multiply", "any": "bitwise_and"}
+    factors = factors_of(body, kinds[term.kind]) if term.kind in kinds else [body]
+    name = loop_of(var)
+    if len(factors) > 1 and not (term.kind == "any" and term.dtype != "bool"):
+        with_loop = [f for f in factors if name in f.free]
+        if len(with_loop) == len(factors) or all(of_dtype(f.dtype).is_finite for f in factors):
+            return _of_factors(stage, term, var, extent, with_loop, content, neutral, buffers, what)
+    return [_Selected(stage, term, _stripped(body, var, neutral), var, extent, neutral, what)]
+
+
+def _of_factors(
+    stage: int, term: Reduce, var: Dim, extent: Dim, factors: Sequence[Scalar], content: Callable[[Scalar], Content],
+    neutral: Any, buffers: Mapping[str, State], what: str,
+) -> list[_Selected]:  # fmt: skip
+    """Of a product: each factor that may be anything, as 0 times NaN is NaN; and one of them in any case."""
+    contents = [content(f) for f in factors]
+    zeros = [c.equals(neutral, or_nan=term.kind == "sum") for c in contents]
+    chosen = [f for f, c, zero in zip(factors, contents, zeros, strict=True) if not (c.is_finite or zero)]
+    reason = f"{what}: zero times what is there may be NaN"
+    if not chosen and not any(zeros):
+        chosen = [min(factors, key=lambda f: _weight(f, buffers))]
+        reason = f"{what}: one factor is zero, the others are finite"
+    out: list[_Selected] = []
+    for f in dict.fromkeys(chosen):
+        out.append(_Selected(stage, term, _stripped(f, var, neutral), var, extent, neutral, reason))
+    return out
+
+
+def _weight(factor: Scalar, buffers: Mapping[str, State]) -> tuple[int, int]:
+    """How large what a factor reads is: the number of symbolic sizes, then the elements along the others."""
+    reads = [t for t in walk(factor) if isinstance(t, Read) and t.buffer in buffers]
+    sizes = [size_of(axis) for r in reads for axis in buffers[r.buffer].axes]
+    fixed = 1
+    for d in sizes:
+        fixed *= d.value if d.is_const else 1
+    return sum(not d.is_const for d in sizes), fixed
+
+
+def neutral_of(term: Reduce) -> Any:
+    """The identity of a reduction, as a Python number of the body's dtype; of positions that of the extreme."""
+    kind: ReduceKind = "max" if term.kind == "argmax" else "min" if term.kind == "argmin" else term.kind
+    return identity(kind, term.body.dtype).item()
+
+
+def _stripped(whole: Scalar, var: Dim, fill: Any) -> Scalar:
+    """The read along `var` itself that `whole` is, under casts and selects that keep `fill`; itself if it is none."""
+    term = whole
+    while True:
+        match term:
+            case Cast() if _keeps(fill, term.arg.dtype, term.dtype):
+                term = term.arg
+            case Select(other=Const() as other) if bool(other.value == fill):
+                term = term.then
+            case Read() if var in term.indices and _only_there(term, var):
+                return term
+            case _:
+                return whole
+
+
+def _only_there(read: Read, var: Dim) -> bool:
+    name = loop_of(var)
+    others = [i for i in read.indices if not (isinstance(i, Dim) and i == var)]
+    mentions = [i.variables if isinstance(i, Dim) else i.free for i in others]
+    return len(others) == len(read.indices) - 1 and not any(name in m for m in mentions)
+
+
+def _keeps(fill: Any, source: str, target: str) -> bool:
+    """Whether `fill` is a number of `source`, and cast to `target` is itself."""
+    if fill in (0, 1):
+        return True
+    return all(d.startswith(("float", "bfloat")) for d in (source, target)) and "float8" not in source
+
+
+def _extents(stage: Stage) -> dict[Dim, Dim]:
+    return dict(zip(stage.indices, stage.output.shape, strict=True))
+
+
+def _is_skipped(body: Scalar, var: Dim, extent: Dim, extents: Mapping[Dim, Dim], neutral: Any) -> bool:
+    """Whether a select gives the identity wherever `var` is at `extent` or beyond, other loops within theirs."""
+    if not (isinstance(body, Select) and isinstance(body.other, Const) and bool(body.other.value == neutral)):
+        return False
+    todo = [body.cond]
+    while todo:
+        at = todo.pop()
+        if not isinstance(at, Apply):
+            continue
+        if at.fn == "bitwise_and":
+            todo.extend(at.args)
+        elif at.fn in ("less", "less_equal") and all(isinstance(a, Index) for a in at.args):
+            low, high = (a.dim for a in at.args if isinstance(a, Index))
+            if _never(high - low - (1 if at.fn == "less" else 0), var, extent, extents):
+                return True
+    return False
+
+
+def _never(gap: Dim, var: Dim, extent: Dim, extents: Mapping[Dim, Dim]) -> bool:
+    """Whether `gap >= 0` nowhere where `var >= extent`. `gap` is linear in the loops."""
+    most = gap
+    for name in gap.variables:
+        if not is_loop(name):
+            continue
+        at = Dim.var(name)
+        slope = gap.substitute({name: 1}) - gap.substitute({name: 0})
+        if not slope.is_const or gap != gap.substitute({name: 0}) + slope * at:
+            return False
+        if at == var:
+            if slope.value > 0:
+                return False
+            most = most.substitute({name: extent})
+        elif at not in extents:
+            return False
+        else:
+            most = most.substitute({name: extents[at] - 1 if slope.value > 0 else 0})
+    return most.is_const and most.value < 0
+
+
+# --- computed by the equations ---
+
+
+def _by_equations(program: TensorProgram, states: Sequence[State], moves: Moves, boxed: frozenset[int]) -> Step:
+    known = {b.name: s for b, s in zip(program.parameters, states, strict=True)}
+    selected: list[_Selected] = []
+    for n, stage in enumerate(program.stages):
+        for term in walk(stage.value):
+            if isinstance(term, Reduce):
+                for var, extent in term.over:
+                    if moves(extent):
+                        selected += _needs(n, term, var, extent, (0, extent), known, stage)
+        axes = {str(loop_of(v)): (Digit(d, of_dtype(stage.output.dtype)),) for v, d in _extents(stage).items()}
+        known[stage.output.name] = _written(stage, axes, known, moves)
+    results = tuple(known[name] for name in program.outputs)
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        kept = [s for i, s in enumerate(selected) if at.keeps(i)]
+        ready = _at_capacity(_with_selects(program, kept), at)
+        out = lower_program(ready, at.sizes, guarded=True)(*arrays)
+        return out[0] if len(out) == 1 else out
+
+    inner = tuple(Inner(s.size, s.reason) for s in selected)
+    return Step(compute, results[0] if len(results) == 1 else results, (), boxed, inner)
+
+
+def _with_selects(program: TensorProgram, selected: Sequence[_Selected]) -> TensorProgram:
+    stages = list(program.stages)
+    for n, stage in enumerate(stages):
+        mine = [s for s in selected if s.stage == n]
+        if mine:
+            stages[n] = replace(stage, value=_rebuilt(stage.value, functools.partial(_selecting, selected=mine)))
+    return replace(program, stages=tuple(stages))
+
+
+def _selecting(term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, selected: Sequence[_Selected]) -> Reduce:
+    """The reduction `term`, of which `made` was made, with what it needs selected inside the true sizes only."""
+    env: dict[Scalar, Scalar] = {}
+    for s in selected:
+        if s.reduce == term:
+            at = done[s.term]
+            env[at] = Select(less(Index(s.var), Index(s.size)), env.get(at, at), Const(s.fill, at.dtype))
+    return replace(made, body=_replaced(made.body, env)) if env else made
+
+
+def _replaced(term: Scalar, env: Mapping[Scalar, Scalar]) -> Scalar:
+    done: dict[Scalar, Scalar] = dict(env)
+    for at in _below(term, stop=env):
+        done[at] = _remade(at, done)
+    return done[term]
+
+
+_Made = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
+
+
+def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
+    """`term` with every reduction in it replaced, inner ones first: `reduction` takes it as it was, with its body
+    rebuilt, and what every subterm has become."""
+    done: dict[Scalar, Scalar] = {}
+    for at in _below(term, stop={}):
+        made = _remade(at, done)
+        done[at] = reduction(at, made, done) if isinstance(at, Reduce) and isinstance(made, Reduce) else made
+    return done[term]
+
+
+def _below(term: Scalar, stop: Mapping[Scalar, Any]) -> Iterator[Scalar]:
+    """The distinct subterms of `term`, parts first, those in `stop` and what is below them left out."""
+    seen: set[Scalar] = set()
+    todo = [(term, False)]
+    while todo:
+        at, ready = todo.pop()
+        if at in stop or (at in seen and not ready):
+            continue
+        if ready:
+            yield at
+            continue
+        seen.add(at)
+        todo.append((at, True))
+        todo.extend((c, False) for c in at.children)
+
+
+def _remade(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
+    if all(done[c] is c for c in at.children):
+        return at
+    match at:
+        case Read():
+            return Read(at.buffer, tuple(i if isinstance(i, Dim) else done[i] for i in at.indices), at.dtype)
+        case Apply():
+            return Apply(at.fn, tuple(done[a] for a in at.args))
+        case Cast():
+            return Cast(done[at.arg], at.dtype)
+        case Select():
+            return Select(done[at.cond], done[at.then], done[at.other])
+        case Reduce():
+            return replace(at, body=done[at.body])
+        case _:
+            return at
+
+
+def _at_capacity(program: TensorProgram, at: At) -> TensorProgram:
+    """The program with buffers and loops at capacity. Its indices and numbers stay those of the true sizes."""
+
+    def buffer(b: Buffer) -> Buffer:
+        return replace(b, shape=tuple(Dim.of(at.capacity(d)) for d in b.shape))
+
+    def reduction(_: Reduce, r: Reduce, done: Mapping[Scalar, Scalar]) -> Reduce:
+        return replace(r, over=tuple((v, Dim.of(at.capacity(d))) for v, d in r.over))
+
+    stages = tuple(Stage(buffer(s.output), s.indices, _rebuilt(s.value, reduction)) for s in program.stages)
+    return replace(program, inputs=tuple(map(buffer, program.inputs)), stages=stages)

@@ -1,0 +1,272 @@
+"""A planned module on JAX arrays at capacity."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from relax_eg.backend.lower import library_call, tensor_program_call
+from relax_eg.dynamic.analysis import Analysis, FunctionPlan
+from relax_eg.dynamic.layout import State, States, size_of, unmerged
+from relax_eg.dynamic.special import resolved
+from relax_eg.dynamic.step import Step, Wanted
+from relax_eg.errors import BoundsError
+from relax_eg.ir.control import parts
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_TIR,
+    COND,
+    CONSTANT,
+    FUNCTION,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    WHILE,
+    Expr,
+    constant_value,
+    postorder,
+)
+from relax_eg.ops import get
+from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.shapes import Dim
+from relax_eg.shapes.interval import interval_of
+
+
+def capacity_of(dim: Dim, capacities: Mapping[str, int], where: str = "") -> int:
+    """The most that `dim` can be where each size is between 1 and its capacity."""
+    if dim.is_const:
+        return dim.value
+    _, high = interval_of(dim, lambda v: (min(1, capacities[v]), capacities[v]) if v in capacities else (None, None))
+    if high is None:
+        raise BoundsError(f"{where or 'capacities'}: nothing bounds the size {dim}")
+    return max(high, 0)
+
+
+class Sizes:
+    """True sizes and capacities in one run. `fixed`: sizes that no capacity stands for, which are known."""
+
+    def __init__(
+        self, capacities: Mapping[str, int], fixed: Mapping[str, int], true: Mapping[str, Any], without: frozenset[int]
+    ) -> None:
+        self._capacities = capacities
+        self._fixed = fixed
+        self.without = without
+        self.sizes: Mapping[str, Any] = {**fixed, **{v: jnp.asarray(n, "int32") for v, n in true.items()}}
+        self._valid: dict[tuple[Dim, int], Any] = {}
+        self._at: dict[Dim, int] = {}
+        self._inner: Sequence[int] = ()
+
+    def capacity(self, dim: Dim) -> int:
+        if dim not in self._at:
+            known = dim.substitute({v: n for v, n in self._fixed.items() if v in dim.variables})
+            self._at[dim] = capacity_of(known, self._capacities)
+        return self._at[dim]
+
+    def true(self, dim: Dim) -> Any:
+        return dim.value if dim.is_const else dim.evaluate(self.sizes)
+
+    def valid(self, dim: Dim, places: int) -> Any:
+        """Which of the first `places` positions are below the true size."""
+        if (dim, places) not in self._valid:
+            self._valid[dim, places] = lax.iota("int32", places) < self.true(dim)
+        return self._valid[dim, places]
+
+    def within(self, inner: Sequence[int]) -> Sizes:
+        """For a step whose inner masks have these numbers."""
+        other = object.__new__(Sizes)
+        other.__dict__ = {**self.__dict__, "_inner": inner}
+        return other
+
+    def fresh(self) -> Sizes:
+        """For a function that JAX traces on its own, which shares no value with what is around."""
+        other = object.__new__(Sizes)
+        other.__dict__ = {**self.__dict__, "_valid": {}}
+        return other
+
+    def keeps(self, inner: int) -> bool:
+        return self._inner[inner] not in self.without
+
+
+class Run:
+    """One evaluation of a planned module at capacity."""
+
+    def __init__(self, analysis: Analysis, sizes: Sizes) -> None:
+        self.analysis = analysis
+        self.moves = analysis.moves
+        self.at = sizes
+
+    def function(self, plan: FunctionPlan, args: Sequence[Any]) -> Any:
+        """The result, in boxes."""
+        call = _Call(self, plan, args)
+        return call.unmerged(call.result(), plan.result)
+
+
+class _Call:
+    def __init__(self, run: Run, plan: FunctionPlan, args: Sequence[Any]) -> None:
+        self.run = run
+        self.plan = plan
+        self.at = run.at
+        self.env: dict[Expr, Any] = dict(zip(plan.function.params, args, strict=True))
+        self._masked: dict[tuple[Any, ...], Any] = {}
+
+    def result(self) -> Any:
+        for block in self.plan.function.blocks:
+            for b in block.bindings:
+                value = self.plan.values[b.var]
+                if not block.dataflow and value.op != VAR:
+                    # A step is run each time it is written, even where an equal one ran before.
+                    self.env.pop(value, None)
+                self.env[b.var] = self.value(value)
+        return self.value(self.plan.function.result)
+
+    def value(self, root: Expr) -> Any:
+        for e in postorder((root,), stop=self.env.__contains__):
+            if e not in self.env:
+                self.env[e] = self.node(e, [self.env[a] for a in e.args])
+        return self.env[root]
+
+    def node(self, e: Expr, args: list[Any]) -> Any:
+        step = self.plan.steps.get(e)
+        if step is not None:
+            return step.compute(self.at.within(self.plan.inner[e]), self.operands(e, step, args))
+        if e.op == TUPLE:
+            return tuple(args)
+        if e.op == TUPLE_GET:
+            return args[0][e.attr("index")]
+        if e.op == CONSTANT:
+            return jnp.asarray(constant_value(e))
+        if e.op == SHAPE:
+            return tuple(self.at.true(d.substitute(self.plan.sizes)) for d in e.attr("dims"))
+        if e.op == FUNCTION:
+            return e.attr("name")
+        if e in self.plan.runs:
+            given = [self.unmerged(x, self.plan.states[a]) for x, a in zip(args, e.args, strict=True)]
+            return self.runs(e, given)
+        return self.as_it_is(e, args)
+
+    def as_it_is(self, e: Expr, args: list[Any]) -> Any:
+        """What has to do with no size that moves."""
+        at = {v: self.at.true(d) for v, d in self.plan.sizes.items()} if self.plan.sizes else self.at.sizes
+        if e.op == CALL_DPS_LIBRARY:
+            return library_call(e, args, at)
+        if e.op == CALL_TIR:
+            return tensor_program_call(e, args, at)
+        attrs = {k: resolved(with_sizes_of(v, self.plan.sizes), self.at.true) for k, v in e.attrs}
+        return get(e.op).jax_function()(*args, **attrs)
+
+    # --- operands ---
+
+    def operands(self, e: Expr, step: Step, args: Sequence[Any]) -> list[Any]:
+        """The operands of a step, in boxes where it asks for them, masked."""
+        out = list(args)
+        path: dict[int, tuple[Any, ...]] = {}
+        for i in step.unmerged:
+            out[i] = self._once((e.args[i], "box"), lambda i=i: self.unmerged(args[i], self.plan.states[e.args[i]]))
+        for m, number in zip(step.masks, self.plan.numbers[e], strict=True):
+            if number in self.at.without:
+                continue
+            path[m.operand] = (*path.get(m.operand, ()), number)
+            key = (e.args[m.operand], m.operand in step.unmerged, path[m.operand])
+            out[m.operand] = self._once(key, lambda m=m: self.masked(out[m.operand], e, step, m))
+        return out
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        if key not in self._masked:
+            self._masked[key] = make()
+        return self._masked[key]
+
+    def masked(self, x: Any, e: Expr, step: Step, m: Wanted) -> Any:
+        state = self.plan.states[e.args[m.operand]]
+        assert isinstance(state, State)
+        digits = (unmerged(state) if m.operand in step.unmerged else state).axes[m.axis]
+        places = [self.at.capacity(d.size) for d in digits]
+        counts = self.at.valid(digits[m.digit].size, places[m.digit])
+        if len(digits) > 1:
+            counts = lax.reshape(lax.broadcast_in_dim(counts, tuple(places), (m.digit,)), (math.prod(places),))
+        shape = [1] * x.ndim
+        shape[m.axis] = -1
+        return jnp.where(counts.reshape(shape), x, jnp.asarray(m.fill, x.dtype))
+
+    def unmerged(self, x: Any, state: States) -> Any:
+        """A value with every axis in a box: what counts of it in order, without gaps."""
+        if isinstance(state, tuple):
+            return tuple(self.unmerged(field, s) for field, s in zip(x, state, strict=True))
+        if state is None or state.is_box:
+            return x
+        for axis, digits in enumerate(state.axes):
+            if len(digits) > 1:
+                rest = lax.iota("int32", self.at.capacity(size_of(digits)))
+                place: Any = 0
+                stride = 1
+                for digit in reversed(digits[1:]):
+                    size = jnp.maximum(self.at.true(digit.size), 1)
+                    place = place + rest % size * stride
+                    rest = rest // size
+                    stride *= self.at.capacity(digit.size)
+                x = jnp.take(x, place + rest * stride, axis=axis, mode="clip")
+        return x
+
+    # --- functions ---
+
+    def runs(self, e: Expr, args: list[Any]) -> Any:
+        plans = self.plan.runs[e]
+        if e.op == CALL:
+            return self.called(plans[0], args[1:], self.at)
+        p = parts(e.op, args, dict(e.attrs))
+        at = self.at.fresh
+
+        def run(i: int, *given: Any) -> Any:
+            return self.called(plans[i], given, at())
+
+        if e.op == COND:
+            branches = [functools.partial(run, i, *p.constants) for i in range(len(plans))]
+            return lax.switch(jnp.asarray(p.index, jnp.int32), branches)
+        if e.op == WHILE:
+            return lax.while_loop(
+                lambda carry: run(0, *p.condition_constants, *carry),
+                lambda carry: run(1, *p.constants, *carry),
+                p.carry,
+            )
+        length: Dim = e.attr("length").substitute(self.plan.sizes)
+
+        def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            result = run(0, *p.constants, *carry, *xs)
+            return result[: len(carry)], result[len(carry) :]
+
+        if not self.run.moves(length):
+            steps = None if p.xs else self.at.true(length)
+            last, ys = lax.scan(step, p.carry, p.xs, steps, reverse=e.attr("reverse"), unroll=e.attr("unroll"))
+            return (*last, *ys)
+        return self.steps(step, p.carry, p.xs, length, e.attr("reverse"))
+
+    def steps(
+        self, step: Callable[..., Any], carry: tuple[Any, ...], xs: tuple[Any, ...], length: Dim, reverse: bool
+    ) -> Any:
+        """As many steps as there truly are."""
+        places, count = self.at.capacity(length), self.at.true(length)
+
+        def slices(n: Any) -> tuple[Any, ...]:
+            return tuple(lax.dynamic_index_in_dim(x, n, keepdims=False) for x in xs)
+
+        _, ys = jax.eval_shape(lambda: step(carry, slices(jnp.int32(0))))
+        made = tuple(jnp.zeros((places, *y.shape), y.dtype) for y in ys)
+
+        def one(t: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+            n = count - 1 - t if reverse else t
+            after, new = step(state[0], slices(n))
+            return after, tuple(lax.dynamic_update_index_in_dim(m, y, n, 0) for m, y in zip(state[1], new, strict=True))
+
+        last, made = lax.fori_loop(jnp.int32(0), count, one, (carry, made))
+        return (*last, *made)
+
+    def called(self, plan: FunctionPlan, args: Sequence[Any], at: Sizes) -> Any:
+        """The result of a function, in boxes."""
+        return Run(self.run.analysis, at).function(plan, args)

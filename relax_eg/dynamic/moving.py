@@ -1,0 +1,264 @@
+"""Operators that move elements to positions that true sizes decide: slices, joins and regroupings of axes.
+
+Each of these is `None` for a use that needs nothing special, which `equations` then takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from relax_eg.dynamic.content import of_dtype
+from relax_eg.dynamic.layout import Axis, Digit, Moves, State, boxed, merged, size_of, unmerged
+from relax_eg.dynamic.step import At, Step, Use
+from relax_eg.ir.annotations import Tensor, Tuple
+from relax_eg.ops import deduce
+from relax_eg.ops.sizes import ONE, product
+from relax_eg.shapes import Dim
+
+Rule = Callable[[Use], "Step | None"]
+
+
+def fitted(x: Any, axis: int, size: int) -> Any:
+    """`x` with `size` elements along an axis: the first ones, and anything where there are too few."""
+    have = x.shape[axis]
+    if have >= size:
+        return lax.slice_in_dim(x, 0, size, axis=axis)
+    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):  # of random keys there is none to put
+        return jnp.take(x, np.minimum(np.arange(size), have - 1), axis=axis)
+    missing = jnp.zeros((*x.shape[:axis], size - have, *x.shape[axis + 1 :]), x.dtype)
+    return lax.concatenate([x, missing], axis)
+
+
+def window(x: Any, axis: int, start: Any, size: int) -> Any:
+    """`size` elements of `x` along an axis from `start` on; beyond its end anything."""
+    if isinstance(start, int):
+        return lax.slice_in_dim(fitted(x, axis, max(x.shape[axis], start + size)), start, start + size, axis=axis)
+    longer = fitted(x, axis, x.shape[axis] + size)
+    return lax.dynamic_slice_in_dim(longer, start, size, axis)
+
+
+def plain_result(use: Use) -> Any:
+    """Results that lie in boxes, with anything in the padding."""
+    result = deduce(use.site.op, use.site.operands, use.site.attrs)
+    if isinstance(result, Tuple):
+        return tuple(boxed(f) for f in result.fields if isinstance(f, Tensor))
+    assert isinstance(result, Tensor)
+    return boxed(result)
+
+
+# --- reshape ---
+
+
+def reshape(use: Use) -> Step | None:
+    """A reshape at capacity, where the elements that count keep their order: an axis may be merged from others, or cut
+    so that only the first piece varies. Otherwise elements change places, by the equations."""
+    state, shape = use.states[0], tuple(use.site["shape"])
+    digits = [d for axis in state.axes for d in axis if d.size is not ONE]
+    sizes = [(i, d) for i, d in enumerate(shape) if d is not ONE]
+    groups = _groups([d.size for d in digits], [d for _, d in sizes])
+    if groups is None:
+        return None
+    axes: list[Axis] = [(Digit(ONE, of_dtype(state.dtype)),) for _ in shape]
+    for before, after in groups:
+        made = _regrouped([digits[i] for i in before], [sizes[j][1] for j in after], use.moves)
+        if made is None:
+            return None
+        for j, axis in zip(after, made, strict=True):
+            axes[sizes[j][0]] = axis
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        wanted: list[int] = []
+        for axis in axes:
+            places = 1
+            for digit in axis:
+                places *= at.capacity(digit.size)
+            wanted.append(places)
+        return lax.reshape(arrays[0], tuple(wanted))
+
+    return Step(compute, State(tuple(axes), state.dtype))
+
+
+def _groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]] | None:
+    """Runs of `a` and of `b` with equal products, as short as possible; None where all of them have not."""
+    found: list[tuple[range, range]] = []
+    i0 = j0 = 0
+    total = ONE
+    prefixes = [product(b[:j]) for j in range(len(b) + 1)]
+    for i, d in enumerate(a, 1):
+        total = total * d
+        for j in range(j0 + 1, len(b) + 1):
+            if prefixes[j] is total:
+                found.append((range(i0, i), range(j0, j)))
+                i0, j0 = i, j
+                break
+    return found if (i0, j0) == (len(a), len(b)) else None
+
+
+def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> list[Axis] | None:
+    if len(shape) == 1:
+        return [merged(digits, moves)]
+    if any(moves(d.size) for d in digits[1:]) or any(map(moves, shape[1:])):
+        return None
+    # What counts is the first so many elements, before and after.
+    content = digits[0].content
+    return [(Digit(d, content),) for d in shape]
+
+
+# --- slices ---
+
+
+def strided_slice(use: Use) -> Step | None:
+    moving = use.moving()
+    if not moving or not _moves_any(use, "begin", "end"):
+        return None
+    begin, strides = use.site["begin"], use.site["strides"]
+    result = _result(use)
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        (x,) = arrays
+        for axis, (low, step, size) in enumerate(zip(begin, strides, result.shape or (), strict=True)):
+            count = at.capacity(size)
+            reach = step * (count - 1) + 1 if count else 0
+            x = window(x, axis, at.true(low), reach)
+            x = lax.slice_in_dim(x, 0, reach, step, axis)
+        return x
+
+    return Step(compute, plain_result(use), unmerged=use.merged)
+
+
+def split(use: Use) -> Step | None:
+    axis = use.site["axis"]
+    if axis not in use.moving():
+        return None
+    starts = [product(())]
+    starts[0] = Dim.of(0)
+    for s in use.site["sections"]:
+        starts.append(starts[-1] + s)
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        (x,) = arrays
+        return tuple(
+            window(x, axis, at.true(start), at.capacity(size))
+            for start, size in zip(starts, use.site["sections"], strict=False)
+        )
+
+    return Step(compute, plain_result(use), unmerged=use.merged)
+
+
+def flip(use: Use) -> Step | None:
+    turned = [a for a in use.moving() if a in use.site["axes"]]
+    if not turned:
+        return None
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        x = lax.rev(arrays[0], use.site["axes"])
+        for a in turned:
+            size = x.shape[a]
+            x = window(x, a, size - at.true(use.site.shape()[a]), size)
+        return x
+
+    return Step(compute, plain_result(use), unmerged=use.merged)
+
+
+def concat(use: Use) -> Step | None:
+    """Each part is written where those before it truly end, over their padding."""
+    axis, states = use.site["axis"], use.states
+    sizes = [use.site.shape(i)[axis] for i in range(len(states))]
+    if not any(map(use.moves, sizes[:-1])):
+        return None
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        total = sum(x.shape[axis] for x in arrays)
+        out = fitted(arrays[0], axis, total)
+        start = Dim.of(0)
+        for x, size in zip(arrays[1:], sizes, strict=False):
+            start = start + size
+            out = lax.dynamic_update_slice_in_dim(out, x, at.true(start), axis)
+        return fitted(out, axis, at.capacity(sum(sizes, Dim.of(0))))
+
+    return Step(compute, plain_result(use), unmerged=use.merged)
+
+
+def dynamic_slice(use: Use) -> Step | None:
+    """Starts are moved inside the true sizes, here instead of by XLA."""
+    shape, sizes = use.site.shape(), use.site["sizes"]
+    special = [a for a in range(len(shape)) if use.moves(shape[a] - sizes[a])]
+    if not special:
+        return None
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        x, *starts = arrays
+        for a, (start, size, room) in enumerate(zip(starts, sizes, shape, strict=True)):
+            first = _inside(start, at.true(room - size))
+            count = at.capacity(size)
+            if use.moves(size) and size is not room:
+                x = window(x, a, first, count)
+            else:
+                x = lax.dynamic_slice_in_dim(x, first, count, a)
+        return x
+
+    return Step(compute, plain_result(use), unmerged=use.merged)
+
+
+def dynamic_update_slice(use: Use) -> Step | None:
+    """What an update has beyond its true size is what the operand has there."""
+    shape, update = use.site.shape(0), use.site.shape(1)
+    if not any(use.moves(r - u) for r, u in zip(shape, update, strict=True)):
+        return None
+    growing = [a for a, (r, u) in enumerate(zip(shape, update, strict=True)) if use.moves(u) and r is not u]
+    zeros = [a for a in range(len(shape)) if use.constants.get(a + 2) == 0]
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        x, new, *given = arrays
+        before = x.shape
+        starts = [_inside(s, at.true(r - u)) for s, r, u in zip(given, shape, update, strict=True)]
+        for a in growing:
+            if not (a in zeros and new.shape[a] <= x.shape[a]):
+                x = fitted(x, a, x.shape[a] + new.shape[a])
+        if growing:
+            counts = _all_valid([(a, update[a]) for a in growing], new.shape, at)
+            new = jnp.where(counts, new, lax.dynamic_slice(x, starts, new.shape))
+        x = lax.dynamic_update_slice(x, new, starts)
+        return lax.slice(x, (0,) * x.ndim, before) if x.shape != before else x
+
+    return Step(compute, plain_result(use), unmerged=use.merged)
+
+
+def _all_valid(axes: Sequence[tuple[int, Dim]], shape: Sequence[int], at: At) -> Any:
+    out: Any = None
+    for a, size in axes:
+        one = at.valid(size, shape[a]).reshape([-1 if i == a else 1 for i in range(len(shape))])
+        out = one if out is None else out & one
+    return jnp.broadcast_to(out, tuple(shape))
+
+
+def _inside(start: Any, room: Any) -> Any:
+    """A start moved to 0 .. `room`, as int32."""
+    if jnp.issubdtype(start.dtype, jnp.unsignedinteger):
+        start = jnp.minimum(start, jnp.asarray(jnp.iinfo(jnp.int32).max, start.dtype))
+    elif start.dtype.itemsize > 4:
+        start = jnp.clip(start, 0, jnp.iinfo(jnp.int32).max)
+    return jnp.clip(start.astype("int32"), 0, room)
+
+
+def _result(use: Use) -> Tensor:
+    result = deduce(use.site.op, use.site.operands, use.site.attrs)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def _moves_any(use: Use, *names: str) -> bool:
+    return any(use.moves(d) for name in names for d in use.site[name])
+
+
+MOVING: dict[str, Rule] = {
+    "reshape": reshape, "strided_slice": strided_slice, "split": split, "flip": flip, "concat": concat,
+    "dynamic_slice": dynamic_slice, "dynamic_update_slice": dynamic_update_slice,
+}  # fmt: skip
+
+__all__ = ["MOVING", "Rule", "fitted", "plain_result", "size_of", "unmerged", "window"]

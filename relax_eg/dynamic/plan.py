@@ -1,0 +1,144 @@
+"""One program for all sizes up to a capacity: which masks it needs, and the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from relax_eg.dynamic.analysis import Analysis, Mask
+from relax_eg.dynamic.lowering import Run, Sizes, capacity_of
+from relax_eg.errors import BoundsError, OptionError, ShapeError
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Module
+from relax_eg.shapes import Dim
+
+
+def plan(module: Module, dims: Iterable[str] | None = None) -> Plan:
+    """How `module` runs on arrays padded to capacities of the size variables `dims` (all of its entry's, if None).
+
+    OptionError for a name that the entry's parameters do not bring in.
+    """
+    known = module.main.size_variables
+    wanted = tuple(known if dims is None else dict.fromkeys(dims))
+    for name in wanted:
+        if name not in known:
+            raise OptionError(f"dims: `{module.main.name}` has no size `{name}`; it has: {', '.join(known) or 'none'}")
+    return Plan(module, wanted)
+
+
+class Plan:
+    """The analysis of a module for some of its sizes.
+
+    `masks`: what must be known of paddings, each with its reason; elsewhere they may hold anything. `exact`: operators
+    that cannot run at capacity, by name and source line, with the reason; `exact_dims`: the sizes that they depend on.
+    While there is any, `lower` refuses; other sizes may be planned without those.
+    """
+
+    def __init__(self, module: Module, dims: Sequence[str]) -> None:
+        self.module = module
+        self.dims = tuple(dims)
+        self._analysis = Analysis(module, frozenset(dims))
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        return tuple(self._analysis.masks)
+
+    @property
+    def exact(self) -> Mapping[str, str]:
+        return self._analysis.exact
+
+    @property
+    def exact_dims(self) -> frozenset[str]:
+        return frozenset(self._analysis.exact_dims)
+
+    def lower(self, capacities: Mapping[str, int], *, without: Iterable[int] = ()) -> Callable[..., Any]:
+        """The program at capacity: `run(leaves, sizes)`, which JAX can trace.
+
+        `leaves`: the arrays for the entry's tensor parameters in order, each axis at the capacity of its size
+        (`input_shapes`); what stands beyond the true sizes does not matter. `sizes`: the true size for each of `dims`,
+        an int32 scalar, at least 1 and at most its capacity, which is not checked. The result has the structure of the
+        entry's, each array at capacity, right within the true sizes. `without`: numbers of masks to leave out, for
+        tests that look whether each is needed.
+        """
+        if self.exact:
+            first, reason = next(iter(self.exact.items()))
+            raise OptionError(
+                f"`{self.module.main.name}` cannot run at capacity of {', '.join(self.dims)}: {first}: {reason}\n"
+                f"  accepted: exact sizes for {', '.join(sorted(self.exact_dims)) or 'all'}"
+            )
+        self._check(capacities)
+        dropped = frozenset(without)
+        given = {v: int(capacities[v]) for v in self.dims}
+
+        def run(leaves: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+            fixed = self._fixed(leaves, given)
+            at = Sizes(given, fixed, {v: sizes[v] for v in self.dims}, dropped)
+            return Run(self._analysis, at).function(self._analysis.main, self._arguments(leaves, at))
+
+        return run
+
+    def input_shapes(self, capacities: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> list[Any]:
+        """The shape of each leaf at capacity. `fixed`: sizes of the entry that are not in `dims`."""
+        return [
+            self._shape(p.annotation, capacities, fixed or {})
+            for p in self.module.main.params
+            if isinstance(p.annotation, Tensor)
+        ]
+
+    def output_shapes(self, capacities: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> Any:
+        """The shape of each result at capacity, in the structure of the entry's result."""
+        return self._shape(self.module.main.annotation, capacities, fixed or {})
+
+    def _shape(self, annotation: Annotation, capacities: Mapping[str, int], fixed: Mapping[str, int]) -> Any:
+        if isinstance(annotation, Tuple):
+            return tuple(self._shape(f, capacities, fixed) for f in annotation.fields)
+        return tuple(capacity_of(d.substitute(dict(fixed)), capacities) for d in dims_of(annotation))
+
+    def _check(self, capacities: Mapping[str, int]) -> None:
+        for name in self.dims:
+            if name not in capacities:
+                raise BoundsError(f"capacities: none is given for `{name}`; given: {', '.join(capacities) or 'none'}")
+            if capacities[name] < 1:
+                raise BoundsError(f"capacities: that of `{name}` is {capacities[name]}; integers >= 1 are accepted")
+        for name in capacities:
+            if name not in self.dims:
+                raise BoundsError(f"capacities: `{name}` is not planned for; planned: {', '.join(self.dims) or 'none'}")
+
+    def _fixed(self, leaves: Sequence[Any], capacities: Mapping[str, int]) -> dict[str, int]:
+        """The sizes that no capacity stands for, read off the arrays; ShapeError where a leaf has not its capacity."""
+        tensors = [p for p in self.module.main.params if isinstance(p.annotation, Tensor)]
+        if len(leaves) != len(tensors):
+            raise ShapeError(
+                f"{self.module.main.name}: {len(leaves)} arrays; {len(tensors)} are needed, one a parameter"
+            )
+        fixed: dict[str, int] = {}
+        for p, x in zip(tensors, leaves, strict=True):
+            for d, n in zip(p.shape, x.shape, strict=True):
+                if len(d.variables) == 1 and d == Dim.var(*d.variables) and str(d) not in self.dims:
+                    fixed.setdefault(str(d), int(n))
+        for p, x in zip(tensors, leaves, strict=True):
+            wanted = self._shape(p.annotation, capacities, fixed)
+            if tuple(x.shape) != wanted:
+                raise ShapeError(
+                    f"{self.module.main.name}: argument `{p.attr('name')}` has shape {tuple(x.shape)}; at capacity "
+                    f"{', '.join(f'{v}={n}' for v, n in capacities.items())} it is {wanted}"
+                )
+        return fixed
+
+    def _arguments(self, leaves: Sequence[Any], at: Sizes) -> list[Any]:
+        arrays = iter(leaves)
+        return [self._argument(p, arrays, at) for p in self.module.main.params]
+
+    def _argument(self, p: Expr, arrays: Any, at: Sizes) -> Any:
+        if isinstance(p.annotation, Shape):
+            return tuple(at.true(d) for d in p.annotation.dims or ())
+        return next(arrays)
+
+    def __str__(self) -> str:
+        lines = [f"capacity of {', '.join(self.dims) or 'nothing'}: {len(self.masks)} masks"]
+        lines += [f"  {m}" for m in self.masks]
+        if self.exact:
+            lines.append("cannot run at capacity:")
+            lines += [f"  {name}: {reason}" for name, reason in self.exact.items()]
+        return "\n".join(lines)

@@ -1,0 +1,296 @@
+"""Operators of which equations say nothing, or not how to do them well at capacity: order, scatter, windows, matrices.
+
+Each of these is `None` for a use that needs nothing special. Raises NotPredicated where nothing helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from relax_eg.backend.scalar_functions import identity
+from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
+from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
+from relax_eg.ops import get, program_of
+from relax_eg.ops.sizes import ONE, dilated
+from relax_eg.ops.windows import identity as neutral_of_window
+from relax_eg.shapes import Dim
+
+
+def native(use: Use) -> Callable[[At, Sequence[Any]], Any]:
+    """The operator's own lowering, its attributes at capacity."""
+    function = get(use.site.op).jax_function()
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        return function(*arrays, **{k: resolved(v, at.capacity) for k, v in use.site.attrs.items()})
+
+    return compute
+
+
+def resolved(value: Any, size: Callable[[Dim], Any]) -> Any:
+    if isinstance(value, Dim):
+        return value.value if value.is_const else size(value)
+    if isinstance(value, tuple):
+        return tuple(resolved(v, size) for v in value)  # type: ignore[reportUnknownVariableType]
+    return value
+
+
+def as_it_is(use: Use, *masks: Wanted) -> Step:
+    """The operator's own lowering on boxes."""
+    return Step(native(use), plain_result(use), masks, use.merged)
+
+
+# --- order ---
+
+
+def sort(use: Use) -> Step | None:
+    axis, count = use.site["axis"], len(use.states)
+    size = use.site.shape()[axis]
+    if not use.moves(size):
+        return as_it_is(use)
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        # What does not count comes last, whatever it is: a first key says so.
+        shape = arrays[0].shape
+        late = ~at.valid(size, shape[axis]) if at.keeps(0) else jnp.zeros(shape[axis], bool)
+        late = lax.broadcast_in_dim(late, shape, (axis,))
+        out = lax.sort([late, *arrays], dimension=axis, num_keys=use.site["num_keys"] + 1, is_stable=use.site["stable"])
+        return out[1] if count == 1 else tuple(out[1:])
+
+    return Step(compute, plain_result(use), (), use.merged, (Inner(size, f"order along {size}"),))
+
+
+def top_k(use: Use) -> Step | None:
+    axis, (k,) = use.site["axis"], use.site["k"]
+    size, dtype = use.site.shape()[axis], use.site.dtype()
+    if not use.moves(size):
+        return as_it_is(use)
+    least = identity("min" if use.site.attrs.get("largest") is False else "max", dtype).item()
+    masks = unless_there(use, 0, axis, least, f"order along {size}")
+    inner = native(use)
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        (x,) = arrays
+        return inner(at, [fitted(x, axis, max(x.shape[axis], at.capacity(k)))])
+
+    return Step(compute, plain_result(use), masks, use.merged)
+
+
+def unless_there(use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False) -> tuple[Wanted, ...]:
+    """A mask on a box, if it is needed. Elsewhere the operator must not look at NaN, or give NaN for a row of it."""
+    digits = use.states[operand].axes[axis]
+    if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
+        return ()
+    return (Wanted(operand, axis, 0, fill, reason),)
+
+
+# --- scatter ---
+
+
+def scatter(use: Use) -> Step | None:
+    """Updates that do not count are sent out of range, where they are dropped; so are those that true sizes drop."""
+    site = use.site
+    shape, indices, updates = (site.shape(i) for i in range(3))
+    windows, targets = site["update_window_dims"], site["scatter_dims_to_operand_dims"]
+    kept = [a for a in range(len(shape)) if a not in site["inserted_window_dims"] + site["operand_batching_dims"]]
+    size_in = {a: updates[w] for a, w in zip(kept, windows, strict=True)}
+    for a, u in size_in.items():
+        if use.moves(u) and u is not shape[a]:
+            raise NotPredicated(f"its windows are {u} long on an axis of {shape[a]}: part of a window would be written")
+    batch = [(a, d) for a, d in enumerate(indices[:-1]) if use.moves(d)]
+    rooms = {n: shape[a] - size_in.get(a, ONE) for n, a in enumerate(targets)}
+    # A single element beyond the true size is written to the padding, where it does not matter.
+    guarded = {
+        n: room
+        for n, (room, a) in enumerate(zip(rooms.values(), targets, strict=True))
+        if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
+    }
+    if not batch and not guarded:
+        return as_it_is(use)
+    if not targets and batch and site["kind"] == "set":
+        raise NotPredicated("all its updates have one place, and which of them is the last depends on the sizes")
+    inner = [Inner(d, f"updates beyond {d} are dropped") for _, d in batch]
+    first_guard = len(inner)
+    if site["mode"] != "promise":
+        inner += [Inner(shape[targets[n]], f"positions are inside the true {shape[targets[n]]}") for n in guarded]
+    run = get(site.op).jax_function()
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        x, places, new = arrays
+        places = _as_int32(places)
+        columns = [places[..., n] for n in range(places.shape[-1])]
+        dropped: Any = jnp.zeros(places.shape[:-1], bool)
+        for n, room in rooms.items():
+            if site["mode"] == "clip":
+                limit = at.true(room) if at.keeps(first_guard) else at.capacity(room)
+                columns[n] = jnp.clip(columns[n], 0, limit)
+            elif site["mode"] == "fill" and n in guarded and at.keeps(first_guard + [*guarded].index(n)):
+                dropped = dropped | (columns[n] > at.true(room))
+        for k, (a, d) in enumerate(batch):
+            if at.keeps(k):
+                counts = at.valid(d, places.shape[a])
+                dropped = dropped | ~lax.broadcast_in_dim(counts, dropped.shape, (a,))
+        places = jnp.stack([jnp.where(dropped, -1, c) for c in columns], -1) if columns else places
+        if not columns:
+            keep = lax.broadcast_in_dim(~dropped, new.shape, [a for a in range(new.ndim) if a not in windows])
+            new = jnp.where(keep, new, _combined_with_nothing(site["kind"], new.dtype))
+        attrs = {**site.attrs, "mode": "fill", "sorted": False, "unique": site["unique"] and not batch}
+        return run(x, places, new, **attrs)
+
+    return Step(compute, plain_result(use), (), use.merged, tuple(inner))
+
+
+def _combined_with_nothing(kind: str, dtype: Any) -> Any:
+    name: Any = {"add": "sum", "multiply": "prod"}.get(kind, kind)
+    return identity(name, dtype.name)
+
+
+def _as_int32(places: Any) -> Any:
+    top = jnp.iinfo(jnp.int32).max
+    if jnp.issubdtype(places.dtype, jnp.unsignedinteger):
+        places = jnp.minimum(places, jnp.asarray(min(top, int(jnp.iinfo(places.dtype).max)), places.dtype))
+    elif places.dtype.itemsize > 4:
+        places = jnp.clip(places, -1, top)
+    return places.astype("int32")
+
+
+# --- windows ---
+
+
+def conv(use: Use) -> Step | None:
+    """Where the windows run over a moving axis, what is beyond its true size is zero, as beyond an axis itself."""
+    site = use.site
+    x = site.shape(0)
+    axes = [
+        a for a in range(len(x) - 2) if use.moves(x[2 + a]) or use.moves(site["low"][a]) or use.moves(site["high"][a])
+    ]
+    if any(use.moves(site.shape(1)[2 + a]) or use.moves(site["low"][a]) for a in range(len(x) - 2)):
+        raise NotPredicated("how far its windows reach, or where they start, depends on the sizes")
+    if (use.moves(x[1]) or use.moves(site.shape(1)[1])) and (axes or site["groups"] != 1):
+        raise NotPredicated("the number of channels varies, and with it " + ("groups" if not axes else "space"))
+    if not axes:
+        return None
+    return _windowed(use, [(2 + a, a) for a in axes], site.shape(1)[2:], 0)
+
+
+def reduce_window(use: Use) -> Step | None:
+    site = use.site
+    shape = site.shape()
+    slid = [a for a in range(len(shape)) if not _is_each(use, a)]
+    axes = [a for a in slid if use.moves(shape[a]) or use.moves(site["low"][a]) or use.moves(site["high"][a])]
+    if any(use.moves(site["window"][a]) or use.moves(site["low"][a]) for a in range(len(shape))):
+        raise NotPredicated("how far its windows reach, or where they start, depends on the sizes")
+    if not axes:
+        return None if not use.moving() or get(site.op).equations else as_it_is(use)
+    fill = neutral_of_window(site["kind"], site.dtype())
+    return _windowed(use, [(a, a) for a in axes], site["window"], fill)
+
+
+def _windowed(use: Use, axes: Sequence[tuple[int, int]], window: Sequence[Dim], fill: Any) -> Step:
+    """The operator's own lowering, with as much around the (axis, place in the attributes) `axes` as capacity needs,
+    and `fill` beyond the end where windows reach beyond it."""
+    site, states = use.site, plain_result(use)
+    masks: list[Wanted] = []
+    for axis, n in axes:
+        size, high = site.shape()[axis], site["high"][n]
+        if use.moves(size) and not (high.is_const and high.value <= 0):
+            masks += unless_there(use, 0, axis, fill, f"windows over {size}")
+    run = get(site.op).jax_function()
+    between: Sequence[int] = site["input_dilation"]
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        attrs = {k: resolved(v, at.capacity) for k, v in site.attrs.items()}
+        high = list(attrs["high"])
+        for axis, n in axes:
+            count = at.capacity(states.axes[axis][0].size)
+            reach = (at.capacity(window[n]) - 1) * site["dilation"][n] + 1
+            have = int(dilated(Dim.of(arrays[0].shape[axis]), between[n] - 1)) + attrs["low"][n]
+            high[n] = max(0, (count - 1) * site["strides"][n] + reach) - have
+        return run(*arrays, **{**attrs, "high": tuple(high)})
+
+    return Step(compute, states, tuple(masks), use.merged)
+
+
+def _is_each(use: Use, axis: int) -> bool:
+    """Whether the windows along an axis are its elements, one by one."""
+    site = use.site
+    still = site["low"][axis].is_const and site["low"][axis].value == 0
+    still = still and site["high"][axis].is_const and site["high"][axis].value == 0
+    dilation = site.attrs.get("input_dilation")
+    return (
+        still and site["window"][axis] is ONE and site["strides"][axis] == 1 and (not dilation or dilation[axis] == 1)
+    )
+
+
+def window_derivative(use: Use) -> Step | None:
+    # Of operands 0 and 1, the one that windows are taken of is the second.
+    if any(not _is_each(use, a) for a in use.moving(1)):
+        raise NotPredicated("it runs over windows of an axis whose size varies")
+    return as_it_is(use)
+
+
+# --- matrices, transforms, random numbers ---
+
+
+def _matrices(*last: int) -> Rule:
+    """An operator that does the same to each of many matrices: of each operand the `last` axes."""
+
+    def rule(use: Use) -> Step | None:
+        for i, count in enumerate(last):
+            shape = use.site.shape(i)
+            for a in use.moving(i):
+                if a >= len(shape) - count:
+                    raise NotPredicated(f"it looks at all of axis {a} of operand {i}, whose size is {shape[a]}")
+        return as_it_is(use)
+
+    return rule
+
+
+def fft(use: Use) -> Step | None:
+    return _matrices(len(use.site["lengths"]))(use)
+
+
+def each(use: Use) -> Step | None:
+    """An operator that does the same to every element."""
+    return as_it_is(use)
+
+
+def bitcast(use: Use) -> Step | None:
+    """Where numbers are cut, or joined, the pieces are an axis of fixed size."""
+    return None if program_of(use.site) is not None else as_it_is(use)
+
+
+def counted(use: Use) -> Step | None:
+    """Random numbers made from their place: with partitionable threefry, those of a first part are the same however
+    much follows, if what varies is the first axis."""
+    shape: tuple[Dim, ...] = use.site["shape"]
+    if any(map(use.moves, shape[1:])):
+        raise NotPredicated("which random number an element gets depends on the sizes of its inner axes")
+    if any(map(use.moves, shape[:1])) and not (
+        jax.config.values["jax_threefry_partitionable"] and use.site.dtype() == "key<fry>"
+    ):
+        raise NotPredicated("which random number an element gets depends on how many there are")
+    return as_it_is(use)
+
+
+def varying(use: Use) -> Step | None:
+    raise NotPredicated("what it gives depends on its whole operands")
+
+
+_MATRICES = {
+    "cholesky": (2,), "triangular_solve": (2, 2), "lu": (2,), "qr": (2,), "eigh": (2,), "svd": (2,), "eig": (2,),
+    "schur": (2,), "hessenberg": (2,), "tridiagonal": (2,), "geqrf": (2,), "householder_product": (2, 1),
+    "tridiagonal_solve": (1, 1, 1, 2), "cholesky_update": (2, 1), "lu_pivots_to_permutation": (1,),
+}  # fmt: skip
+
+SPECIAL: dict[str, Rule] = {
+    **MOVING, "sort": sort, "top_k": top_k, "approx_top_k": top_k, "scatter": scatter, "conv": conv,
+    "reduce_window": reduce_window, "window_scatter": window_derivative, "window_gather": window_derivative,
+    **{name: _matrices(*ranks) for name, ranks in _MATRICES.items()}, "fft": fft, "random_seed": each,
+    "random_fold_in": each, "random_wrap": each, "random_unwrap": each, "random_gamma": each, "threefry2x32": each,
+    "bitcast": bitcast, "random_split": counted, "random_bits": counted, "rng_bit_generator": varying,
+}  # fmt: skip

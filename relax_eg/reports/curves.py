@@ -1,0 +1,50 @@
+"""Cost over a size: what reports at several bindings tell, without pricing anything again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from relax_eg.extract.report import Crossover, Curve, Series
+from relax_eg.reports.align import Column
+
+
+def over_bindings(columns: Sequence[Column]) -> list[Curve]:
+    """For each size that varies alone among the bindings of the reports, what each column costs over it. The bindings
+    where all other sizes are as in the report's own are taken; columns that have fewer than two are left out."""
+    variables = dict.fromkeys(v for c in columns for v in c.report.at)
+    found: list[Curve] = []
+    for v in variables:
+        lines = [(c.label, _along(c, v)) for c in columns]
+        told = [(label, line) for label, line in lines if len(line) > 1]
+        if not told:
+            continue
+        sizes = sorted({n for _, line in told for n in line})
+        series = tuple(Series(label, tuple(line.get(n) for n in sizes)) for label, line in told)
+        fixed = {k: n for k, n in columns[0].report.at.items() if k != v}
+        found.append(Curve(v, fixed, tuple(sizes), series, tuple(_crossovers(sizes, series))))
+    return found
+
+
+def _along(c: Column, variable: str) -> Mapping[int, float]:
+    """Seconds by size, of the bindings that differ from the report's own in this size only."""
+    own = {k: n for k, n in c.report.at.items() if k != variable}
+    found: dict[int, float] = {}
+    for r in c.report.at_each():
+        if variable in r.at and {k: n for k, n in r.at.items() if k != variable} == own:
+            found[r.at[variable]] = (r.before if c.as_written else r.after).seconds
+    return found
+
+
+def _crossovers(sizes: Sequence[int], series: Sequence[Series]) -> list[Crossover]:
+    """Where another program becomes the cheapest: the first size at which it is seen to be."""
+    found: list[Crossover] = []
+    best = ""
+    for i, n in enumerate(sizes):
+        here = [(s.seconds[i], s.label) for s in series]
+        cheapest = min(((x, label) for x, label in here if x is not None), default=None)
+        if cheapest is None:
+            continue
+        if best and cheapest[1] != best:
+            found.append(Crossover(n, best, cheapest[1]))
+        best = cheapest[1]
+    return found

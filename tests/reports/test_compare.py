@@ -1,0 +1,159 @@
+"""Reports side by side: what got better or worse, where, and which rule or choice did it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import relax_eg as rx
+from relax_eg.cli import app
+from relax_eg.errors import OptionError
+from relax_eg.reports.align import Column
+from relax_eg.reports.curves import over_bindings
+from tests.reports.programs import attention, line
+
+
+@pytest.fixture(scope="module")
+def chosen() -> rx.CostReport:
+    return attention(execution="kernels").report
+
+
+@pytest.fixture(scope="module")
+def unfused() -> rx.CostReport:
+    return attention(execution="kernels", rules=rx.rules.default - rx.rules.fusion).report
+
+
+def test_one_report_is_held_against_the_program_as_written(chosen: rx.CostReport) -> None:
+    found = rx.compare(chosen)
+    assert [c.label for c in found.columns] == ["as written", "chosen"] and found.by == "line"
+    assert sum(r.seconds(0) for r in found.rows) == pytest.approx(chosen.before.seconds)
+    assert sum(r.seconds(1) for r in found.rows) == pytest.approx(chosen.after.seconds)
+    (first, *_) = found.changes(1)
+    assert first.seconds(1) < first.seconds(0)
+    text = str(found)
+    assert f"{chosen.predicted_gain:.3g}x faster" in text and "softmax_of_shifted_down" in text
+
+
+def test_the_rule_set_that_is_missing_is_the_cause(chosen: rx.CostReport, unfused: rx.CostReport) -> None:
+    found = rx.compare(chosen, unfused, against="default")
+    column = [c.label for c in found.columns].index("default - fusion")
+    (row,) = [r for r in found.rows if r.where == line("softmax")]
+    (why, *_) = [c for c in row.causes[column] if c.startswith("without ")]
+    assert sum(r.delta(column) for r in found.rows) > 0
+    assert "fuse_stages" in why and "inline_epilogue" in why
+    assert "rules less: fuse_stages" in str(found)
+
+
+def test_a_kernel_of_several_lines_is_divided_among_them(chosen: rx.CostReport) -> None:
+    part = next(p for p in chosen.after.parts if len(p.operators) > 1)
+    lines = line("softmax"), line("return")
+    whole = replace(chosen.after, parts=(replace(part, lines=lines),))
+    found = rx.compare(replace(chosen, after=whole))
+    before = {r.where: r.seconds(0) for r in found.rows}
+    after = {r.where: r.seconds(1) for r in found.rows}
+    assert after[lines[0]] + after[lines[1]] == pytest.approx(part.seconds)
+    assert after[lines[0]] / after[lines[1]] == pytest.approx(before[lines[0]] / before[lines[1]])
+
+
+def test_devices_and_sizes_are_named_as_causes() -> None:
+    reports = [attention(target=t).report for t in ("a100", "h100")]
+    found = rx.compare(*reports)
+    assert [c.label for c in found.columns] == ["a100", "h100"]
+    assert all("on h100" in r.causes[1] for r in found.changes(1))
+    small = attention(target="a100", at={"s": 16}).report
+    found = rx.compare(reports[0], small)
+    assert [c.label for c in found.columns] == ["s=128", "s=16"]
+    assert all("at other sizes" in r.causes[1] for r in found.changes(1))
+
+
+def test_reports_of_different_programs_say_what_can_be_compared(chosen: rx.CostReport) -> None:
+    def other(x: rx.Tensor, w: rx.Tensor) -> rx.Tensor:
+        return (x @ w) @ w
+
+    report = rx.optimize(other, "n 32", "32 32", at={"n": 8}, target="cpu", cache=False).report
+    found = rx.compare(chosen, report)
+    assert "reports of different programs (attend and other)" in found.statements[0]
+    assert any("no kernel is for the same source line in all of them: only totals" in s for s in found.statements)
+    assert any("different ways to execute (kernels, whole)" in s for s in found.statements)
+    assert str(found)
+
+
+def test_cost_over_the_bindings_of_a_report() -> None:
+    report = attention(at=[{"s": 128}, {"s": 16}, {"s": 1}]).report
+    (curve,) = over_bindings(rx.compare(report).columns)
+    assert (curve.variable, dict(curve.at), curve.sizes) == ("s", {}, (1, 16, 128))
+    assert [s.label for s in curve.series] == ["as written", "chosen"]
+    by_size = {r.at["s"]: r for r in report.at_each()}
+    assert curve.series[1].seconds == tuple(by_size[n].after.seconds for n in (1, 16, 128))
+    swapped = [
+        replace(r, others=tuple(replace(o, after=replace(o.after, rows=o.before.rows)) for o in r.others))
+        for r in (report,)
+    ]
+    (curve,) = over_bindings([Column("old", swapped[0]), Column("new", report)])
+    assert all(x.after == "new" for x in curve.crossovers)
+    assert over_bindings(rx.compare(attention()).columns) == []
+
+
+def test_another_release_is_a_cause_where_prices_differ(chosen: rx.CostReport) -> None:
+    part, *rest = chosen.after.parts
+    dearer = replace(chosen.after, parts=(replace(part, seconds=2 * part.seconds), *rest))
+    later = replace(chosen, after=dearer, versions={**chosen.versions, "relax-eg": "9.0"})
+    found = rx.compare(chosen, later, labels=["ours", "later"], against="ours")
+    (row, *_) = found.changes([c.label for c in found.columns].index("later"))
+    assert any("priced by release 9.0" in causes for causes in row.causes)
+
+
+def test_json_of_a_comparison(chosen: rx.CostReport, unfused: rx.CostReport, tmp_path: Path) -> None:
+    rx.compare(chosen, unfused).to_json(tmp_path / "c.json")
+    data = json.loads((tmp_path / "c.json").read_text())
+    assert data["schema"] == "relax_eg.comparison/1"
+    assert [c["label"] for c in data["columns"]] == ["as written", "default", "default - fusion"]
+    assert [rx.CostReport.from_data(r) for r in data["reports"]] == [chosen, unfused]
+    assert [c["report"] for c in data["columns"]] == [0, 0, 1]
+
+
+def test_bad_input(chosen: rx.CostReport) -> None:
+    with pytest.raises(OptionError, match="compare\\(\\) takes one report or more"):
+        rx.compare()
+    with pytest.raises(OptionError, match="argument 2 is a int; a CostReport, what optimize returned, or the path"):
+        rx.compare(chosen, 3)
+    with pytest.raises(OptionError, match="one for each of the 1 reports"):
+        rx.compare(chosen, labels=["a", "b"])
+    with pytest.raises(OptionError, match="against='b': one of 'as written', 'a' is accepted"):
+        rx.compare(chosen, labels=["a"], against="b")
+
+
+def test_on_the_command_line(chosen: rx.CostReport, unfused: rx.CostReport, tmp_path: Path) -> None:
+    paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    for report, path in zip((chosen, unfused), paths, strict=True):
+        report.to_json(path)
+    run = CliRunner().invoke(app, ["compare", *paths, "--html", str(tmp_path / "c.html")])
+    assert run.exit_code == 0, run.output
+    assert "default - fusion" in run.output and "programs.py" in run.output
+    assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")
+    Path(paths[1]).write_text(Path(paths[1]).read_text()[:500])
+    run = CliRunner().invoke(app, ["compare", *paths])
+    said = " ".join(run.output.split())
+    assert run.exit_code == 1 and "is not whole JSON" in said and "b.json" in said
+
+
+def test_ablation_says_what_each_set_is_worth(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def twice(x, a, b):\n    return (x @ a) @ b * 2.0\n")
+    specs = [w for s in ("n 64", "64 64", "64 64") for w in ("--spec", s)]
+    args = ["ablate", f"{tmp_path / 'model.py'}:twice", *specs, "--at", "n=8", "--target", "cpu"]
+    json_path = tmp_path / "a.json"
+    run = CliRunner().invoke(app, [*args, "--set", "fusion", "--set", "library", "--json", str(json_path)])
+    assert run.exit_code == 0, run.output
+    columns = {c["label"]: c["seconds"] for c in json.loads(json_path.read_text())["columns"]}
+    assert next(iter(columns)) == "all rules"
+    assert columns.keys() == {"all rules", "as written", "without fusion", "without library"}
+    assert columns["all rules"] <= min(columns.values()) + 1e-12
+    assert columns["without fusion"] > columns["all rules"]
+    run = CliRunner().invoke(app, [*args, "--set", "magic"])
+    assert (
+        run.exit_code == 1 and "one or more of fusion, library, workspace, algebra, layout are accepted" in run.output
+    )

@@ -1,0 +1,185 @@
+"""What a cost report holds, and that it survives files, other releases and bad ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import relax_eg as rx
+from relax_eg.errors import OptionError
+from relax_eg.reports.schema import schema, text
+from tests.reports.programs import attention, line
+
+DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def best() -> rx.Optimized:
+    return attention(at=[{"s": 128}, {"s": 1}], weights=("wq", "wk", "wv", "wo"))
+
+
+@pytest.fixture(scope="module")
+def kernels() -> rx.CostReport:
+    return attention(execution="kernels").report
+
+
+def test_parts_add_up_to_the_totals(best: rx.Optimized, kernels: rx.CostReport) -> None:
+    for report in (*best.report.at_each(), kernels):
+        for cost in (report.before, report.after):
+            now = [p for p in cost.parts if not p.ahead]
+            assert sum(p.seconds for p in now) == pytest.approx(cost.seconds, rel=1e-6)
+            assert sum(p.flops for p in now) == cost.flops
+            assert sum(p.bytes for p in now) == cost.bytes
+            assert sum(p.launches for p in now) == cost.launches
+
+
+def test_every_part_stands_for_a_line_of_the_user(best: rx.Optimized, kernels: rx.CostReport) -> None:
+    known = {line("q, k, v ="), line("softmax"), line("return")}
+    for report in (best.report, kernels):
+        for part in (*report.before.parts, *report.after.parts):
+            assert part.lines and set(part.lines) <= known, part
+
+
+def test_the_users_lines_are_quoted(best: rx.Optimized) -> None:
+    assert best.report.code[line("softmax")] == "scores = jax.nn.softmax(q @ k.T / 8.0, axis=-1)"
+    (row,) = [r for r in rx.compare(best).rows if r.where == line("softmax")]
+    assert row.code in str(rx.compare(best))
+
+
+def test_a_value_that_a_rule_made_has_the_line_of_what_it_equals(kernels: rx.CostReport) -> None:
+    (fused,) = [p for p in kernels.after.parts if len(p.operators) > 1]
+    assert "softmax" in fused.operators and line("softmax") in fused.lines
+    assert "softmax_of_shifted_down" in fused.rule and "fuse_stages" in fused.rule
+
+
+def test_what_is_computed_from_weights_is_told_apart(best: rx.Optimized) -> None:
+    ahead = [p for p in best.report.after.parts if p.ahead]
+    assert ahead and all("s" not in p.result.split("dtype")[0].replace("Tensor", "") for p in ahead)
+    assert not [p for p in best.report.before.parts if p.ahead]
+
+
+def test_the_roofline_is_that_of_the_profile(best: rx.Optimized) -> None:
+    roof, device = best.report.roofline, best.report.device
+    assert roof is not None and device is not None
+    profile = rx.PROFILES["cpu"]
+    assert (device.bandwidth, device.rate("float32")) == (profile.bandwidth, profile.rate("float32"))
+    after = best.report.after
+    assert roof.intensity == after.flops / after.bytes and roof.ridge == 120e9 / 15e9
+    assert roof.least == max(after.flops / 120e9, after.bytes / 15e9)
+
+
+def test_memory_of_a_chain_by_hand() -> None:
+    # a @ b and (a @ b) @ c are stored, one after the other; while the second runs both are alive.
+    report = rx.optimize(
+        lambda a, b, c: (a @ b) @ c, "8 16", "16 32", "32 4", rules=rx.RuleSet("none"), target="cpu", cache=False
+    ).report
+    memory = report.before.memory
+    assert memory is not None
+    assert [m.bytes for m in memory.moments] == [8 * 32 * 4, 8 * 32 * 4 + 8 * 4 * 4]
+    assert memory.peak == 8 * 32 * 4 + 8 * 4 * 4 and memory.peak_at.startswith("matmul")
+
+
+def test_growth_has_every_round(best: rx.Optimized) -> None:
+    rows = [r for r in best.report.growth if r.function == "attend"]
+    assert [r.round for r in rows] == list(range(best.report.rounds + 1))
+    assert rows[-1].nodes == best.report.nodes and sum(r.matches for r in rows) <= sum(best.report.matches.values())
+
+
+def test_guards_that_nobody_could_decide_are_listed() -> None:
+    # It holds for all sizes (Motzkin), and z3 gives up on it.
+    motzkin = "n*n*n*n*m*m + n*n*m*m*m*m + k*k*k*k*k*k >= 3*n*n*m*m*k*k"
+    book = rx.RuleSet("mine")
+
+    @book.rule("x: n m k, y: n m k", when=motzkin, check=False)
+    def added_the_other_way(x: Any, y: Any) -> Any:
+        return x + y, y + x
+
+    spec = "n m k"
+    report = rx.optimize(lambda a, b: a + b, spec, spec, rules=book, target="cpu", at={"n": 8}, cache=False).report
+    (unproved,) = report.unproved
+    assert ">=" in unproved and {"n", "m", "k"} <= set(unproved)
+    assert not report.matches.get("added_the_other_way")
+    assert "was not proved" in str(report)
+
+
+def test_one_report_for_each_binding(best: rx.Optimized) -> None:
+    reports = best.report.at_each()
+    assert [dict(r.at) for r in reports] == [{"s": 128}, {"s": 1}]
+    assert reports[1].after.seconds < reports[0].after.seconds and reports[0].after == best.report.after
+
+
+def test_a_report_survives_a_file(best: rx.Optimized, kernels: rx.CostReport, tmp_path: Path) -> None:
+    for report in (best.report, kernels):
+        report.to_json(tmp_path / "r.json")
+        again = rx.CostReport.from_json(tmp_path / "r.json")
+        assert again == report and again.more is None
+        assert again.to_json() == report.to_json()
+
+
+def test_reports_follow_their_schema(best: rx.Optimized, kernels: rx.CostReport) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    for report in (best.report, kernels):
+        jsonschema.validate(json.loads(report.to_json()), schema())
+    jsonschema.validate(json.loads((DATA / "report_0_1.json").read_text()), schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(kernels.to_json()), "nodes": "many"}, schema())
+
+
+def test_the_schema_in_the_documents_is_current() -> None:
+    shown = (ROOT / "docs" / "report.schema.json").read_text()
+    assert shown == text(), "python -m relax_eg.reports.schema > docs/report.schema.json writes it anew"
+    names = {f.name for f in fields(rx.CostReport)} - {"more"}
+    assert names <= json.loads(shown)["properties"].keys()
+
+
+def test_an_older_release_is_read_and_compared(best: rx.Optimized) -> None:
+    old = rx.CostReport.from_json(DATA / "report_0_1.json")
+    assert old.name == "attend" and old.before.parts == () and old.roofline is None
+    assert "compared by operator" in str(rx.compare(old, best.report))
+    assert "a report of release 0.1.0 has none" in str(rx.compare(old, best.report))
+
+
+def test_unknown_fields_survive_a_round_trip(best: rx.Optimized) -> None:
+    data = json.loads(best.report.to_json())
+    data["energy"] = {"joules": 3.5}
+    data["before"]["parts"][0]["tile"] = [16, 16]
+    data["after"]["memory"]["moments"][-1]["bank"] = 2
+    data["searched"][0]["certificates"] = ["a"]
+    read = rx.CostReport.from_data(data)
+    assert read == best.report
+    assert json.loads(rx.CostReport.from_json(read.to_json()).to_json()) == data
+    assert "fields that this release does not know" in str(rx.compare(read))
+    assert json.loads(rx.compare(read).to_json())["reports"][0]["energy"] == {"joules": 3.5}
+    # What was there twice stays where it was, also when something else of the report changes.
+    assert json.loads(replace(read, cached=True).to_json())["energy"] == {"joules": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t[: len(t) // 2], "is not whole JSON"),
+        (lambda t: "", "is not whole JSON"),
+        (lambda t: t.replace("relax_eg.report/1", "relax_eg.report/7"), "which a newer release of relax-eg wrote"),
+        (lambda t: t.replace("relax_eg.report/1", "tvm.report/1"), "'relax_eg.report/1' is accepted"),
+        (lambda t: "[1, 2]", "no report; what `report.to_json`"),
+        (lambda t: json.dumps({k: v for k, v in json.loads(t).items() if k != "before"}), "report lacks `before`"),
+        (lambda t: t.replace('"nodes": ', '"nodes": "x", "_": ', 1), "is 'x'; a whole number is accepted"),
+    ],
+)
+def test_bad_files_are_told(best: rx.Optimized, tmp_path: Path, change: Any, said: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(change(best.report.to_json()))
+    with pytest.raises(OptionError) as e:
+        rx.CostReport.from_json(path)
+    assert said in str(e.value) and str(path) in str(e.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"none\.json cannot be read: No such file"):
+        rx.CostReport.from_json(tmp_path / "none.json")
