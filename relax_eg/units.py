@@ -82,8 +82,8 @@ class Units:
 
     `functions`: every function in its best form so far, those that rules made included; `origins`: by function, the
     user's lines that the expressions of that form compute, and the rules that made them. With `record`, `searched` has
-    what is needed to explain the outcome; what would run in kernels is in operators then, and `in_kernels[f, n]` has the
-    values of block `n` of function `f` in kernels. `bytes_cost`: by function and block, what bytes in memory cost;
+    what is needed to explain the outcome; what would run in kernels is in operators then, and `in_kernels[f, n]` has
+    the values of block `n` of function `f` in kernels. `bytes_cost`: by function and block, what bytes in memory cost;
     `built`: the kernels of each. `saturated`: e-graphs of other searches for the same program, by what they are of.
     `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
     computed."""

@@ -74,7 +74,7 @@ def test_one_program_is_checked_by_what_xla_assigns() -> None:
     row = best.report.memory
     assert (found.results, found.temporary, found.planned) == (row.results, row.temporary, 0)
     assert row.bytes <= row.limit
-    with pytest.raises(ExtractionError, match="XLA's temporary buffers|results"):
+    with pytest.raises(ExtractionError, match=r"XLA's temporary buffers|results"):
         limited(100, "whole", fn, specs)
 
 

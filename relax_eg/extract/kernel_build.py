@@ -32,8 +32,8 @@ class BuiltKernel:
 @dataclass(slots=True)
 class Built:
     """The roots' expressions; the same in operators, as if nothing were fused; the kernels of several operators; how
-    often each rule made an operator, and how often each fusion step was used; the classes that each expression computes,
-    its result's last; what rules made them; of values in memory the class; what is inside each kernel."""
+    often each rule made an operator, and how often each fusion step was used; the classes that each expression
+    computes, its result's last; what rules made them; of values in memory the class; what is inside each kernel."""
 
     roots: list[Expr]
     operators: list[Expr] = field(default_factory=list[Expr])
