@@ -181,9 +181,10 @@ def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
     for value, count in least.peak:
         counted[value] += count
     peak = ", ".join(f"{value} ({shown(count)})" for value, count in counted.most_common())
+    place = f" at {at}" if at else ""
     return ExtractionError(
         f"{name}(): memory_limit is {shown(limit)}, and of {len(tried)} programs the least that a call needs beside "
-        f"its arguments is {shown(least.bytes)}{f' at {at}' if at else ''}: {shown(least.planned)} for values in between, "
+        f"its arguments is {shown(least.bytes)}{place}: {shown(least.planned)} for values in between, "
         f"{shown(least.results)} for results, {shown(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"

@@ -188,7 +188,10 @@ class Units:
         rule = origin.rule.partition(", ")[0]
         if not rule:
             return ""
-        return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
+        try:
+            return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
+        except KeyError:  # the module was optimized before, with other rules
+            return "a rule of an earlier search"
 
     @cached_property
     def _schemas(self) -> dict[str, Schema]:
