@@ -1,6 +1,7 @@
 """The memory of a call beside its arguments: our plans, XLA's own assignment, a pool without a plan, TVM's greedy.
 
     python -m benchmarks.memory [--only minilm] [--sizes 16,128,64] [--json out.json]
+    python -m benchmarks.memory --limits        # `memory_limit` at shares of what three programs need without one
 
 Every program runs in kernels (`execution="kernels"`), called at the given sizes one after the other, then once more. A
 column is a number of bytes for all those calls: *live* is what the arrays of the process were seen to take, most at
@@ -31,11 +32,13 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import models, scale
+from benchmarks.timing import measure
 from relax_eg.backend.footprint import in_whole
 from relax_eg.backend.kernels import InKernels
 from relax_eg.extract.footprint import shown
 from relax_eg.memory.plan import Plan
 
+SHARES = (0.8, 0.6, 0.4)
 LARGEST_MISS = 0.05  # of what is seen over what is planned
 
 
@@ -118,6 +121,59 @@ def unet_block(lengths: Sequence[int]) -> Case:
 CASES: dict[str, Callable[[Sequence[int]], Case]] = {
     "minilm": minilm, "llama layer": llama, "resnet block": resnet_block, "u-net block": unet_block,
 }  # fmt: skip
+
+
+def features(x: jax.Array) -> jax.Array:
+    """Values that are needed again when the sum over all is known; each is cheap to compute."""
+    hs = [jnp.exp(jnp.sin(x * float(i + 1))) for i in range(4)]
+    total = sum(jnp.sum(h) for h in hs)
+    return sum((jnp.sum(h * h / total, axis=1) for h in hs), jnp.zeros(x.shape[0]))
+
+
+def two_passes(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
+    """The same with a matmul for each."""
+    hs = [jnp.tanh(x @ w) for w in ws]
+    total = sum(jnp.sum(h * h, axis=1, keepdims=True) for h in hs)
+    return sum((jnp.sum(h * jax.lax.rsqrt(total + 1.0), axis=1) for h in hs), jnp.zeros(x.shape[0]))
+
+
+def limited_rows(only: str) -> list[tuple[str, ...]]:
+    """Programs by share of what they need without a limit: bytes, and times longer as predicted and as timed."""
+    layer = llama([128])
+    cases = {
+        "features": Case(features, ("n 1024",), ({"n": 1024},)),
+        "two passes": Case(two_passes, ("n 64", ["64 1024"] * 3), ({"n": 1024},)),
+        "llama layer": layer,
+    }
+    rows: list[tuple[str, ...]] = []
+    for name, case in cases.items():
+        if only not in name:
+            continue
+        (at,) = case.sizes
+
+        def best(limit: int, case: Case = case, at: Mapping[str, int] = at) -> InKernels:
+            found = rx.optimize(case.fn, *case.specs, at=at, execution="kernels", memory_limit=limit)
+            assert isinstance(found, InKernels)
+            return found
+
+        usual = best(1 << 50)
+        assert usual.report.memory is not None
+        full = usual.report.memory.bytes
+        rows.append((name, "none", shown(full), "", ""))
+        args = arguments(usual, at)
+        for share in SHARES:
+            try:
+                found = best(int(share * full))
+            except rx.errors.ExtractionError as e:
+                rows.append((name, f"{share:.0%}", str(e).split("arguments is ")[1].split(":")[0], "not kept", ""))
+                continue
+            m = found.report.memory
+            assert m is not None
+            runners = {"usual": usual.runner, "limited": found.runner}
+            calls = {k: lambda r=r: r.run(args, at) for k, r in runners.items()}  # noqa: B023
+            slower = measure(calls, 2.0).speedup("usual", over="limited")
+            rows.append((name, f"{share:.0%}", shown(m.bytes), f"{m.slower:.2f}", str(slower)))
+    return rows
 
 
 def arguments(best: InKernels, sizes: Mapping[str, int]) -> list[Any]:
@@ -218,11 +274,18 @@ def _bytes(plan: Plan, v: int, sizes: Mapping[str, int]) -> int:
 def main(
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
     sizes: Annotated[str, typer.Option(help="tokens (or images, 16 tokens each) of successive calls")] = "64,16,128,64",
+    limits: Annotated[bool, typer.Option("--limits", help="limits of memory in place of plans")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="fail where live is off the plan by over 5%")] = False,
 ) -> None:
     """Bytes that calls need beside their arguments and results."""
     console = Console(width=None if sys.stdout.isatty() else 160)
+    if limits:
+        table = Table("program", "limit", "bytes", "times longer, predicted", "measured")
+        for cells in limited_rows(only):
+            table.add_row(*cells)
+        console.print(table)
+        return
     lengths = [int(s) for s in sizes.split(",")]
     rows = [row(name, make(lengths)) for name, make in CASES.items() if only in name]
     columns = ("live", "planned", "arena", "bound", "inside", "xla", "pool", "tvm")
