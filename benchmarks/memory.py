@@ -33,7 +33,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import models, scale
 from benchmarks.timing import measure
-from relax_eg.backend.footprint import in_whole
+from relax_eg.backend.footprint import in_kernels, in_whole
 from relax_eg.backend.kernels import InKernels
 from relax_eg.extract.footprint import shown
 from relax_eg.memory.plan import Plan
@@ -219,7 +219,7 @@ def row(name: str, case: Case) -> Row:
 
         jax.block_until_ready(call.run(args, after))
         live, planned = max(live, *seen), max(planned, best.runner.held_bytes)
-        inside = max(inside, *call.temporaries(args).values())
+        inside = max(inside, in_kernels(best.module, set(), sizes).footprint.temporary)
         xla = max(xla, in_whole(rx.trace(case.fn, *case.specs), set(), sizes).temporary)
         plans.append((call.plan, sizes))
     return Row(

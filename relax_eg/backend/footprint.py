@@ -57,9 +57,10 @@ class InKernels:
 
 
 def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> InKernels:
-    """Of a module run in kernels."""
+    """Of a module run in kernels. Their own memory is that of executables that leave nothing out of the account."""
     module = per_call(module, weights)
-    call = Call(Executables(module, {}), plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    options = HONEST if jax.default_backend() == "cpu" else {}
+    call = Call(Executables(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
     own = call.temporaries(_avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
