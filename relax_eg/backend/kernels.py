@@ -135,7 +135,9 @@ class _Alike:
 
 
 class InKernels(Optimized):
-    """An optimized function whose kernels run one by one. Traced by JAX, it is one program like any other."""
+    """An optimized function whose kernels run one by one. Traced by JAX, it is one program like any other.
+
+    `runners`: what runs each of its variants, weights being arguments."""
 
     def __init__(
         self,
@@ -148,13 +150,13 @@ class InKernels(Optimized):
         # What is kept as it was written runs in kernels, too: one for each of its operators.
         variants = tuple(replace(v, chosen=v.module) for v in variants)
         super().__init__(program, variants, weights, tolerance, explained)
-        self._runners = [KernelRunner(v.module, v.compiler_options, program.scope) for v in variants]
+        self.runners = [KernelRunner(v.module, v.compiler_options, program.scope) for v in variants]
         self._alike: _Alike | None = None
 
     @property
     def runner(self) -> KernelRunner:
         """What runs the variant for the first of `at`, its weights being arguments."""
-        return self._runners[0]
+        return self.runners[0]
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = self._program
@@ -166,7 +168,7 @@ class InKernels(Optimized):
             if alike is None or not alike.fit(leaves):
                 leaves = p.check(leaves)
                 alike = self._alike = _Alike(leaves, p.sizes([x.shape for x in leaves]))
-            return p.result(self._runners[self._family.at(alike.sizes)].run(leaves, alike.sizes))
+            return p.result(self.runners[self._family.at(alike.sizes)].run(leaves, alike.sizes))
         except RelaxEgError as e:
             raise without_notes(e) from None
 
@@ -175,19 +177,20 @@ class InKernels(Optimized):
 
 
 class ReadyInKernels(Ready):
-    """An optimized function with its weights bound, which runs in kernels."""
+    """An optimized function with its weights bound, which runs in kernels. `runners`: what runs each of its
+    variants."""
 
     def __init__(self, family: Family, indices: Sequence[int], weights: list[Any]) -> None:
         super().__init__(family, indices, weights)
         pairs = zip(self._of_variant, family.variants, strict=True)
         scope = family.programs[0].scope
-        self._runners = [KernelRunner(b.module, v.compiler_options, scope) for b, v in pairs]
+        self.runners = [KernelRunner(b.module, v.compiler_options, scope) for b, v in pairs]
         self._alike: _Alike | None = None
 
     @property
     def runner(self) -> KernelRunner:
         """What runs the variant for the first of `at`, on what is prepared and the other arguments."""
-        return self._runners[0]
+        return self.runners[0]
 
     def run(self, others: list[Any]) -> Any:
         if any(isinstance(x, Tracer) for x in others):
@@ -199,6 +202,6 @@ class ReadyInKernels(Ready):
                 others = p.check(others, self._others_at)
                 alike = self._alike = _Alike(others, p.sizes(self._shapes(others)))
             which = self._family.at(alike.sizes)
-            return p.result(self._runners[which].run([*self._of_variant[which].prepared, *others], alike.sizes))
+            return p.result(self.runners[which].run([*self._of_variant[which].prepared, *others], alike.sizes))
         except RelaxEgError as e:
             raise without_notes(e) from None
