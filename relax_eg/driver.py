@@ -25,7 +25,7 @@ from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.explaining import explained, no_explanation
+from relax_eg.explaining import explained
 from relax_eg.extract.cost import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.families import BY_CLOCK, family, nearest_guards
@@ -34,6 +34,7 @@ from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import written
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.limited import limited
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
 from relax_eg.prices import NEVER_SLOWER, closed_forms, moves_less, of_a_call, pays, price
@@ -63,6 +64,7 @@ def optimize(
     measure: int = 0,
     cost: CostModel | None = None,
     execution: Execution = "whole",
+    memory_limit: int | str | None = None,
     dynamic: Dynamic = "auto",
     capacities: Capacities = POWERS,
     executables: int = EXECUTABLES,
@@ -88,14 +90,17 @@ def optimize(
     as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
     the nearest of `at`, in the sense of the guards of `best.variants`. With 0, price decides. `cost`: a cost model in
     place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
-    each kernel, which fusion then is a matter of (`docs/kernels.md`). `dynamic`: "exact", an executable for each
-    combination of sizes that is called; "capacity", executables for few capacities, in which the true sizes are
-    arguments; "auto", capacities from the second combination of sizes on, and an executable of its own for one that is
-    called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list, "bound", or one of
-    these for each size variable; `executables`: how many are kept; `background`: compile in a thread wherever another
-    executable serves the call meanwhile (`docs/dynamic.md`).
+    each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
+    beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
+    (`docs/memory.md`). `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity",
+    executables for few capacities, in which the true sizes are arguments; "auto", capacities from the second
+    combination of sizes on, and an executable of its own for one that is called so often that this pays. `capacities`:
+    "powers of two", a number (its multiples), a list, "bound", or one of these for each size variable; `executables`:
+    how many are kept; `background`: compile in a thread wherever another executable serves the call meanwhile
+    (`docs/dynamic.md`).
 
-    Raises TraceError, SpecError, BoundsError, OptionError, RuleError.
+    Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
+    `memory_limit`.
     """
     check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
@@ -103,8 +108,9 @@ def optimize(
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(
-        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost, execution
-    )
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
+        execution, memory_limit,
+    )  # fmt: skip
     policy = read_policy(
         traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background
     )
@@ -206,13 +212,13 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         for c in found.choices
     )
     tolerance = _TOLERANCES[options.numerics[-1]]
-    if options.execution == "kernels":
-        program = replace(program, module=variants[0].module)
-        return InKernels(program, variants, tolerance, functools.partial(no_explanation, traced.name))
     searched, at = searched_with(options, found.report.searched_for), found.report.extracted_at
     explain = functools.partial(explained, traced, searched, found.choices[0].module)
     if at:  # a variant of a family: extracted for these sizes from the e-graphs of one search
         explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
+    if options.execution == "kernels":
+        program = replace(program, module=variants[0].module)
+        return InKernels(program, variants, options.weights, tolerance, explain)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
     # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.
@@ -241,8 +247,10 @@ def _search(traced: Source, options: Options, place: Place | None) -> Found:
     search = Search(traced, options)
     if options.family:
         choices = _family(search)
+    elif options.measure:
+        choices = _measured(search)
     else:
-        choices = _measured(search) if options.measure else (_predicted(search),)
+        choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
     found = Found(choices, traced.effectful)
     stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
     stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
@@ -295,6 +303,15 @@ def _family(search: Search) -> tuple[Choice, ...]:
         )
         choices.append(replace(choice, report=report, at=m.served, guard=str(m.guard), fallback=i == found.fallback))
     return tuple(choices)
+
+
+def _within_limit(search: Search) -> Choice:
+    """The program of lowest price that keeps the memory limit."""
+    binding = search.options.bindings[0]
+    usual = _choice(search, Candidate(search.entry(), AS_USUAL), (binding,))
+    candidate, row = limited(search, unlimited=usual.module is not None)
+    choice = _choice(search, candidate, (binding,), always=candidate.entry is not None)
+    return replace(choice, report=replace(choice.report, memory=row))
 
 
 def _measured(search: Search) -> tuple[Choice, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from relax_eg.backend.lower import library_call
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.replay import derive
@@ -34,24 +36,29 @@ def explained(
     units = Units(traced.module, options, record=True)
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     again = units.run(weights)
-    for share in (1.0, *FRUGAL) if at and again != chosen else ():
+    in_kernels = options.execution == "kernels"
+
+    def is_chosen() -> bool:
+        return _in_kernels(units, chosen) if in_kernels else again == chosen
+
+    for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
         again = units.again(weights, at or {}, profile or options.profile, share * PREPARED_SHARE)
-        if again == chosen:
+        if is_chosen():
             break
-    if again != chosen:
+    if not is_chosen():
         raise ExplanationError(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
         )
-    return Explanation.of(_derivation(traced, options, units, again), library_call)
+    found = Explanation.of(_derivation(traced, options, units, again), library_call)
+    rows = [row for o in units.outcomes for row in o.kernels]
+    return replace(found, kernels=tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows))
 
 
-def no_explanation(name: str) -> Explanation:
-    """ExplanationError for a program of kernels, whose values between are no longer those of operators."""
-    raise ExplanationError(
-        f"{name}: a derivation goes from operators to operators, and this program runs in kernels\n"
-        "  accepted: the same optimize with execution='whole', whose algebra can be explained"
-    )
+def _in_kernels(units: Units, chosen: Module) -> bool:
+    """Whether a search that kept record came to the `chosen` kernels; it gives programs in operators."""
+    values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
+    return all(values.get(place, found) == found for place, found in units.in_kernels.items())
 
 
 def _nothing(traced: Source, options: Options) -> Derivation:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from relax_eg.errors import OptionError
+from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.extract.weights import PREPARED_SHARE
@@ -29,6 +30,7 @@ from relax_eg.prices import of_a_call, price
 from relax_eg.units import Units
 
 AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
+WITH_BYTES_AT = "with a byte in memory at "
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Search:
         self.options = options
         self.weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
         self._found: dict[str, Entry] = {}
+        self._grown: dict[Any, Any] = {}
 
     @property
     def made(self) -> list[Entry]:
@@ -97,6 +100,18 @@ class Search:
         module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
         label = BY_PRICE + (FOR + mode.name if mode.name else "")
         return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
+    def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
+        """The program found where a byte in memory costs `held`; `bytes_cost`: what is known better, by function and
+        block."""
+        label = f"{WITH_BYTES_AT}{held!r}"
+        started = time.perf_counter()
+        options = searched_with(self.options, label)
+        cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
+        units = Units(self.traced.module, options, bytes_cost=cost, grown=self._grown)
+        module = units.run(self.weights)
+        entry = Entry(label, units, module, time.perf_counter() - started)
+        self._found[f"{label}, {len(self._found)}"] = entry
+        return entry
 
     def alternatives(self, count: int) -> list[Entry]:
         """The best program and others than it, `count` at most; first the best, then those for other ways of compiling,
@@ -144,6 +159,8 @@ def searched_with(options: Options, label: str) -> Options:
     """The options of the search whose program, or a variant of it, is labelled so."""
     searched, _, _ = label.partition(", ")
     searched, _, name = searched.partition(FOR)
+    if searched.startswith(WITH_BYTES_AT):
+        options = replace(options, held=float(searched.removeprefix(WITH_BYTES_AT)))
     if searched.startswith(WITHOUT):
         options = replace(options, rules=options.rules - searched.removeprefix(WITHOUT))
     mode = next((m for m in options.profile.modes if m.name == name), AS_USUAL)

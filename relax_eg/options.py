@@ -11,6 +11,7 @@ from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
 from relax_eg.extract.devices import profile
+from relax_eg.extract.footprint import bytes_of_text
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
@@ -54,6 +55,8 @@ class Options:
     cost: CostModel | None = None
     execution: Execution = "whole"
     family: bool = False  # whether several programs may be found, each for some of the sizes
+    memory_limit: int | None = None
+    held: float = 0.0  # what a byte costs that a call has in memory: seconds, or shares of the program as written
     libraries: tuple[tuple[str, str, str], ...] = ()  # of the rules given: name, version, why it is not used
 
     @property
@@ -102,6 +105,7 @@ def read_options(
     measure: Any,
     cost: Any = None,
     execution: Any = "whole",
+    memory_limit: Any = None,
 ) -> Options:
     name, known = traced.name, (*traced.size_variables, *traced.cast_variables)
     if numerics not in NUMERICS:
@@ -112,7 +116,7 @@ def read_options(
         raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
     if cost is not None and not callable(getattr(cost, "price", None)):
         raise OptionError(f"cost={cost!r}: a cost model, an object with price(site, result, sizes), is accepted")
-    _check_execution(traced, execution, weights, measure, cost)
+    _check_execution(traced, execution)
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
@@ -157,8 +161,9 @@ def read_options(
         measure,
         cost,
         execution,
-        _is_family(traced, scope, bounds, len(given), measure),
-        libraries,
+        memory_limit is None and _is_family(traced, scope, bounds, len(given), measure),
+        None if memory_limit is None else _limit(traced, memory_limit, measure, assumed and bool(known)),
+        libraries=libraries,
     )
 
 
@@ -196,21 +201,23 @@ def _available(rules: RuleSet, place: Place) -> tuple[RuleSet, tuple[tuple[str, 
     return RuleSet(rules.name, there, rules.schemas), tuple(found)
 
 
-def _check_execution(
-    traced: Source, execution: Any, weights: Sequence[str | int], measure: int, cost: CostModel | None
-) -> None:
+def _check_execution(traced: Source, execution: Any) -> None:
     if execution not in ("whole", "kernels"):
         raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
-    if execution == "whole":
-        return
-    if traced.in_steps:
+    if execution == "kernels" and traced.in_steps:
         raise OptionError(f"execution='kernels': {traced.name}() runs in steps; leave execution out")
-    if weights:
-        raise OptionError("execution='kernels': nothing is prepared from weights there; leave weights out")
+
+
+def _limit(traced: Source, given: Any, measure: int, assumed: bool) -> int:
+    limit = bytes_of_text(given)
+    if traced.in_steps:
+        raise OptionError(f"memory_limit: {traced.name}() runs in steps, whose memory is not known ahead; leave it out")
     if measure:
-        raise OptionError("execution='kernels': nothing is timed there; leave measure out")
-    if cost is not None:
-        raise OptionError("execution='kernels': kernels have prices of their own; leave cost out")
+        raise OptionError("memory_limit: what is timed is not looked at for its memory; leave measure or it out")
+    if assumed:
+        sizes = ", ".join((*traced.size_variables, *traced.cast_variables))
+        raise OptionError(f"memory_limit: sizes to keep it at are needed: at={{...}} with {sizes}")
+    return limit
 
 
 def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

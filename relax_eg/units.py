@@ -23,9 +23,10 @@ from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import Origin
-from relax_eg.extract.kernel_build import Names, build_kernels, composed_seconds
+from relax_eg.extract.kernel_build import Built, Names
 from relax_eg.extract.kernel_cost import KernelCost
-from relax_eg.extract.kernels import select_kernels
+from relax_eg.extract.kernel_weights import ChosenKernels, cheapest_kernels
+from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import problem_of, second_best
@@ -41,7 +42,7 @@ from relax_eg.ir.partition import missing_sizes, static_expressions
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.options import ASSUMED_SIZE, Options
 from relax_eg.origins import origins_of, origins_told, source_text
-from relax_eg.rules import Rule, Schema
+from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
@@ -92,19 +93,26 @@ class _Saturated:
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included. Of the latest run are
-    `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the expressions of its form
-    compute, and the rules that made them; and with `record`, `searched`: what is needed to explain the outcome.
+    `functions`: every function in its best form so far, those that rules made included. `bytes_cost`: by function and
+    block, what bytes in memory cost. `grown`: e-graphs of other searches for the same program, by what they are of. Of
+    the latest run are `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the
+    expressions of its form compute, and the rules that made them; `built`: the kernels of each block; and with
+    `record`, `searched`: what is needed to explain the outcome; what would run in kernels is in operators then, and
+    `in_kernels[f, n]` has the values of block `n` of function `f` in kernels.
     `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
     computed."""
 
     module: Module
     options: Options
     record: bool = False
+    bytes_cost: Mapping[tuple[str, int], Pricing] = field(default_factory=dict[Any, Any])
+    grown: dict[Any, _Saturated] | None = None
+    built: dict[tuple[str, int], Built] = field(default_factory=dict[Any, Any])
     searched: list[Searched] = field(default_factory=list[Searched])
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
     origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
@@ -160,7 +168,7 @@ class Units:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
         # New ones, so that a copy of this object keeps what the run before gave.
-        self.outcomes, self.searched = [], []
+        self.outcomes, self.searched, self.built, self.in_kernels = [], [], {}, {}
         self.functions, self.origins = dict(self.functions), dict(self.origins)
         entry = self.module.main
         self._ahead = _known_ahead(entry, weights)
@@ -217,12 +225,10 @@ class Units:
         rule = origin.rule.partition(", ")[0]
         if not rule:
             return ""
-        found = self._schemas.get(rule) or self._named.get(rule)
-        return found.where if found is not None else ""
-
-    @cached_property
-    def _named(self) -> dict[str, Rule]:
-        return {r.name: r for r in self.options.rules}
+        try:
+            return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
+        except KeyError:  # the module was optimized before, with other rules
+            return ""
 
     @cached_property
     def _schemas(self) -> dict[str, Schema]:
@@ -245,14 +251,28 @@ class Units:
         saturated = self._saturated.get(place)
         is_again = saturated is not None
         if saturated is None:
-            saturated = self._saturated[place] = self._saturate(roots, scope, known)
+            saturated = self._saturated[place] = self._saturate(place, roots, scope, known)
         read, saturation, kept = saturated.read, saturated.saturation, saturated.recording
         if options.execution == "kernels" and place[0] not in self._in_loops:
-            return [self._kernels(read, block, place[0], saturation)]
+            found = self._kernels(read, block, place, weights)
+            forms = [found.built]
+            if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
+                forms.append(self._kernels(read, block, place, same, once).built)
+            self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
+            for f in forms:
+                self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
+            if kept is None:
+                return [f.roots for f in forms]
+            # A derivation goes from operators to operators.
+            self.in_kernels[place] = tuple(found.built.roots)
+            equal = tuple(roots), tuple(found.built.operators), tuple(saturated.alternatives)
+            self.searched.append(Searched(*place, *equal, scope, known, kept))
+            return [f.operators for f in forms]
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
-            chosen = cheapest(read.graph, read.decode, weights, models, share=self._share_prepared)
+            share, held = self._share_prepared, self.options.held
+            chosen = cheapest(read.graph, read.decode, weights, models, share=share, held=held)
         selection = chosen.selection
         if self.watch is not None:
             self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
@@ -283,37 +303,55 @@ class Units:
             values.append(other)
         return values
 
-    def _saturate(self, roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
+    def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
         options = self.options
         left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
-        with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
-            saturation = egraph.saturate(budget, options.progress)
-            read = dump(egraph)
-            kept = recording(egraph) if self.record else None
+        key = (place, tuple(roots), tuple(alternatives), self.record)
+        grown = (self.grown or {}).get(key)
+        if grown is None:
+            with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
+                saturation = egraph.saturate(budget, options.progress)
+                read = dump(egraph)
+                kept = recording(egraph) if self.record else None
+            grown = _Saturated(read, saturation, alternatives, kept)
+            if self.grown is not None:
+                self.grown[key] = grown
         if options.progress is not None:
-            options.progress("extract", saturation.nodes, sum(saturation.matches.values()))
-        return _Saturated(read, saturation, alternatives, kept)
+            options.progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
+        return grown
 
-    def _kernels(self, read: Dump, block: Block, function: str, saturation: Saturation) -> list[Expr]:
-        """The block's values as the cheapest kernels compute them."""
-        options = self.options
-        models = [KernelCost(options.profile, self._sizes(block, b), self.functions) for b in options.bindings]
-        composed = composed_seconds(read.graph, read.build, models)
+    def _kernels(
+        self, read: Dump, block: Block, place: tuple[str, int], weights: set[str], once: float | None = None
+    ) -> ChosenKernels:
+        """The cheapest kernels for the block's values."""
+        models, steps = self._kernel_models(block), self.options.steps
+        cost = self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
+        share = self._share_prepared
         with self._advised():
-            selection = select_kernels(read.graph, models, options.steps, composed)
-        built = build_kernels(read.graph, selection, read.build, self._names)
+            found = cheapest_kernels(read.graph, read.build, models, steps, self._names, weights, once, cost, share)
+        if once is None:
+            self.built[place] = found.built
+        return found
+
+    def _kernel_models(self, block: Block) -> list[KernelCost]:
+        options = self.options
+        bindings = [self._sizes(block, b) for b in options.bindings]
+        return [KernelCost(options.profile, b, self.functions, options.cost) for b in bindings]
+
+    def _of_kernels(
+        self, found: ChosenKernels, read: Dump, block: Block, function: str, saturation: Saturation
+    ) -> Outcome:
+        selection, built = found.selection, found.built
         if self.watch is not None:
             inside = [w.state.members for w in selection.ways.values() if w.state is not None]
             own = {c: w.candidate for c, w in selection.ways.items()}
             self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
         how = selection.how, selection.cost, selection.bound, selection.kept, selection.fewer
         row = SelectedRow(function, *how)
-        rows = built.rows(function, models[0])
-        self.outcomes.append(Outcome(saturation, dict(built.made), row, None, rows))
-        self._tell_origins(function, read, built.roots, built.classes, built.rules)
-        return built.roots
+        rows = built.rows(function, self._kernel_models(block)[0])
+        return Outcome(saturation, dict(built.made), row, None, rows)
 
     def _tell_origins(
         self,

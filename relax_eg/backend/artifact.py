@@ -358,7 +358,7 @@ def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
     if runs == "steps":
         return InSteps(program, variants, tolerance, written, explained)
     if runs == "kernels":
-        return InKernels(program, variants, tolerance, explained)
+        return InKernels(program, variants, tuple(data["weights"]), tolerance, explained)
     return Optimized(program, variants, tuple(data["weights"]), tolerance, explained)
 
 

@@ -1,252 +1,207 @@
 """`execution="kernels"`: a module run kernel by kernel, each an executable of its own.
 
 A kernel is a call of a tensor program, an operator that stands alone, a library call or a loop. What moves nothing (a
-reshape) is no kernel: whoever reads it reads what it is a view of. A value is let go of after its last reader, and what
-is shared by layers is compiled once, for equal kernels are one executable.
+reshape) is no kernel: whoever reads it reads what it is a view of. For each binding of the sizes the kernels that run
+are a flat list that follows the memory plan (`kernel_calls`); what is shared by layers is compiled once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.core import Tracer
 
-from relax_eg.backend.checks import Fit, cast_fits, signature_fit
-from relax_eg.backend.family import Variant
-from relax_eg.backend.lower import new_sizes, run_block
-from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.checks import Fit, cast_fits
+from relax_eg.backend.family import Family, Variant
+from relax_eg.backend.kernel_calls import Call, Executables
+from relax_eg.backend.lower import new_sizes
+from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
-from relax_eg.ir.annotations import dims_of
-from relax_eg.ir.expr import CALL, CONSTANT, FUNCTION, SHAPE, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
-from relax_eg.ir.module import Binding, Block, Function, Module
-from relax_eg.ops.fused import VIEWS
-from relax_eg.shapes import Dim, Scope
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Module
+from relax_eg.memory import plan, program_of
+from relax_eg.shapes import Scope
 
-_PLAIN = frozenset((CONSTANT, FUNCTION, SHAPE, TUPLE, TUPLE_GET, CALL))  # done here, between kernels
-
-
-@dataclass(slots=True)
-class _Executable:
-    """A kernel compiled, for each combination of sizes that its text mentions. `run(arrays, sizes)` is what it does."""
-
-    run: Callable[[Sequence[Any], Mapping[str, int]], Any]
-    sizes: tuple[str, ...]
-    compiled: dict[tuple[int, ...], Any] = field(default_factory=dict[tuple[int, ...], Any])
-
-    def run_for(self, e: Expr, values: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-        """The value of `e`, which is one of those that it computes, from what it reads."""
-        key = tuple(sizes[v] for v in self.sizes)
-        found = self.compiled.get(key)
-        if found is None:
-            known = dict(zip(self.sizes, key, strict=True))
-            found = self.compiled[key] = jax.jit(lambda *arrays: self.run(arrays, known))
-        return found(*values)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One step of a function: what computes `value` from `reads`, and what nobody reads afterwards."""
-
-    value: Expr
-    reads: tuple[Expr, ...]
-    kernel: _Executable | None
-    dead: tuple[Expr, ...]
-    cast: Fit | None = None  # what a match_cast asserts of what it reads, and is
+_MOST_HELD = 2  # times the storages of the largest binding: what those of all bindings that were called may take
 
 
 class KernelRunner:
-    """Runs the entry of a module on arrays, kernel by kernel. `scope`: what must hold of the sizes in the entry."""
+    """Runs the entry of a module on arrays, kernel by kernel. `compiler_options`: XLA's, for each of them; `scope`:
+    what must hold of the sizes that a `match_cast` tells."""
 
-    def __init__(self, module: Module, scope: Scope | None = None) -> None:
+    def __init__(
+        self, module: Module, compiler_options: Mapping[str, str] | None = None, scope: Scope | None = None
+    ) -> None:
         self.module = module
-        self.scope = scope
-        self._functions = {f.name: f for f in module}
-        self._executables: dict[Any, _Executable] = {}
-        self._plans: dict[str, tuple[_Step, ...]] = {}
-        self._constants: dict[Expr, Any] = {}
+        self._casts = _casts(module)
+        self._scope = scope
+        self._executables = Executables(module, compiler_options or {})
+        self._calls: dict[Any, Call] = {}
 
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         """What the entry returns for these arrays: an array, or a tuple of them."""
-        return self._function(self.module.main, args, sizes)
+        return self.call(sizes, _on_one_device(args)).run(args)
+
+    def call(self, sizes: Mapping[str, int], storages: bool = True) -> Call:
+        """The call at a binding; with `storages` arrays are kept for the next call."""
+        key = (tuple(sizes.values()), storages)
+        found = self._calls.pop(key, None)
+        if found is None:
+            result = self.module.main.result.annotation
+            known = self._told(sizes)
+            found = Call(self._executables, plan(self.module, known), known, result, storages)
+        self._calls[key] = found  # the one that was called last stands last
+        if len(self._calls) > 1:
+            self._forget(found)
+        return found
+
+    def _told(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of the arguments, and those that the entry's casts tell. ShapeError, BoundsError where what is cast
+        does not fit."""
+        known = dict(sizes)
+        for source, fit in self._casts:
+            shape = [d.evaluate(known) for d in source.shape or ()]
+            new_sizes(fit, jax.ShapeDtypeStruct(shape, source.dtype), known, self._scope, self.module.main.name)
+        return known
+
+    def _forget(self, latest: Call) -> None:
+        """Let go of the storages of bindings that were not called for long, where all together are too many."""
+        planned = [(c, c.planned_bytes) for c in self._calls.values()]
+        allowed = _MOST_HELD * max(n for _, n in planned)
+        for c, n in reversed(planned):
+            allowed -= n
+            if allowed < 0 and c is not latest:
+                c.forget()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the arrays that are kept for calls to come."""
+        return sum(c.held_bytes for c in self._calls.values())
+
+    @property
+    def compiled_kernels(self) -> int:
+        """How many different kernels the calls so far are made of: whatever differs only in what it may write over is
+        one."""
+        return self._executables.kinds
 
     def kernels(self, function: str | None = None) -> list[Expr]:
         """The kernels of a function (the entry) in the order in which they run, what it calls left out."""
         name = function or self.module.main.name
-        return [step.value for step in self._plan(self._functions[name]) if step.kernel is not None]
-
-    def _function(self, f: Function, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-        env: dict[Expr, Any] = dict(zip(f.params, args, strict=True))
-        del args
-        known = dict(sizes)
-        for step in self._plan(f):
-            values = [env[r] for r in step.reads]
-            if step.cast is not None:
-                new_sizes(step.cast, values[0], known, self.scope if f is self.module.main else None, f.name)
-            run = self._plain if step.kernel is None else step.kernel.run_for
-            env[step.value] = run(step.value, values, known)
-            del values
-            for e in step.dead:
-                del env[e]
-        return env[f.result]
-
-    def _plain(self, e: Expr, values: list[Any], sizes: Mapping[str, int]) -> Any:
-        if e.op == CONSTANT:
-            if e not in self._constants:
-                self._constants[e] = jnp.asarray(constant_value(e))
-            return self._constants[e]
-        if e.op == TUPLE:
-            return tuple(values)
-        if e.op == TUPLE_GET:
-            return values[0][e.attr("index")]
-        if e.op == FUNCTION:
-            return e.attr("name")
-        if e.op == SHAPE:
-            return tuple(d.evaluate(sizes) for d in e.attr("dims"))
-        if e.op == VAR:  # the result of an earlier block, or of a match_cast
-            return values[0]
-        callee, *args = values
-        f = self._functions[callee]
-        return self._function(f, args, signature_fit(f.name, f.params).bind(args))
-
-    def _plan(self, f: Function) -> tuple[_Step, ...]:
-        found = self._plans.get(f.name)
-        if found is None:
-            found = self._plans[f.name] = self._planned(f)
-        return found
-
-    def _planned(self, f: Function) -> tuple[_Step, ...]:
-        """The steps of a function in order, each with what is dead after it."""
-        done: set[Expr] = set(f.params)
-        casts = cast_fits(f)
-        steps: list[tuple[Expr, tuple[Expr, ...], _Executable | None]] = []
-
-        def visit(root: Expr) -> None:
-            # A view is only computed where it is a result: its readers read what is behind it.
-            todo = [root]
-            while todo:
-                e = todo[-1]
-                missing = [a for a in _read(e) if a not in done] if e not in done else []
-                if missing:
-                    todo += reversed(missing)
-                    continue
-                if e not in done:
-                    done.add(e)
-                    reads = _read(e)
-                    steps.append((e, reads, None if e.op in _PLAIN else self._executable(e, reads)))
-                todo.pop()
-
-        for block in f.blocks:
-            for b in block.bindings:
-                if not block.dataflow and b.value.op != VAR:
-                    done.discard(b.value)  # a step is run each time it is written
-                value = b.value.args[0] if b.var in casts else b.value
-                visit(value)
-                steps.append((b.var, (value,), None))
-                done.add(b.var)
-        visit(f.result)
-        last: dict[Expr, int] = {}
-        for i, (_, reads, _) in enumerate(steps):
-            last.update(dict.fromkeys(reads, i))
-        dead: dict[int, list[Expr]] = {}
-        for e, i in last.items():
-            if e is not f.result:
-                dead.setdefault(i, []).append(e)
-        return tuple(_Step(e, r, k, tuple(dead.get(i, ())), casts.get(e)) for i, (e, r, k) in enumerate(steps))
-
-    def _executable(self, e: Expr, reads: tuple[Expr, ...]) -> _Executable:
-        """The kernel that computes `e` from `reads`; one for all that are alike."""
-        place = {r: i for i, r in enumerate(reads)}
-        key = _key(e, place)
-        found = self._executables.get(key)
-        if found is None:
-            inside = [e, *postorder([e], stop=place.__contains__)]
-            names = sorted({v for x in inside for v in _size_names(x)})
-
-            def run(arrays: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-                env = dict(zip(reads, arrays, strict=True))
-                return run_block(self.module, Block((Binding(e, e),)), env, sizes)[0]
-
-            found = self._executables[key] = _Executable(run, tuple(names))
-        return found
+        return [s.kernel for s in program_of(self.module, function=name).steps if s.function == name]
 
 
-def _behind(e: Expr) -> Expr:
-    """What `e` is a view of, or `e`."""
-    while e.op in VIEWS:
-        e = e.args[0]
-    return e
+def _casts(module: Module) -> list[tuple[Tensor, Fit]]:
+    """What each `match_cast` of the entry is of, and what it asserts, in order. OptionError where sizes are only known
+    once a kernel has run."""
+    found: list[tuple[Tensor, Fit]] = []
+    for f in module:
+        fits = cast_fits(f)
+        sources = {b.var: b.value.args[0].annotation for block in f.blocks for b in block.bindings if b.var in fits}
+        for var, fit in fits.items():
+            source = sources[var]
+            if f is not module.main or not isinstance(source, Tensor) or source.shape is None or source.dtype is None:
+                raise OptionError(
+                    f"execution='kernels': what the match_cast of `{var.attr('name')}` in {f.name}() is of, {source}, "
+                    "has its sizes only once kernels ran; 'whole' is accepted"
+                )
+            found.append((source, fit))
+    return found
 
 
-def _read(e: Expr) -> tuple[Expr, ...]:
-    """What a step reads: of a kernel's operands what is behind them, but no function or shape, which are no arrays."""
-    if e.op in _PLAIN:
-        return e.args
-    return tuple(dict.fromkeys(b for b in map(_behind, e.args) if b.op not in (FUNCTION, SHAPE)))
+def _on_one_device(args: Sequence[Any]) -> bool:
+    return jax.device_count() == 1 or all(len(x.sharding.device_set) == 1 for x in args if isinstance(x, jax.Array))
 
 
-def _key(e: Expr, place: Mapping[Expr, int]) -> Any:
-    """What a kernel does, whatever it is applied to."""
-    return e.op, e.attrs, e.annotation, tuple(_operand_key(a, place) for a in e.args)
+class _Alike:
+    """Arguments that were found to fit, and the sizes that they tell: others like them fit as well."""
 
+    __slots__ = ("likes", "sizes")
 
-def _operand_key(e: Expr, place: Mapping[Expr, int]) -> Any:
-    chain: list[Any] = []
-    while e not in place:
-        if e.op not in VIEWS:
-            return e.op, e.attrs  # a function or a shape
-        chain.append((e.op, e.attrs, e.annotation))
-        e = e.args[0]
-    return tuple(chain), place[e], e.annotation
+    def __init__(self, checked: Sequence[Any], sizes: Mapping[str, int]) -> None:
+        self.likes = [(type(x), x.shape, x.dtype, x.weak_type) for x in checked]
+        self.sizes = sizes
 
-
-def _size_names(e: Expr) -> frozenset[str]:
-    """The size variables that an expression mentions itself."""
-    return frozenset[str]().union(*(d.variables for d in (*dims_of(e.annotation), *_dims_in(e.attrs))))
-
-
-def _dims_in(value: Any) -> list[Dim]:
-    if isinstance(value, Dim):
-        return [value]
-    return [d for v in value for d in _dims_in(v)] if isinstance(value, tuple) else []  # type: ignore[reportUnknownVariableType]
+    def fit(self, args: Sequence[Any]) -> bool:
+        for x, (kind, shape, dtype, weak) in zip(args, self.likes, strict=True):
+            if type(x) is not kind or x.shape != shape or x.dtype != dtype or x.weak_type != weak:
+                return False
+        return True
 
 
 class InKernels(Optimized):
-    """An optimized function whose kernels run one by one. Traced by JAX, it is one program like any other."""
+    """An optimized function whose kernels run one by one. Traced by JAX, it is one program like any other.
+
+    `runners`: what runs each of its variants, weights being arguments."""
 
     def __init__(
         self,
         program: Program,
         variants: tuple[Variant, ...],
+        weights: tuple[str, ...],
         tolerance: float,
         explained: Callable[[], Explanation],
     ) -> None:
-        super().__init__(program, variants, (), tolerance, explained)
-        self.runners = [KernelRunner(v.module, program.scope) for v in variants]
+        # What is kept as it was written runs in kernels, too: one for each of its operators.
+        variants = tuple(replace(v, chosen=v.module) for v in variants)
+        super().__init__(program, variants, weights, tolerance, explained)
+        self.runners = [KernelRunner(v.module, v.compiler_options, program.scope) for v in variants]
+        self._alike: _Alike | None = None
 
     @property
     def runner(self) -> KernelRunner:
-        """That of the first variant."""
+        """What runs the variant for the first of `at`, its weights being arguments."""
         return self.runners[0]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA, one kernel after the other. ShapeError or BoundsError for arguments that do not fit, before
-        anything runs."""
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = self._program
         leaves = p.leaves(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
-            return self._run(args, kwargs)
-        leaves = p.check(leaves)
-        sizes = p.sizes([x.shape for x in leaves])
+            return super()._run(args, kwargs)
         try:
-            return p.result(self.runners[self._family.at(sizes)].run(leaves, sizes))
+            alike = self._alike
+            if alike is None or not alike.fit(leaves):
+                leaves = p.check(leaves)
+                alike = self._alike = _Alike(leaves, p.sizes([x.shape for x in leaves]))
+            return p.result(self.runners[self._family.at(alike.sizes)].run(leaves, alike.sizes))
         except RelaxEgError as e:
             raise without_notes(e) from None
 
-    def prepare(self, *weights: Any, **named: Any) -> Any:
-        raise OptionError("prepare(): what runs in kernels is not prepared; call it with all its arguments")
+    def _bind(self, weights: list[Any]) -> Ready:
+        return ReadyInKernels(self._family, self._weight_indices, weights)
+
+
+class ReadyInKernels(Ready):
+    """An optimized function with its weights bound, which runs in kernels. `runners`: what runs each of its
+    variants."""
+
+    def __init__(self, family: Family, indices: Sequence[int], weights: list[Any]) -> None:
+        super().__init__(family, indices, weights)
+        pairs = zip(self._of_variant, family.variants, strict=True)
+        scope = family.programs[0].scope
+        self.runners = [KernelRunner(b.module, v.compiler_options, scope) for b, v in pairs]
+        self._alike: _Alike | None = None
+
+    @property
+    def runner(self) -> KernelRunner:
+        """What runs the variant for the first of `at`, on what is prepared and the other arguments."""
+        return self.runners[0]
+
+    def run(self, others: list[Any]) -> Any:
+        if any(isinstance(x, Tracer) for x in others):
+            return super().run(others)
+        p = self._program
+        try:
+            alike = self._alike
+            if alike is None or not alike.fit(others):
+                others = p.check(others, self._others_at)
+                alike = self._alike = _Alike(others, p.sizes(self._shapes(others)))
+            which = self._family.at(alike.sizes)
+            return p.result(self.runners[which].run([*self._of_variant[which].prepared, *others], alike.sizes))
+        except RelaxEgError as e:
+            raise without_notes(e) from None

@@ -151,7 +151,7 @@ class Optimized:
         return self._bind([x for _, x in leaves])
 
     def _bind(self, weights: list[Any]) -> Ready:
-        """The function with its weights bound to these arrays."""
+        """The function with its weights bound to these arrays, one for each parameter."""
         return Ready(self._family, self._weight_indices, weights)
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
@@ -222,6 +222,14 @@ class _Bound:
             made.update(zip(new, run(*weights) if new else (), strict=True))
             self.prepared = (*(made[e] for e in cut), *(by_name[n] for n in parts.kept))
 
+    @property
+    def module(self) -> Module:
+        """What is left for the calls, of what is prepared and the other parameters; none where the function runs as it
+        was written."""
+        assert self._parts is not None
+        module, parts = self._parts
+        return Module((parts.main, *(f for f in module if f.name != module.main.name)))
+
     def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         p = self.program
         if self._parts is None:
@@ -271,6 +279,10 @@ class Ready:
         which = self._which[self._family.at(sizes) if variant is None else variant]
         mine = prepared if len(self._bound) == 1 else prepared[which]
         return self._bound[which].main(mine, checked, sizes)
+
+    @property
+    def _of_variant(self) -> list[_Bound]:
+        return [self._bound[i] for i in self._which]
 
     def _shapes(self, others: Sequence[Any]) -> list[Any]:
         given = {i: jax.numpy.shape(x) for i, x in zip(self._others_at, others, strict=True)}

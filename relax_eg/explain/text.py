@@ -47,11 +47,14 @@ class Line:
 class Explanation:
     """How the chosen program follows from the program as written. Printing it shows the derivation.
 
-    `steps`: the uses of rules, in order; `replayed`: what doing it over came to, None where nothing was changed.
+    `steps`: the uses of rules, in order; `replayed`: what doing it over came to, None where nothing was changed;
+    `kernels`: lines that say which of the chosen operators run in one kernel. Its program is composed of their
+    equations, so that takes no steps.
     """
 
     derivation: Derivation
     replayed: Replay | None
+    kernels: tuple[str, ...] = ()
 
     @staticmethod
     def of(derivation: Derivation, libraries: Libraries | None = None) -> Explanation:
@@ -102,6 +105,9 @@ class Explanation:
                 yield from self._step(line)
             yield f"\n{name}, as chosen"
             yield from _program(d.functions[name])
+        if self.kernels:
+            yield "\nin kernels, each composed of the equations of its operators"
+        yield from self.kernels
 
     def _step(self, line: Line) -> Iterator[str]:
         rule = self._rules[line.rule]

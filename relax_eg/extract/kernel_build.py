@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from relax_eg.extract.access import Does
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernel_cost import KernelCost
-from relax_eg.extract.kernels import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed, KernelSelection
+from relax_eg.extract.kernel_ways import KernelSelection
+from relax_eg.extract.kernels import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed
+from relax_eg.extract.pricing import Members
 from relax_eg.extract.report import KernelRow
 from relax_eg.extract.states import Operation, phase_after, step_of
 from relax_eg.ir.expr import Expr, tuple_get, var
@@ -30,10 +32,14 @@ class BuiltKernel:
 
 @dataclass(slots=True)
 class Built:
-    """The roots' expressions; the kernels of several operators; how often each rule made an operator, and how often
-    each fusion step was used; the classes that each expression computes, its result's last; what rules made them."""
+    """The roots' expressions; the same in operators, as if nothing were fused; the kernels of several operators; how
+    often each rule made an operator, and how often each fusion step was used; the classes that each expression
+    computes, its result's last; what rules made them; of values in memory the class; what is inside each kernel."""
 
     roots: list[Expr]
+    operators: list[Expr] = field(default_factory=list[Expr])
+    stored: dict[Expr, int] = field(default_factory=dict[Expr, int])
+    members: dict[Expr, Members] = field(default_factory=dict[Expr, Members])
     kernels: list[BuiltKernel] = field(default_factory=list[BuiltKernel])
     made: Counter[str] = field(default_factory=Counter[str])
     classes: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, tuple[int, ...]])
@@ -62,8 +68,12 @@ def build_kernels(
     `names`: those of the programs so far, where several graphs become one module."""
     built = Built([])
     env: dict[int, Expr] = {}
+    plain: dict[int, Expr] = {}  # the same values in operators
     tuples: dict[int, Expr] = {}
     called = names or Names()
+
+    def inside(c: int, members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
+        return _members(graph, members, {x: plain[x] for x in loads}, build)[c]
 
     def kernel(outputs: Sequence[int], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
         made = kernel_of(graph, outputs, members, {x: env[x] for x in loads}, build, called)
@@ -71,6 +81,7 @@ def build_kernels(
         if len(outputs) > 1:
             made.steps[FUSE_SIBLINGS] = len(outputs) - 1
         built.kernels.append(made)
+        built.members[made.call] = frozenset(members.items())
         built.made.update(made.steps)
         rules = [rule for x, k in members.items() if (rule := count_rule(x, k))]
         tell_origin(made.call, tuple(members), ", ".join(dict.fromkeys([*rules, *made.steps])))
@@ -93,14 +104,19 @@ def build_kernels(
             if way.several not in tuples:
                 tuples[way.several] = kernel(several.outputs, several.members, several.loads)
             env[c] = tuple_get(tuples[way.several], several.outputs.index(c))
+            plain[c] = inside(c, several.members, several.loads)
         elif way.state is not None and len(way.state.members) > 1:
             env[c] = kernel((c,), way.state.members, way.state.loads)
+            plain[c] = inside(c, way.state.members, way.state.loads)
         else:
             env[c] = build(c, way.candidate, [env[x] for x in candidate.children])
+            plain[c] = build(c, way.candidate, [plain[x] for x in candidate.children])
             tell_origin(env[c], (c,), count_rule(c, way.candidate))
             if way.state is None and candidate.op in VIEWS:
                 built.made[VIEW_OF_RESHAPE] += 1
     built.roots = [env[r] for r in graph.roots]
+    built.operators = [plain[r] for r in graph.roots]
+    built.stored = {e: c for c, e in env.items()}
     return built
 
 
@@ -123,9 +139,13 @@ def kernel_of(
 def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
     """What tells the seconds, at each binding, of the program that a kernel is composed to."""
 
-    def seconds(c: int, members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
+    def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
         loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
-        call = kernel_of(graph, (c,), members, loaded, build, Names()).call
+        if len(members) == 1:  # what is a kernel by itself stays an operator
+            ((c, k),) = members.items()
+            call = build(c, k, [loaded[x] for x in graph.candidates[c][k].children])
+        else:
+            call = kernel_of(graph, outputs, members, loaded, build, Names()).call
         site = site_of(call)
         return [m.price(site, call.annotation).seconds for m in models]
 
@@ -135,8 +155,11 @@ def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[Kern
 class Names:
     """Distinct names for distinct programs: equal programs share one."""
 
-    def __init__(self) -> None:
-        self._programs: dict[str, object] = {}
+    def __init__(self, known: Names | None = None) -> None:
+        self._programs: dict[str, object] = {} if known is None else dict(known._programs)
+
+    def add(self, others: Names) -> None:
+        self._programs |= others._programs
 
     def distinct(self, make: Callable[[str], Expr], stem: str) -> Expr:
         n = 0

@@ -55,6 +55,8 @@ class KernelCost(WholeCost):
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in VIEWS:
             return NodeCost(seconds=VIEW)
+        if self.cost is not None:
+            return super()._price(site, result)
         placed = _placed(site, result)
         if placed is not None:
             counted = counted_once(placed.program)

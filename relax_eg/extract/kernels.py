@@ -9,6 +9,7 @@ kept from round to round, so the outcome is never dearer than fusion alone or th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.kernel_ilp import Overlap, solve_kernels
+from relax_eg.extract.kernel_ways import KernelSelection, Way, is_alone, members_of, same
+from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.problem import (
     Problem,
     choice_cost,
@@ -31,6 +34,7 @@ from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Effort
 from relax_eg.extract.states import OVERSIZED, Operation, Several, State, StateTable, operations_of
+from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 
 FUSE_SIBLINGS = "fuse_siblings"
@@ -42,50 +46,30 @@ _WAYS = 6  # operators of a class, by what their trees cost, that kernels are ma
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
 _EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
+_QUICK = Effort(seconds=1.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
 _OUTPUTS = 4  # of one kernel
 _CORRECTIONS = 12  # of prices by the programs that kernels are composed to
 _AS_ESTIMATED = 1.02
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
+AS_TIMED = Pricing()
 
 
-Composed = Callable[[int, Mapping[int, int], Mapping[int, int]], Sequence[float]]  # of a class, members and loads
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a class is computed: as candidate `candidate` of the graph on its own, by the kernel `state`, or as one
-    output of kernel number `several`."""
-
-    candidate: int
-    state: State | None = None
-    several: int = -1
-
-
-@dataclass(slots=True)
-class KernelSelection:
-    """The chosen ways, by class that is in memory, operands first; prices are as in `Selection`. `operations`: the
-    candidates that kernels may hold; `kept`: candidates in the problem; `fewer`: what a program costs that is chosen
-    among fewer (`sensitivity`)."""
-
-    ways: dict[int, Way]
-    several: list[Several]
-    operations: Mapping[tuple[int, int], Operation]
-    cost: float
-    written_cost: float
-    bound: float
-    how: str
-    kept: int
-    fewer: tuple[tuple[int, float], ...]
+# Of the classes that a kernel stores, its members and loads: seconds at each binding.
+Composed = Callable[[tuple[int, ...], Mapping[int, int], Mapping[int, int]], Sequence[float]]
 
 
 @stage("select kernels")
 def select_kernels(
-    graph: ExtractionGraph, models: Sequence[KernelCost], steps: frozenset[str], composed: Composed | None = None
+    graph: ExtractionGraph,
+    models: Sequence[KernelCost],
+    steps: frozenset[str],
+    composed: Composed | None = None,
+    pricing: Pricing = AS_TIMED,
 ) -> KernelSelection:
     """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
     written. `steps`: the fusion steps that are allowed (`STEPS`). `composed`: what the tensor program of a kernel costs
-    at each binding; where that is more than its parts say, it counts."""
-    return KernelSearch(graph, models, steps, composed).run()
+    at each binding; where that is more than its parts say, it counts. `pricing`: what else counts."""
+    return KernelSearch(graph, models, steps, composed, pricing).run()
 
 
 @dataclass
@@ -97,6 +81,7 @@ class KernelSearch:
     models: Sequence[KernelCost]
     steps: frozenset[str]
     composed: Composed | None = None
+    pricing: Pricing = AS_TIMED
     operations: dict[tuple[int, int], Operation] = field(init=False)
     table: StateTable = field(init=False)
     pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
@@ -185,11 +170,14 @@ class KernelSearch:
                 if (c, k) not in self.operations or self._is_view(c, k):
                     mine.append(Way(k))
                     needs.append(tuple(dict.fromkeys(candidate.children)))
-                    prices.append(self._candidate_seconds(c, k))
+                    size = self.table.bytes[c] if self._is_new(c, k) else 0
+                    prices.append(self.pricing.of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
             for state in self.pool[c].values():
                 mine.append(Way(state.members[c], state))
                 needs.append(state.reads)
-                prices.append(self._state_seconds(c, state))
+                seconds = self._state_seconds(c, state)
+                inside = self._inside((c,), state.members)
+                prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],), inside))
             for i in parts.get(c, ()):
                 mine.append(Way(self.several[i].members[c], None, i))
                 needs.append((n + i,))
@@ -200,8 +188,35 @@ class KernelSearch:
         for several in self.several:
             ways.append([Way(-1)])
             reads.append([tuple(several.loads)])
-            costs.append([self._several_seconds(several)])
+            sizes = [self.table.bytes[c] for c in several.outputs]
+            seconds = self._several_seconds(several)
+            inside = self._inside(several.outputs, several.members)
+            costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes, inside)])
         return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
+
+    def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
+        """Bytes of what the executable of a kernel has in memory for itself: measured, or else what is likely to be
+        that, contractions that it does not store and what is read more than once."""
+        if not self.pricing.held or len(members) == 1:
+            return 0
+        measured = self.pricing.inside.get(frozenset(members.items()))
+        if measured is not None:
+            return measured
+        reads: Counter[int] = Counter()
+        for x, k in members.items():
+            reads.update(self.graph.candidates[x][k].children)
+        kept = {
+            x for x, k in members.items()
+            if x not in outputs and (reads[x] > 1 or self.operations[x, k].effort.contracting > 0)
+        }  # fmt: skip
+        for x in sorted(kept):  # written over what nobody else reads
+            kept -= {y for y in self.graph.candidates[x][members[x]].children if reads[y] == 1}
+        return sum(self.table.bytes[x] for x in kept)
+
+    def _is_new(self, c: int, k: int) -> bool:
+        """Whether the candidate gives a value that is not in memory otherwise."""
+        op = self.graph.candidates[c][k].op
+        return op not in (VAR, CONSTANT) and (op not in VIEWS or c in self.graph.roots)
 
     def _candidate_seconds(self, c: int, k: int) -> float:
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
@@ -213,12 +228,17 @@ class KernelSearch:
     def _state_seconds(self, c: int, state: State) -> float:
         found = self.memo.get(id(state))
         if found is None:
-            each = (self.table.seconds(state, c, m) for m in self.models)
+            each: Iterable[float] = (self.table.seconds(state, c, m) for m in self.models)
+            if self.composed is not None and self.models[0].cost is not None:  # it prices programs, not their parts
+                each = self.composed((c,), state.members, state.loads)
             found = self.memo[id(state)] = sum(w * s for w, s in zip(self.weights, each, strict=True))
         return found
 
     def _several_seconds(self, several: Several) -> float:
-        return sum(w * self.table.seconds_of(several, m) for w, m in zip(self.weights, self.models, strict=True))
+        each: Iterable[float] = (self.table.seconds_of(several, m) for m in self.models)
+        if self.composed is not None and self.models[0].cost is not None:
+            each = self.composed(several.outputs, several.members, several.loads)
+        return sum(w * s for w, s in zip(self.weights, each, strict=True))
 
     def _weigh(self, ways: Sequence[Sequence[Way]], written: Sequence[int]) -> None:
         """Let each binding count as many times as the program as written takes there."""
@@ -241,7 +261,7 @@ class KernelSearch:
         choice: list[int] = []
         for c, row in enumerate(ways):
             k = candidates[c] if c < len(candidates) else -1
-            mine = [i for i, w in enumerate(row) if k >= 0 and w.candidate == k and _is_alone(w)]
+            mine = [i for i, w in enumerate(row) if k >= 0 and w.candidate == k and is_alone(w)]
             choice.append(mine[0] if mine else tree[c])
         return choice
 
@@ -342,7 +362,7 @@ class KernelSearch:
 
     def _numbers(self, ways: Sequence[Sequence[Way]], chosen: Sequence[Way | None]) -> list[int]:
         """The places of `chosen` ways in a problem that has more of them."""
-        places = [next((i for i, w in enumerate(row) if w is x or _same(w, x)), -1) for row, x in zip(ways, chosen)]  # noqa: B905
+        places = [next((i for i, w in enumerate(row) if w is x or same(w, x)), -1) for row, x in zip(ways, chosen)]  # noqa: B905
         return [*places, *(0 for _ in self.several)]
 
     def _cost(self, chosen: Sequence[Way | None]) -> float:
@@ -402,16 +422,17 @@ class KernelSearch:
 
     def _exact(self, best: Sequence[Way | None], written_cost: float) -> KernelSelection:
         ways, problem = self._problem()
+        effort = _QUICK if self.pricing.held else _EFFORT
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
-        solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
+        solved = solve_kernels(problem, self._overlap(ways), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            solved = solve_kernels(problem, self._overlap(ways), choice, _EFFORT)
+            solved = solve_kernels(problem, self._overlap(ways), choice, effort)
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
         used = {c: ways[c][solved.choice[c]] for c in order if c < n}
@@ -426,7 +447,7 @@ class KernelSearch:
             if self.composed is None or state is None or len(state.members) == 1 or id(state) in self.checked:
                 continue
             self.checked.add(id(state))
-            each = self.composed(c, state.members, state.loads)
+            each = self.composed((c,), state.members, state.loads)
             seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
                 self.memo[id(state)], self.made = seconds, None
@@ -440,22 +461,6 @@ class KernelSearch:
             if c >= len(self.graph.candidates):
                 members.append([self.several[c - len(self.graph.candidates)].members])
                 continue
-            members.append([_members_of(c, way) for way in row])
+            members.append([members_of(c, way) for way in row])
         inside = {member for row in members for held in row for member in held.items()}
         return Overlap(members, {(c, k): self.graph.candidates[c][k].children for c, k in inside})
-
-
-def _members_of(c: int, way: Way) -> Mapping[int, int]:
-    if way.state is not None:
-        return way.state.members
-    return {c: way.candidate} if way.several < 0 else {}
-
-
-def _is_alone(way: Way) -> bool:
-    return way.several < 0 and (way.state is None or len(way.state.members) == 1)
-
-
-def _same(a: Way, b: Way | None) -> bool:
-    if b is None or a.candidate != b.candidate or a.several != b.several:
-        return False
-    return a.state is b.state

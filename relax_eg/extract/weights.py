@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.pricing import ONCE
 from relax_eg.extract.select import Selection, select, select_exactly
-from relax_eg.ir.annotations import dims_of
+from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import sizes_in, split
@@ -16,9 +17,6 @@ from relax_eg.ops import bytes_of
 
 FRUGAL = (0.5, 0.25)  # of that, where several programs prepare and the whole has to fit
 PREPARED_SHARE = 1.5  # bytes of prepared values, as a multiple of the weights' own
-# Prepared work is nearly free, not free: of two ways to prepare, the shorter is taken, and of two equal programs
-# the one that prepares nothing.
-_ONCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +34,30 @@ def cheapest(
     models: Sequence[WholeCost],
     once: float | None = None,
     share: float = PREPARED_SHARE,
+    held: float = 0.0,
 ) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
     Bytes of prepared values get a price, which is raised until they fit into `share` times the weights'.
     With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
-    and takes no bytes to speak of.
+    and takes no bytes to speak of. `held`: the price of a byte of every other value that a kernel stores.
     """
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    costs = _costs(graph, static, models, once=_ONCE if once is None else once)
+    costs = _costs(graph, static, models, once=ONCE if once is None else once, held=held)
     selection = select(graph, costs)
     if not weights or once is not None:
         return Chosen(select_exactly(graph, costs, selection), costs)
     binding = models[0].binding
-    limit = share * _weight_bytes(graph, weights, binding)
+    limit = share * weight_bytes(graph, weights, binding)
     price = selection.written_cost / max(limit, 1.0) / 16
 
     def fits(selection: Selection) -> bool:
-        values = decode(selection.choice)
-        params = tuple(e for e in postorder(values) if e.op == VAR)
-        cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
-        return prepared_bytes(cut, binding) <= limit
+        return prepared_of(decode(selection.choice), weights, binding) <= limit
 
     for _ in range(12):
         if fits(selection):
             break
-        costs = _costs(graph, static, models, price)
+        costs = _costs(graph, static, models, price, held=held)
         selection = select(graph, costs)
         price *= 4
     exact = select_exactly(graph, costs, selection)
@@ -69,6 +65,13 @@ def cheapest(
     if exact.choice != selection.choice and not fits(exact):
         exact = replace(selection, bound=exact.bound, how="ilp")
     return Chosen(exact, costs)
+
+
+def prepared_of(values: Sequence[Expr], weights: set[str], binding: Mapping[str, int]) -> int:
+    """Bytes of what is prepared from `weights` for a program of these values."""
+    params = tuple(e for e in postorder(values) if e.op == VAR)
+    cut = split(Function("block", params, (), tuple_(values)), weights).prepare.result.args
+    return prepared_bytes(cut, binding)
 
 
 def prepared_bytes(cut: Iterable[Expr], binding: Mapping[str, int]) -> int:
@@ -81,10 +84,11 @@ def _costs(
     static: Sequence[bool],
     models: Sequence[WholeCost],
     price: float = 0.0,
-    once: float = _ONCE,
+    once: float = ONCE,
+    held: float = 0.0,
 ) -> list[list[float]]:
     """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
-    prepared, `once` the share of its seconds that prepared work costs."""
+    prepared, `once` the share of its seconds that prepared work costs, `held` per byte of what else is stored."""
     weigh = [1.0]
     if len(models) > 1:
         weigh = [1.0 / max(_written_seconds(graph, static, m), 1e-12) for m in models]
@@ -95,9 +99,19 @@ def _costs(
             per_model = [m.price(candidate.site, graph.annotations[c]) for m in models]
             seconds = sum(w * p.seconds for w, p in zip(weigh, per_model, strict=True))
             runs_once = static[c] and all(static[k] for k in candidate.children)
-            prices.append(once * seconds + price * per_model[0].bytes if runs_once else seconds)
+            if runs_once:
+                prices.append(once * seconds + price * per_model[0].bytes)
+            elif held and per_model[0].launches:
+                prices.append(seconds + held * _bytes(graph.annotations[c], models[0].binding))
+            else:
+                prices.append(seconds)
         costs.append(prices)
     return costs
+
+
+def _bytes(a: Annotation, binding: Mapping[str, int]) -> int:
+    size = bytes_of(a)
+    return int(size.evaluate(binding)) if size.variables <= binding.keys() else 0
 
 
 def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: WholeCost) -> float:
@@ -108,7 +122,8 @@ def _written_seconds(graph: ExtractionGraph, static: Sequence[bool], model: Whol
     )
 
 
-def _weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
+def weight_bytes(graph: ExtractionGraph, weights: set[str], binding: Mapping[str, int]) -> int:
+    """Bytes of the weights themselves."""
     return sum(
         int(bytes_of(graph.annotations[c]).evaluate(binding))
         for c, row in enumerate(graph.candidates)

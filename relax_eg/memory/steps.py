@@ -193,15 +193,16 @@ def kernel_name(e: Expr) -> str:
 Temporary = Callable[[Step], "Dim | int | None"]
 
 
-def program_of(module: Module, temporary: Temporary | None = None) -> Program:
-    """The memory program of a module's entry, in the order in which its text has it. Linear in what it runs.
+def program_of(module: Module, temporary: Temporary | None = None, function: str | None = None) -> Program:
+    """The memory program of a module's entry, or of another `function` of it, in the order in which its text has it.
+    Linear in what it runs.
 
     `temporary` tells of a kernel what it allocates for itself (as from `memory_analysis`), beside what the module says.
     MemoryPlanError for a module that allocates its memory itself.
     """
     if (name := first_explicit(module)) is not None:
         raise MemoryPlanError(f"{name}() allocates its memory itself; accepted: the module that it was lowered from")
-    f = module.main
+    f = module.main if function is None else module[function]
     return _Tracer(module, temporary, impure_functions(module)).run(f, (f.name,))
 
 

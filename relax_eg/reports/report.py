@@ -13,6 +13,7 @@ from rich.table import Table
 
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
+from relax_eg.extract.footprint import MemoryRow
 from relax_eg.extract.report import (
     AtSizes,
     Curve,
@@ -56,7 +57,7 @@ class CostReport:
     `at_exact_sizes`: what cannot run at capacity, and why, where the function has symbolic sizes and was asked to.
     Where several programs share the sizes, `family` and `variants` tell how they were found and which serves which,
     and `extracted_at` for which sizes this one was chosen. `expressions`: what both programs do, in the sizes (flops,
-    bytes, launches, bytes of workspace and of what is prepared).
+    bytes, launches, bytes of workspace and of what is prepared). `memory`: how `memory_limit` was kept.
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -101,6 +102,7 @@ class CostReport:
     variants: tuple[VariantRow, ...] = ()
     extracted_at: Mapping[str, int] = field(default_factory=dict[str, int])
     expressions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    memory: MemoryRow | None = None
     more: Any = field(default=None, compare=False, repr=False)
 
     @property

@@ -72,6 +72,8 @@ def notes(r: CostReport) -> list[str]:
         lines += told_of_family(r.family, r.variants)
     if r.selected:
         lines.append(_selection(r.selected))
+    if r.memory is not None:
+        lines.append(str(r.memory))
     if r.runner_up is not None:
         lines.append(str(r.runner_up))
     if r.after.prepared_values:

@@ -1,0 +1,303 @@
+"""The memory of a call beside its arguments: our plans, XLA's own assignment, a pool without a plan, TVM's greedy.
+
+    python -m benchmarks.memory [--only minilm] [--sizes 16,128,64] [--json out.json]
+    python -m benchmarks.memory --limits        # `memory_limit` at shares of what three programs need without one
+
+Every program runs in kernels (`execution="kernels"`), called at the given sizes one after the other, then once more. A
+column is a number of bytes for all those calls: *live* is what the arrays of the process were seen to take, most at
+once after any kernel of a call, beside arguments and results; *planned* what the runtime plan says; the *arena* is the
+offset plan; *bound* is what is needed at once in that order. *inside* is what the largest executable allocates for
+itself, which no array shows. *XLA* is its assignment for the program as one executable, in the accounting mode that
+leaves nothing out. A *pool* gives every value of the kernels a block of its own size, kept for the next value that fits
+without waste and never given back; *TVM's greedy* is its planner's algorithm on our kernels, in their order as written.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks import models, scale
+from benchmarks.timing import measure
+from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.backend.kernels import InKernels
+from relax_eg.extract.footprint import shown
+from relax_eg.memory.plan import Plan
+
+SHARES = (0.8, 0.6, 0.4)
+LARGEST_MISS = 0.05  # of what is seen over what is planned
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, its specs, and the sizes at which it is called, one after the other."""
+
+    fn: Callable[..., Any]
+    specs: tuple[Any, ...]
+    sizes: tuple[Mapping[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Bytes of a program over its calls; see the module."""
+
+    name: str
+    kernels: int
+    live: int
+    planned: int
+    arena: int
+    bound: int
+    inside: int
+    xla: int
+    pool: int
+    tvm: int
+
+    @property
+    def miss(self) -> float:
+        """How far what was seen is from the plan."""
+        return abs(self.live - self.planned) / self.planned if self.planned else 0.0
+
+
+def minilm(lengths: Sequence[int]) -> Case:
+    from examples import minilm as model
+
+    params, _ = model.load()
+    specs = jax.tree.map(lambda x: " ".join(map(str, x.shape)), params)
+    ids = "b s @ int32"
+    return Case(model.encode, (specs, ids, ids), tuple({"b": 1, "s": s} for s in lengths))
+
+
+def llama(lengths: Sequence[int]) -> Case:
+    specs = scale.decoder_specs(1)["layers"][0]
+    head = scale.WIDTH // scale.HEADS
+
+    def layer(p: Any, x: Any, cos: Any, sin: Any, mask: Any) -> Any:
+        return scale.layer(p, x, cos, sin, mask)
+
+    rotation = f"s {head // 2}"
+    return Case(
+        layer, (specs, f"b s {scale.WIDTH}", rotation, rotation, "s s"), tuple({"b": 1, "s": s} for s in lengths)
+    )
+
+
+def resnet_block(lengths: Sequence[int]) -> Case:
+    specs = models.resnet_specs(((1, 32),))["stages"][0][0]
+
+    def block(p: Any, x: Any) -> Any:
+        return models.bottleneck(p, x, 1)
+
+    return Case(block, (specs, "b 28 28 32"), tuple({"b": max(1, s // 16)} for s in lengths))
+
+
+def unet_block(lengths: Sequence[int]) -> Case:
+    def specs_of(width: int) -> Any:
+        norm = {"scale": str(width), "bias": str(width)}
+        return {
+            "norm1": norm, "conv1": f"3 3 {width} {width}", "bias1": str(width),
+            "time": {"w": f"64 {width}", "b": str(width)},
+            "norm2": norm, "conv2": f"3 3 {width} {width}", "bias2": str(width),
+        }  # fmt: skip
+
+    def block(p: Any, x: Any, time: Any) -> Any:
+        return models.residual(p, x, time, 8)
+
+    return Case(block, (specs_of(64), "b 16 16 64", "b 64"), tuple({"b": max(1, s // 16)} for s in lengths))
+
+
+CASES: dict[str, Callable[[Sequence[int]], Case]] = {
+    "minilm": minilm, "llama layer": llama, "resnet block": resnet_block, "u-net block": unet_block,
+}  # fmt: skip
+
+
+def features(x: jax.Array) -> jax.Array:
+    """Values that are needed again when the sum over all is known; each is cheap to compute."""
+    hs = [jnp.exp(jnp.sin(x * float(i + 1))) for i in range(4)]
+    total = sum(jnp.sum(h) for h in hs)
+    return sum((jnp.sum(h * h / total, axis=1) for h in hs), jnp.zeros(x.shape[0]))
+
+
+def two_passes(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
+    """The same with a matmul for each."""
+    hs = [jnp.tanh(x @ w) for w in ws]
+    total = sum(jnp.sum(h * h, axis=1, keepdims=True) for h in hs)
+    return sum((jnp.sum(h * jax.lax.rsqrt(total + 1.0), axis=1) for h in hs), jnp.zeros(x.shape[0]))
+
+
+def limited_rows(only: str) -> list[tuple[str, ...]]:
+    """Programs by share of what they need without a limit: bytes, and times longer as predicted and as timed."""
+    layer = llama([128])
+    cases = {
+        "features": Case(features, ("n 1024",), ({"n": 1024},)),
+        "two passes": Case(two_passes, ("n 64", ["64 1024"] * 3), ({"n": 1024},)),
+        "llama layer": layer,
+    }
+    rows: list[tuple[str, ...]] = []
+    for name, case in cases.items():
+        if only not in name:
+            continue
+        (at,) = case.sizes
+
+        def best(limit: int, case: Case = case, at: Mapping[str, int] = at) -> InKernels:
+            found = rx.optimize(case.fn, *case.specs, at=at, execution="kernels", memory_limit=limit)
+            assert isinstance(found, InKernels)
+            return found
+
+        usual = best(1 << 50)
+        assert usual.report.memory is not None
+        full = usual.report.memory.bytes
+        rows.append((name, "none", shown(full), "", ""))
+        args = arguments(usual, at)
+        for share in SHARES:
+            try:
+                found = best(int(share * full))
+            except rx.errors.ExtractionError as e:
+                rows.append((name, f"{share:.0%}", str(e).split("arguments is ")[1].split(":")[0], "not kept", ""))
+                continue
+            m = found.report.memory
+            assert m is not None
+            runners = {"usual": usual.runner, "limited": found.runner}
+            calls = {k: lambda r=r: r.run(args, at) for k, r in runners.items()}  # noqa: B023
+            slower = measure(calls, 2.0).speedup("usual", over="limited")
+            rows.append((name, f"{share:.0%}", shown(m.bytes), f"{m.slower:.2f}", str(slower)))
+    return rows
+
+
+def arguments(best: InKernels, sizes: Mapping[str, int]) -> list[Any]:
+    rng = np.random.default_rng(0)
+    made: list[Any] = []
+    for p in best.module.main.params:
+        a = p.tensor
+        shape = [int(d.evaluate(sizes)) for d in a.shape or ()]
+        made.append(jnp.ones(shape, a.dtype) if a.dtype == "int32" else jnp.asarray(0.1 * rng.random(shape), a.dtype))
+    return made
+
+
+def live_bytes() -> int:
+    gc.collect()
+    return sum(x.nbytes for x in jax.live_arrays())
+
+
+def row(name: str, case: Case) -> Row:
+    best = rx.optimize(case.fn, *case.specs, at=list(case.sizes), execution="kernels")
+    assert isinstance(best, InKernels)
+    live = planned = inside = xla = 0
+    plans: list[tuple[Plan, Mapping[str, int]]] = []
+    for sizes in (*case.sizes, case.sizes[0]):
+        args = arguments(best, sizes)
+        jax.block_until_ready(best.runner.run(args, sizes))  # constants and storages are made
+        call = best.runner.call(sizes)
+        # Storages of other sizes that are kept count, results of this call do not.
+        outside = live_bytes() - best.runner.held_bytes
+        results = {v.number for v in call.plan.program.values if v.role == "result"}
+        seen: list[int] = []
+
+        def watch(made: int) -> None:
+            seen.append(live_bytes() - outside - made)  # noqa: B023
+
+        handed = 0
+        by_step = {s.step.name: sum(_bytes(call.plan, w, sizes) for w in s.step.writes if w in results)
+                   for s in call.plan.runtime.steps}  # fmt: skip
+
+        def after(step: str) -> None:
+            nonlocal handed
+            handed += by_step.get(step, 0)  # noqa: B023
+            watch(handed)
+
+        jax.block_until_ready(call.run(args, after))
+        live, planned = max(live, *seen), max(planned, best.runner.held_bytes)
+        inside = max(inside, in_kernels(best.module, set(), sizes).footprint.temporary)
+        xla = max(xla, in_whole(rx.trace(case.fn, *case.specs), set(), sizes).temporary)
+        plans.append((call.plan, sizes))
+    return Row(
+        name,
+        len(plans[0][0].program.steps),
+        live,
+        planned,
+        max(p.bytes_at(s) for p, s in plans),
+        max(p.bound_at(s) for p, s in plans),
+        inside,
+        xla,
+        pool(plans),
+        max(greedy_bytes(p, s) for p, s in plans),
+    )
+
+
+def greedy_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
+    """What TVM's planner takes for one call, the sizes being known."""
+    return int(plan.greedy().bytes.evaluate(sizes))
+
+
+def pool(plans: Sequence[tuple[Plan, Mapping[str, int]]]) -> int:
+    """Bytes that a pool has in the end: blocks of exactly the sizes that were asked for, free again after a value's
+    last reader, kept for the calls that follow."""
+    free: Counter[int] = Counter()
+    total = 0
+    for plan, sizes in plans:
+        begin: dict[int, list[int]] = {}
+        end: dict[int, list[int]] = {}
+        for x in plan.live.lifetimes:
+            size = int(x.bytes.evaluate(sizes))
+            for v in x.values:  # no value is written over another
+                last = max([x.start if plan.program.writer[v] is None else int(plan.program.writer[v] or 0),
+                            *plan.program.readers[v]])  # fmt: skip
+                begin.setdefault(int(plan.program.writer[v] or 0), []).append(size)
+                end.setdefault(last, []).append(size)
+        for step in range(len(plan.program.steps)):
+            for size in begin.get(step, ()):
+                if free[size]:
+                    free[size] -= 1
+                else:
+                    total += size
+            free.update(end.get(step, ()))
+    return total
+
+
+def _bytes(plan: Plan, v: int, sizes: Mapping[str, int]) -> int:
+    size = plan.program.values[v].bytes
+    return 0 if size is None else int(size.evaluate(sizes))
+
+
+def main(
+    only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
+    sizes: Annotated[str, typer.Option(help="tokens (or images, 16 tokens each) of successive calls")] = "64,16,128,64",
+    limits: Annotated[bool, typer.Option("--limits", help="limits of memory in place of plans")] = False,
+    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="fail where live is off the plan by over 5%")] = False,
+) -> None:
+    """Bytes that calls need beside their arguments and results."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    if limits:
+        table = Table("program", "limit", "bytes", "times longer, predicted", "measured")
+        for cells in limited_rows(only):
+            table.add_row(*cells)
+        console.print(table)
+        return
+    lengths = [int(s) for s in sizes.split(",")]
+    rows = [row(name, make(lengths)) for name, make in CASES.items() if only in name]
+    columns = ("live", "planned", "arena", "bound", "inside", "xla", "pool", "tvm")
+    table = Table("program", "kernels", *columns, "live over planned")
+    for r in rows:
+        table.add_row(r.name, str(r.kernels), *(shown(getattr(r, c)) for c in columns), f"{r.live / r.planned:.3f}")
+    console.print(table)
+    if json_out is not None:
+        json_out.write_text(json.dumps({"version": 1, "rows": [asdict(r) for r in rows]}, indent=1))
+    if strict and any(r.miss > LARGEST_MISS for r in rows):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,93 @@
+"""What a call needs in memory: of one XLA program as XLA accounts for it, of kernels by plan and executables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from relax_eg.backend.kernel_calls import Call, Executables
+from relax_eg.backend.lower import run_at
+from relax_eg.extract.footprint import Footprint
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.module import Function, Module
+from relax_eg.ir.partition import split
+from relax_eg.memory import plan
+
+# XLA's CPU library keeps what its fusions allocate out of the account, and its usual scheduler has no eye for memory.
+HONEST = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+_NAMED = 6
+
+
+def per_call(module: Module, weights: set[str]) -> Module:
+    """What is left of a module for the calls where parameters named so are known before."""
+    if not weights:
+        return module
+    main = split(module.main, weights).main
+    return Module((main, *(f for f in module if f.name != module.main.name)))
+
+
+def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int]) -> Footprint:
+    """Of one XLA program, by XLA's own analysis of its buffers, in a mode that leaves nothing out."""
+    module = per_call(module, weights)
+    f = module.main
+
+    def run(*arrays: Any) -> Any:
+        return run_at(module, f, arrays, sizes)
+
+    options = HONEST if jax.default_backend() == "cpu" else None
+    compiled = jax.jit(run, keep_unused=True, compiler_options=options).lower(*_avals(f, sizes)).compile()
+    found: Any = compiled.memory_analysis()
+    temporary, results = int(found.temp_size_in_bytes), int(found.output_size_in_bytes)
+    peak = (("XLA's temporary buffers", temporary), ("results", results))
+    return Footprint(dict(sizes), 0, results, temporary, peak)
+
+
+@dataclass(frozen=True)
+class InKernels:
+    """What a call needs in kernels, which are told by their function and expression. `at_peak`: those whose values, or
+    whose own memory, is there when most is needed; `own`: what each executable allocates for itself."""
+
+    footprint: Footprint
+    at_peak: frozenset[tuple[str, Expr]]
+    own: Mapping[tuple[str, Expr], int]
+
+
+def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> InKernels:
+    """Of a module run in kernels. Their own memory is that of executables that leave nothing out of the account."""
+    module = per_call(module, weights)
+    options = HONEST if jax.default_backend() == "cpu" else {}
+    call = Call(Executables(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    own = call.temporaries(_avals(module.main, sizes))
+    program = call.plan.program
+    named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
+    kernels = {
+        (program.steps[w].function, program.steps[w].kernel)
+        for x in call.plan.peak
+        for v in x.values
+        if (w := program.writer[v]) is not None
+    }
+    temporary = max(own.values(), default=0)
+    for s in program.steps:
+        if temporary and own[s.name] == temporary:
+            named.append((f"inside {s.name}", temporary))
+            kernels.add((s.function, s.kernel))
+    results = sum(int(x.bytes.evaluate(sizes)) for x in program.values if x.role == "result" and x.bytes is not None)
+    named.sort(key=lambda pair: -pair[1])
+    found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]))
+    told = {(s.function, s.kernel): own[s.name] for s in program.steps}
+    return InKernels(found, frozenset(kernels), told)
+
+
+def _avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:
+    return [_aval(p.annotation, sizes) for p in f.params]
+
+
+def _aval(a: Annotation, sizes: Mapping[str, int]) -> Any:
+    if isinstance(a, Tuple):
+        return tuple(_aval(x, sizes) for x in a.fields)
+    assert isinstance(a, Tensor) and a.shape is not None and a.dtype is not None
+    return jax.ShapeDtypeStruct([int(d.evaluate(sizes)) for d in a.shape], np_dtype(a.dtype))

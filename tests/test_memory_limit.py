@@ -1,0 +1,111 @@
+"""`optimize(..., memory_limit=...)`: what is chosen keeps it as measured, or the least that can be reached is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.errors import ExtractionError, OptionError
+from relax_eg.extract.footprint import bytes_of_text, shown
+
+AT = {"n": 256}
+
+
+def features(x: Any) -> Any:
+    """Values that are needed again when the sum over all is known."""
+    hs = [jnp.exp(jnp.sin(x * float(i + 1))) for i in range(3)]
+    total = sum(jnp.sum(h) for h in hs)
+    return sum(jnp.sum(h * h / total, axis=1) for h in hs)
+
+
+def limited(limit: Any, execution: Any = "kernels", fn: Any = features, specs: Any = ("n 512",), **more: Any) -> Any:
+    return rx.optimize(fn, *specs, at=AT, execution=execution, memory_limit=limit, cache=False, **more)
+
+
+def test_a_limit_that_holds_anyway_changes_nothing() -> None:
+    best = limited("1 GiB")
+    usual = rx.optimize(features, "n 512", at=AT, execution="kernels", cache=False)
+    assert best.module == usual.module
+    row = best.report.memory
+    assert (row.limit, row.slower, row.tried) == (1 << 30, 1.0, 1) and row.bytes == row.without
+    assert "1 GiB allowed" in str(best.report)
+
+
+def test_values_are_computed_again_to_keep_a_limit() -> None:
+    without = limited("1 GiB").report.memory.bytes
+    best = limited(int(0.7 * without))
+    row = best.report.memory
+    assert row.bytes <= row.limit < row.without == without
+    assert row.slower > 1.0 and row.tried > 1
+    measured = in_kernels(best.module, set(), AT).footprint
+    assert (measured.planned, measured.temporary, measured.results) == (row.planned, row.temporary, row.results)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((256, 512)), jnp.float32)
+    assert best.check(x).passed
+    # What the arrays of the process take is what was planned.
+    assert best.runner.call(AT).held_bytes == row.planned
+    again = type(best.report).from_json(best.report.to_json())
+    assert again.memory == row
+
+
+def test_a_limit_that_nothing_keeps_names_the_peak_and_the_least() -> None:
+    with pytest.raises(ExtractionError) as e:
+        limited("3 KiB")
+    text = str(e.value)
+    assert text.startswith("features(): memory_limit is 3 KiB, and of ")
+    assert "programs the least that a call needs beside its arguments is" in text and "at n=256" in text
+    assert "at its peak: " in text and "accepted: memory_limit=" in text
+    least = int(text.split("accepted: memory_limit=")[1].split()[0])
+    assert limited(least).report.memory.bytes <= least
+
+
+def test_one_program_is_checked_by_what_xla_assigns() -> None:
+    def fn(x: Any, w: Any, v: Any) -> Any:
+        return (x @ w) @ v
+
+    specs = ("n 1024", "1024 1024", "1024")
+    best = limited("1 MiB", "whole", fn, specs)
+    found = in_whole(best.module, set(), AT)
+    row = best.report.memory
+    assert (found.results, found.temporary, found.planned) == (row.results, row.temporary, 0)
+    assert row.bytes <= row.limit
+    with pytest.raises(ExtractionError, match=r"XLA's temporary buffers|results"):
+        limited(100, "whole", fn, specs)
+
+
+def test_prepared_weights_are_no_part_of_a_call() -> None:
+    def fn(w: Any, x: Any) -> Any:
+        return jnp.tanh(x @ (w @ w.T))
+
+    best = limited("1 MiB", "kernels", fn, ("128 128", "n 128"), weights=("w",))
+    assert best.report.memory.bytes <= 1 << 20
+    w, x = (jnp.asarray(0.1 * np.random.default_rng(i).standard_normal(s), jnp.float32)
+            for i, s in enumerate(((128, 128), (256, 128))))  # fmt: skip
+    assert np.allclose(best.prepare(w)(x), fn(w, x), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("512 MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("100", 100), (7, 7)]
+)
+def test_bytes_as_text(text: Any, count: int) -> None:
+    assert bytes_of_text(text) == count
+
+
+@pytest.mark.parametrize("value", ["512 MB/s", "-1", 0, -5, 1.5, True, "many", "1 XB"])
+def test_what_is_no_number_of_bytes(value: Any) -> None:
+    with pytest.raises(OptionError, match="'512 MiB' or '2 GB', is accepted"):
+        limited(value)
+
+
+def test_what_it_needs() -> None:
+    with pytest.raises(OptionError, match="memory_limit: sizes to keep it at are needed"):
+        rx.optimize(features, "n 512", memory_limit=10**9)
+    with pytest.raises(OptionError, match="leave measure or it out"):
+        limited("1 GiB", measure=1)
+    assert shown(1536) == "1.5 KiB" and shown(17) == "17 B"
+    assert jax.default_backend() != "cpu" or in_whole(rx.trace(features, "n 512"), set(), AT).bytes > 0
