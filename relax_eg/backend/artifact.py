@@ -217,6 +217,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         "assumptions": scope.assumptions,
         "weights": weights,
         "tolerance": tolerance,
+        "pallas": isinstance(best, InKernels) and best.pallas,
         "written": written,
         "variants": [
             {
@@ -358,7 +359,7 @@ def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
     if runs == "steps":
         return InSteps(program, variants, tolerance, written, explained)
     if runs == "kernels":
-        return InKernels(program, variants, tuple(data["weights"]), tolerance, explained)
+        return InKernels(program, variants, tuple(data["weights"]), tolerance, explained, data.get("pallas", False))
     return Optimized(program, variants, tuple(data["weights"]), tolerance, explained)
 
 

@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.backend.lower import run_block
+from relax_eg.backend.pallas_choice import Pallas, Preferred
+from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
-from relax_eg.ir.expr import CONSTANT, Expr, constant_value, np_dtype, postorder
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, np_dtype, postorder
 from relax_eg.ir.module import Binding, Block, Module
 from relax_eg.memory import Plan, RuntimeStep, Tree, Value, leaves, operands_of
 from relax_eg.ops.fused import VIEWS
@@ -36,10 +38,12 @@ class Donations:
 
 
 class Executables:
-    """The kernels of a module, compiled. Equal ones are one, whichever function they stand in."""
+    """The kernels of a module, compiled. Equal ones are one, whichever function they stand in. `pallas`: chooses what
+    is lowered through Pallas."""
 
-    def __init__(self, module: Module, compiler_options: Mapping[str, str]) -> None:
+    def __init__(self, module: Module, compiler_options: Mapping[str, str], pallas: Pallas | None = None) -> None:
         self._module = module
+        self._pallas = pallas
         self._options = dict(compiler_options) or None
         self._found: dict[Any, Any] = {}
 
@@ -56,15 +60,21 @@ class Executables:
         key = (_key(e, place), tuple(known.items()), donated)
         found = self._found.get(key)
         if found is None:
-            module = self._module
+            module, pallas, block = self._module, self._pallas, Block((Binding(e, e),))
 
-            def kernel(*arrays: Any) -> Any:
-                given = [_as_declared(r.annotation, x, known) for r, x in zip(reads, arrays, strict=False)]
-                (result,) = run_block(module, Block((Binding(e, e),)), dict(zip(reads, given, strict=True)), known)
-                # An argument that is handed on would be one array with two owners.
-                return jax.tree.map(lambda x: jnp.copy(x) if any(x is a for a in arrays) else x, result)
+            def through(programs: Callable[..., Any]) -> Any:
+                def kernel(*arrays: Any) -> Any:
+                    given = [_as_declared(r.annotation, x, known) for r, x in zip(reads, arrays, strict=False)]
+                    (result,) = run_block(module, block, dict(zip(reads, given, strict=True)), known, programs)
+                    # An argument that is handed on would be one array with two owners.
+                    return jax.tree.map(lambda x: jnp.copy(x) if any(x is a for a in arrays) else x, result)
 
-            found = self._found[key] = self.compiled(kernel, len(reads), donated)
+                return self.compiled(kernel, len(reads), donated)
+
+            found = through(lower_program)
+            if pallas is not None and e.op == CALL_TIR:
+                found = Preferred(e.attr("program").value.name, pallas, through(pallas.lower), found)
+            self._found[key] = found
         return found
 
     def compiled(self, kernel: Callable[..., Any], operands: int, donated: Donations) -> Any:

@@ -19,6 +19,7 @@ from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.pallas_choice import Pallas
 from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
@@ -33,15 +34,21 @@ _MOST_HELD = 2  # times the storages of the largest binding: what those of all b
 
 class KernelRunner:
     """Runs the entry of a module on arrays, kernel by kernel. `compiler_options`: XLA's, for each of them; `scope`:
-    what must hold of the sizes that a `match_cast` tells."""
+    what must hold of the sizes that a `match_cast` tells; `pallas`: chooses what is lowered through Pallas, and tells
+    afterwards what was."""
 
     def __init__(
-        self, module: Module, compiler_options: Mapping[str, str] | None = None, scope: Scope | None = None
+        self,
+        module: Module,
+        compiler_options: Mapping[str, str] | None = None,
+        scope: Scope | None = None,
+        pallas: Pallas | None = None,
     ) -> None:
+        self.pallas = pallas
         self.module = module
         self._casts = _casts(module)
         self._scope = scope
-        self._executables = Executables(module, compiler_options or {})
+        self._executables = Executables(module, compiler_options or {}, pallas)
         self._calls: dict[Any, Call] = {}
 
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
@@ -137,7 +144,8 @@ class _Alike:
 class InKernels(Optimized):
     """An optimized function whose kernels run one by one. Traced by JAX, it is one program like any other.
 
-    `runners`: what runs each of its variants, weights being arguments."""
+    `runners`: what runs each of its variants, weights being arguments. `pallas`: whether GPUs get what XLA serves badly
+    through Pallas, a field of device profiles."""
 
     def __init__(
         self,
@@ -146,11 +154,15 @@ class InKernels(Optimized):
         weights: tuple[str, ...],
         tolerance: float,
         explained: Callable[[], Explanation],
+        pallas: bool = False,
     ) -> None:
+        self.pallas = pallas
         # What is kept as it was written runs in kernels, too: one for each of its operators.
         variants = tuple(replace(v, chosen=v.module) for v in variants)
         super().__init__(program, variants, weights, tolerance, explained)
-        self.runners = [KernelRunner(v.module, v.compiler_options, program.scope) for v in variants]
+        self.runners = [
+            KernelRunner(v.module, v.compiler_options, program.scope, Pallas.here(pallas)) for v in variants
+        ]
         self._alike: _Alike | None = None
 
     @property
@@ -173,18 +185,18 @@ class InKernels(Optimized):
             raise without_notes(e) from None
 
     def _bind(self, weights: list[Any]) -> Ready:
-        return ReadyInKernels(self._family, self._weight_indices, weights)
+        return ReadyInKernels(self._family, self._weight_indices, weights, self.pallas)
 
 
 class ReadyInKernels(Ready):
     """An optimized function with its weights bound, which runs in kernels. `runners`: what runs each of its
     variants."""
 
-    def __init__(self, family: Family, indices: Sequence[int], weights: list[Any]) -> None:
+    def __init__(self, family: Family, indices: Sequence[int], weights: list[Any], pallas: bool = False) -> None:
         super().__init__(family, indices, weights)
         pairs = zip(self._of_variant, family.variants, strict=True)
         scope = family.programs[0].scope
-        self.runners = [KernelRunner(b.module, v.compiler_options, scope) for b, v in pairs]
+        self.runners = [KernelRunner(b.module, v.compiler_options, scope, Pallas.here(pallas)) for b, v in pairs]
         self._alike: _Alike | None = None
 
     @property

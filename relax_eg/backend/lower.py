@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -54,24 +54,30 @@ def run_function(module: Module, function: Function, arrays: Sequence[Any]) -> A
     return _Run(module).at(function, arrays, signature_fit(function.name, function.params).bind(arrays))
 
 
-def run_at(
-    module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes, scope: Scope | None = None
-) -> Any:
+def run_at(module: Module, function: Function, arrays: Sequence[Any], sizes: Sizes, scope: Scope | None = None) -> Any:
     """As `run_function`, with the size variables given. `scope`: what must hold of those `match_cast`s bring in."""
     return _Run(module).at(function, arrays, sizes, scope)
 
 
-def run_block(module: Module, block: Block, env: Mapping[Expr, Any], sizes: Sizes) -> tuple[Any, ...]:
-    """What the bindings of a block give, where variables have the values in `env`."""
-    run, inner = _Run(module), dict(env)
+def run_block(
+    module: Module,
+    block: Block,
+    env: Mapping[Expr, Any],
+    sizes: Sizes,
+    programs: Callable[..., Any] = lower_program,
+) -> tuple[Any, ...]:
+    """What the bindings of a block give, where variables have the values in `env`; `programs` lowers tensor
+    programs."""
+    run, inner = _Run(module, programs), dict(env)
     return tuple(run.value(b.value, inner, sizes) for b in block.bindings)
 
 
 class _Run:
     """One evaluation of a module's functions on JAX values. What it calls more than once JAX traces once."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, programs: Callable[..., Any] = lower_program) -> None:
         self.module = module
+        self.programs = programs
         self.compiled: dict[tuple[Any, ...], Any] = {}
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
@@ -116,7 +122,7 @@ class _Run:
         if e.op in CONTROL:
             return self.control(e, args, sizes)
         if e.op == CALL_TIR:
-            return tensor_program_call(e, args, sizes)
+            return tensor_program_call(e, args, sizes, self.programs)
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
         if not is_shown(e.op, tuple(a.annotation for a in e.args), e.attrs):
@@ -189,13 +195,15 @@ class _Run:
         return body(*operands[len(shapes) :])
 
 
-def tensor_program_call(e: Expr, args: Sequence[Any], sizes: Sizes) -> Any:
-    """The result of a `call_tir` on JAX values."""
+def tensor_program_call(
+    e: Expr, args: Sequence[Any], sizes: Sizes, programs: Callable[..., Any] = lower_program
+) -> Any:
+    """The result of a `call_tir` on JAX values; `programs` lowers its program at given sizes."""
     program: TensorProgram = e.attr("program").value
     told = {v: d.evaluate(sizes) for v, d in e.attr("sizes")}
     buffers = [(b.name, Tensor(b.shape, b.dtype)) for b in program.parameters]
     fit = Fit(f"call_tir of `{program.name}`", buffers, {v: f"the size `{v}`" for v in told})
-    results = lower_program(program, {**told, **fit.bind(args, told)})(*args)
+    results = programs(program, {**told, **fit.bind(args, told)})(*args)
     return results if isinstance(e.annotation, Tuple) else results[0]
 
 

@@ -192,7 +192,9 @@ class Blocks:
 
         def block(n: Array) -> Value:
             at: dict[str, Array] = {}
-            n, first = (n, n) if not rest else (lax.div(n, _scalar(along, "int32")), lax.rem(n, _scalar(along, "int32")))
+            n, first = (
+                (n, n) if not rest else (lax.div(n, _scalar(along, "int32")), lax.rem(n, _scalar(along, "int32")))
+            )
             for name in reversed(rest):
                 extent = _scalar(self.extents[name], "int32")
                 n, at[name] = lax.div(n, extent), lax.rem(n, extent)
@@ -232,7 +234,9 @@ class Blocks:
             if np.dtype(a.array.dtype) != np.dtype(b.array.dtype):
                 a, b = (_converted(v, term.dtype) for v in (a, b))
             dims = (((a.loops.index(stream),), (b.loops.index(stream),)), ((), ()))
-            return Value(lax.dot_general(a.array, b.array, dims, preferred_element_type=np.dtype(wide)), (rows, columns))
+            return Value(
+                lax.dot_general(a.array, b.array, dims, preferred_element_type=np.dtype(wide)), (rows, columns)
+            )
         value = _converted(self.term(term.body), wide)
         value = self.masked(value, mask, identity(term.kind, wide))
         loops = (*(n for n in value.loops if n != stream), stream)
@@ -262,7 +266,10 @@ class Blocks:
             return None
         sides = [frozenset[str]().union(*(f.free for f in g)) & self.axes.keys() for g in groups]
         own = [side - {stream} for side in sides]
-        if not all(stream in side and len(mine) == 1 for side, mine in zip(sides, own, strict=True)) or own[0] == own[1]:
+        if (
+            not all(stream in side and len(mine) == 1 for side, mine in zip(sides, own, strict=True))
+            or own[0] == own[1]
+        ):
             return None
         return sorted(unwidened(groups), key=lambda g: min(self.order[n] for f in g for n in f.free & self.axes.keys()))
 
@@ -283,15 +290,15 @@ class Blocks:
 
     def online(self, group: Online) -> None:
         """Compute the sums of a softmax in one pass, with the maximum so far in place of the maximum."""
-        m, stream = group.maximum, group.stream
+        m = group.maximum
         own = str(loop_of(m.over[0][0]))
-        size = depth_of(group.extent)
+        size = depth_of(self.extents[own])
+        steps = -(-self.extents[own] // size)
         dtype = group.scores.dtype
         wides = [accumulator("sum", s.dtype) for s in group.sums]
         for s in group.sums:
             mine = str(loop_of(s.over[0][0]))
             self.hoist(s.body, frozenset((mine,)), m)
-        steps = -(-group.extent // size)
 
         def block(n: Array, highest: Value | None) -> tuple[Value, list[Value]]:
             here = run_of(n, size)
@@ -334,9 +341,7 @@ class Blocks:
             sums = [Value(t, k) for t, k in zip(totals, loops, strict=True)]
         for s, total in zip(group.sums, sums, strict=True):
             # Of a row that is -inf throughout every difference to the maximum is NaN.
-            whole = self.each(
-                lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top
-            )
+            whole = self.each(lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top)
             self.memo[s] = _converted(whole, s.dtype)
 
 

@@ -35,11 +35,9 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.compose import inlining
 
-_DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64".split()
-)
+_DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64".split())
 _DECODED = 2  # times as many bytes as it is made of: then an operand is better never written
-_LEAST, _ROWS, _COLUMNS, _DEPTH = 16, 64, 64, 64  # sizes of blocks; tensor cores take 16 at least
+_LEAST, _SIDE, _DEPTH = 16, 64, 64  # sizes of blocks; tensor cores take 16 at least
 _WIDEST = 256  # columns that are one block, so that a softmax is computed once for all of them
 _MOST_PLACES = 2**31 - 1  # positions are 32 bits wide
 
@@ -50,14 +48,16 @@ class Unsuitable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """Sums over `stream`, of which each has the factor exp(x - `maximum`), `maximum` being that of x over the same
-    loop: computed in one pass, the sums corrected where the maximum grows. `scores`: x."""
+    """Sums of which each has the factor exp(x - `maximum`), `maximum` being that of x over a loop of as many steps:
+    computed in one pass, the sums corrected where the maximum grows."""
 
-    stream: str
-    extent: int
     maximum: Reduce
-    scores: Scalar
     sums: tuple[Reduce, ...]
+
+    @property
+    def scores(self) -> Scalar:
+        """x, as the maximum has it."""
+        return self.maximum.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _kernel(
     value, online = _online(value, extents)
     sums = [t for t in _outermost(value) if t.kind == "sum"]
     main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
-    blocks, decoded = _blocks(main, loops, extents, buffers, bool(online))
+    blocks, decoded = _blocks(main, loops, extents, buffers, online)
     why: list[str] = []
     if any(_holds_contraction(o.scores) for o in online):
         why.append("a softmax between contractions")
@@ -239,7 +239,9 @@ def _outermost(value: Scalar) -> list[Reduce]:
 
 
 def _holds_contraction(term: Scalar) -> bool:
-    return any(isinstance(t, Reduce) and t.kind == "sum" and len(factors_of(t.body, "multiply")) > 1 for t in walk(term))
+    return any(
+        isinstance(t, Reduce) and t.kind == "sum" and len(factors_of(t.body, "multiply")) > 1 for t in walk(term)
+    )
 
 
 def _blocks(
@@ -247,13 +249,13 @@ def _blocks(
     loops: Sequence[str],
     extents: Mapping[str, int],
     buffers: Mapping[str, tuple[int, ...]],
-    whole_columns: bool,
+    online: Sequence[Online],
 ) -> tuple[dict[str, int], bool]:
     """The loops that run in blocks: of each operand of the main contraction the longest of its own; and whether one of
     the operands is decoded. Without a contraction the last loop of some length."""
     open_loops = [n for n in loops if extents[n] > 1]
     if main is None:
-        return ({open_loops[-1]: _block(extents[open_loops[-1]], 4 * _COLUMNS)} if open_loops else {}), False
+        return ({open_loops[-1]: _block(extents[open_loops[-1]], _WIDEST)} if open_loops else {}), False
     factors = factors_of(main.body, "multiply")
     decoded = any(_is_decoded(f, extents, buffers) for f in factors)
     sides = sorted({frozenset(f.free) & set(open_loops) for f in factors}, key=lambda side: (len(side), sorted(side)))
@@ -268,15 +270,16 @@ def _blocks(
     chosen.sort(key=loops.index)
     if not chosen and open_loops:
         chosen = [open_loops[-1]]
-    blocks = {n: _block(extents[n], _ROWS) for n in chosen}
-    if chosen:
-        blocks[chosen[-1]] = _block(extents[chosen[-1]], _WIDEST if whole_columns and len(chosen) > 1 else _COLUMNS)
+    blocks = {n: _block(extents[n], _SIDE) for n in chosen}
+    for n in chosen:
+        if online and not any(n in o.scores.free for o in online):
+            blocks[n] = _block(extents[n], _WIDEST)
     return blocks, decoded and len(sides) > 0
 
 
 def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a factor has many more bytes than what it is made of, and is no read, which XLA broadcasts by itself."""
-    if isinstance(factor, Read) or any(isinstance(t, Reduce) for t in walk(factor)):
+    """Whether a factor has many more bytes than what it is made of, and is no plain read, which XLA broadcasts."""
+    if (isinstance(factor, Read) and not factor.children) or any(isinstance(t, Reduce) for t in walk(factor)):
         return False
     made = math.prod(extents[n] for n in factor.free) * itemsize(factor.dtype)
     reads = {t.buffer: itemsize(t.dtype) * math.prod(buffers[t.buffer]) for t in walk(factor) if isinstance(t, Read)}
@@ -303,14 +306,12 @@ def depth_of(extent: int, most: int = _DEPTH) -> int:
 def _online(value: Scalar, extents: Mapping[str, int]) -> tuple[Scalar, tuple[Online, ...]]:
     """`value`, where what does not vary over a sum divides the sum, and the sums that one pass computes."""
     value = _rewritten(value, {r: _divided_last(r) for r in _outermost(value) if r.kind == "sum"}, lambda term: term)
-    groups: dict[tuple[Reduce, str], list[Reduce]] = {}
+    groups: dict[Reduce, list[Reduce]] = {}
     for r in _outermost(value):
         maximum = _exponent_of(r, extents)
         if maximum is not None:
-            stream = _single(maximum, extents)
-            groups.setdefault((maximum, stream), []).append(r)
-    found = [Online(k, extents[k], m, m.body, tuple(dict.fromkeys(sums))) for (m, k), sums in groups.items()]
-    return value, tuple(found)
+            groups.setdefault(maximum, []).append(r)
+    return value, tuple(Online(m, tuple(dict.fromkeys(sums))) for m, sums in groups.items())
 
 
 def _single(r: Reduce, extents: Mapping[str, int]) -> str:
@@ -332,9 +333,9 @@ def _exponent_of(r: Reduce, extents: Mapping[str, int]) -> Reduce | None:
         x, m = difference.args
         assert isinstance(m, Reduce)
         over = _single(m, extents)
-        if m.kind == "max" and over and extents[over] == extents[stream] and stream not in m.free:
-            if substitute(m.body, {over: Dim.var(stream)}) == x:
-                return m
+        alike = m.kind == "max" and over and extents[over] == extents[stream] and stream not in m.free
+        if alike and substitute(m.body, {over: Dim.var(stream)}) == x:
+            return m
     return None
 
 

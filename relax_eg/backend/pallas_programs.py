@@ -1,15 +1,15 @@
 """Tensor programs as Pallas kernels, on GPUs through Triton.
 
-Every stage that stays in memory (the output, and workspaces) is one `pallas_call` over a grid of blocks of its elements;
-what is read is computed inside, at the block's positions (`pallas_blocks.py`). Buffers are passed as they lie in memory,
-and where a block reaches beyond an axis its loads and stores are masked, so sizes need not divide.
+Every stage that stays in memory (the output, and workspaces) is one `pallas_call` over a grid of blocks of its
+elements; what is read is computed inside, at the block's positions (`pallas_blocks.py`). Buffers are passed as they lie
+in memory, and where a block reaches beyond an axis its loads and stores are masked, so sizes need not divide.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,19 +21,24 @@ from jax.experimental.pallas import triton
 
 from relax_eg.backend.loop_values import Value
 from relax_eg.backend.pallas_blocks import Blocks, run_of
-from relax_eg.backend.pallas_plan import PallasKernel, Unsuitable, pallas_plan
+from relax_eg.backend.pallas_plan import PallasKernel, pallas_plan
 from relax_eg.backend.scalar_functions import convert
 from relax_eg.backend.tensor_programs import LARGEST, Lowering
 from relax_eg.tir import Read, TensorProgram, walk
 
-log = logging.getLogger("relax_eg")
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A tensor program through Pallas: a function of arrays, like `lower_program` gives, and why XLA is not to have
+    it."""
+
+    run: Callable[..., tuple[jax.Array, ...]]
+    why: str
 
 
-def lower_pallas(
-    program: TensorProgram, sizes: Mapping[str, int], *, interpret: bool = False
-) -> Callable[..., tuple[jax.Array, ...]]:
-    """`program` at these sizes as a function of one JAX array for each parameter, which gives a tuple of its output,
-    like `lower_program`. It can be traced anywhere; it is lowered for GPUs, and with `interpret` runs anywhere.
+def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret: bool = False) -> Lowered:
+    """`program` at these sizes as a function of one JAX array for each parameter, which gives a tuple of its output.
+    It can be traced anywhere; it is lowered for GPUs, and with `interpret` runs anywhere.
 
     Sums are accumulated in another order than the equations have, so results differ as `reassociate` allows; float32
     products go through the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for
@@ -50,19 +55,7 @@ def lower_pallas(
         return (data[program.outputs[0]],)
 
     run.__name__ = program.name
-    return run
-
-
-def pallas_or_reason(
-    program: TensorProgram, sizes: Mapping[str, int], *, interpret: bool = False
-) -> tuple[Callable[..., tuple[jax.Array, ...]] | None, str]:
-    """The lowering of `program` through Pallas and why it is preferred; or None and why XLA has it. Logged."""
-    try:
-        lowered, why = lower_pallas(program, sizes, interpret=interpret), pallas_plan(program, sizes).why
-    except Unsuitable as e:
-        lowered, why = None, str(e)
-    log.info("%s: %s (%s)", program.name, "XLA" if lowered is None else "Pallas", why)
-    return lowered, why
+    return Lowered(run, plan.why)
 
 
 def _called(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any], interpret: bool) -> Any:

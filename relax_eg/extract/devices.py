@@ -69,6 +69,7 @@ def _gpu(
         group_share=0.1,
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
         platform="gpu",
+        pallas=True,
         notes=notes,
     )
 

@@ -53,7 +53,8 @@ class Profile:
     at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
     another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
     `library_speed`: how many times faster a library routine was measured to be than its pattern as one kernel is
-    predicted to be, by name; `platform`: "cpu", "gpu" or "tpu"; `calibrated`: whether a machine was measured;
+    predicted to be, by name; `platform`: "cpu", "gpu" or "tpu"; `pallas`: whether GPUs
+    get kernels that XLA serves badly through Pallas (`docs/kernels.md`); `calibrated`: whether a machine was measured;
     `measured`: which, and when.
     """
 
@@ -80,6 +81,7 @@ class Profile:
     modes: tuple[Mode, ...] = ()
     library_speed: Mapping[str, float] = field(default_factory=dict[str, float])
     platform: str = "cpu"
+    pallas: bool = False
     calibrated: bool = False
     measured: str = field(default="", compare=False)
     notes: str = field(default="", compare=False)
@@ -183,7 +185,7 @@ def _from_data(where: str, data: dict[str, Any]) -> Profile:
     for name, value in data.items():
         if name in ("name", "notes", "measured", "platform"):
             right = isinstance(value, str)
-        elif name == "calibrated":
+        elif name in ("calibrated", "pallas"):
             right = isinstance(value, bool)
         elif name == "modes":
             continue  # read below
@@ -203,7 +205,7 @@ def _mode(where: str, data: Any) -> Mode:
     if not fits or not data["name"] or not all(isinstance(v, str) for v in data["options"].values()):
         accepted = '{"name": "...", "options": {"an XLA option": "its value"}, "changes": {fields of the profile}}'
         raise OptionError(f"{where}: modes has {data!r}; {accepted} is accepted")
-    fixed = {"name", "modes", "calibrated", "measured", "notes"}
+    fixed = {"name", "modes", "pallas", "calibrated", "measured", "notes"}
     known = {f.name for f in fields(Profile)} - fixed
     for name, value in data["changes"].items():
         if name not in known:
