@@ -28,7 +28,7 @@ from relax_eg.tir.functions import kind
 Array: TypeAlias = Any
 _INT = np.dtype("int32")
 _LARGEST = 1 << 15  # elements of a block that is reduced element by element
-_SHALLOW = 256  # a loop within another that is no longer is one block
+_SHALLOW = 128  # a loop within another that is no longer is one block
 
 
 class Blocks:

@@ -34,7 +34,7 @@ class Pallas:
         """The choice on JAX's device; None where everything is XLA's: not `wanted`, or no GPU."""
         return cls() if wanted and jax.default_backend() == "gpu" else None
 
-    def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[jax.Array, ...]]:
+    def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """Like `lower_program`, through Pallas where that is preferred."""
         try:
             if not all(isinstance(n, int) for n in sizes.values()):

@@ -259,9 +259,9 @@ def _blocks(
     factors = factors_of(main.body, "multiply")
     decoded = any(_is_decoded(f, extents, buffers) for f in factors)
     sides = sorted({frozenset(f.free) & set(open_loops) for f in factors}, key=lambda side: (len(side), sorted(side)))
-    left = sides[-1] if sides else frozenset[str]()
+    left = sides[-1]
     # The other operand is the one that shares least with the first.
-    right = max(sides, key=lambda side: (len(side - left), sorted(side)), default=frozenset[str]())
+    right = max(sides, key=lambda side: (len(side - left), sorted(side)))
     chosen: list[str] = []
     for own in (left - right, right - left):
         names = [n for n in open_loops if n in own]
@@ -274,7 +274,7 @@ def _blocks(
     for n in chosen:
         if online and not any(n in o.scores.free for o in online):
             blocks[n] = _block(extents[n], _WIDEST)
-    return blocks, decoded and len(sides) > 0
+    return blocks, decoded
 
 
 def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str, tuple[int, ...]]) -> bool:
@@ -315,9 +315,9 @@ def _online(value: Scalar, extents: Mapping[str, int]) -> tuple[Scalar, tuple[On
 
 
 def _single(r: Reduce, extents: Mapping[str, int]) -> str:
-    """The one loop that a reduction runs over, loops of one step left out; "" where there are several or none."""
-    names = [str(loop_of(var)) for var, _ in r.over if extents[str(loop_of(var))] > 1]
-    return names[0] if len(names) == 1 and len(r.over) == 1 else ""
+    """The one loop that a reduction runs over; "" where there are several, or it has one step."""
+    name = str(loop_of(r.over[0][0]))
+    return name if len(r.over) == 1 and extents[name] > 1 else ""
 
 
 def _exponent_of(r: Reduce, extents: Mapping[str, int]) -> Reduce | None:

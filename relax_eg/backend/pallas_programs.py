@@ -32,7 +32,7 @@ class Lowered:
     """A tensor program through Pallas: a function of arrays, like `lower_program` gives, and why XLA is not to have
     it."""
 
-    run: Callable[..., tuple[jax.Array, ...]]
+    run: Callable[..., tuple[Any, ...]]
     why: str
 
 
@@ -47,7 +47,7 @@ def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret:
     plan = pallas_plan(program, sizes)
     checked = Lowering(program, sizes, LARGEST, guarded=False)
 
-    def run(*arrays: Any) -> tuple[jax.Array, ...]:
+    def run(*arrays: Any) -> tuple[Any, ...]:
         checked.check(arrays)
         data = {b.name: jnp.asarray(a) for b, a in zip(program.parameters, arrays, strict=True)}
         for kernel in plan.kernels:
