@@ -1,7 +1,7 @@
 """Which tensor programs are lowered through Pallas, and how their loops are laid out.
 
 XLA serves three kinds badly: a contraction with an operand that is decoded from much less than itself (a weight of four
-bits), which it writes to memory first; a softmax between two contractions, whose scores it writes; a reduction that its
+bits), which it writes to memory first; a softmax before a contraction, which it writes, too; a reduction that its
 author has split over a workspace. They are told by their index equations alone. All sizes are known here.
 """
 
@@ -122,7 +122,7 @@ def pallas_plan(program: TensorProgram, sizes: Mapping[str, int]) -> PallasPlan:
     if len(kernels) > 1 and any(isinstance(t, Reduce) for k in kernels for t in walk(k.value)):
         reasons.append("a reduction split over a workspace")
     if not reasons:
-        raise Unsuitable("no decoded operand, no softmax between contractions, no workspace")
+        raise Unsuitable("no decoded operand, no softmax before a contraction, no workspace")
     return PallasPlan(", ".join(dict.fromkeys(reasons)), tuple(kernels))
 
 
@@ -190,8 +190,9 @@ def _kernel(
     main = max(sums, key=lambda t: math.prod(extents[n] for n in (*t.free, *t.bound)), default=None)
     blocks, decoded = _blocks(main, loops, extents, buffers, online)
     why: list[str] = []
-    if any(_holds_contraction(o.scores) for o in online):
-        why.append("a softmax between contractions")
+    if any(len(factors_of(s.body, "multiply")) > 1 for o in online for s in o.sums):
+        between = any(_holds_contraction(o.scores) for o in online)
+        why.append(f"a softmax {'between contractions' if between else 'before a contraction'}")
     if main is not None and decoded and not any(isinstance(t, Reduce) and t.free & main.bound for t in walk(main.body)):
         why.append("a contraction with a decoded operand")
     return PallasKernel(output, tuple(loops), value, extents, blocks, online), why

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import relax_eg as rx
 from relax_eg.backend.kernels import InKernels, KernelRunner
@@ -109,7 +110,7 @@ def pallas_free_shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
     for eqn in jaxpr.eqns:
         yield from (v.aval.shape for v in eqn.outvars)
         if eqn.primitive.name != "pallas_call":
-            for inner in jax.core.jaxprs_in_params(eqn.params):
+            for inner in jaxprs_in_params(eqn.params):
                 yield from pallas_free_shapes(inner)
 
 
@@ -174,7 +175,7 @@ def plain(X: rx.Buffer("n 64"), W: rx.Buffer("64 m"), Y: rx.Buffer("n m")):
 
 
 def test_what_is_left_to_xla_says_why() -> None:
-    with pytest.raises(Unsuitable, match="no decoded operand, no softmax between contractions, no workspace"):
+    with pytest.raises(Unsuitable, match="no decoded operand, no softmax before a contraction, no workspace"):
         pallas_plan(plain, {"n": 8, "m": 8})
     with pytest.raises(Unsuitable, match="X has 0 elements"):
         pallas_plan(decoded_matmul, {"n": 0, "g": 1, "m": 4})
@@ -219,15 +220,26 @@ def test_a_decoded_weight_is_never_in_memory() -> None:
     assert best.report.after.bytes < 4 * 256 * 96
 
 
-def test_attention_of_a_model_is_one_pass() -> None:
-    heads = "4 s 16"
-    best = in_kernels(causal, (heads, heads, heads), {"s": 70})
-    args = [jnp.asarray(np.random.default_rng(n).normal(size=(4, 70, 16)), "float32") for n in range(3)]
+def averaged(x: Any, v: Any) -> Any:
+    return jax.nn.softmax(x) @ v
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs", "why"),
+    [
+        (causal, ("4 s 16", "4 s 16", "4 s 16"), "a softmax between contractions"),
+        (averaged, ("s 200", "200 20"), "a softmax before a contraction"),
+    ],
+    ids=("attention", "averaged"),
+)
+def test_a_softmax_is_one_pass(fn: Any, specs: tuple[str, ...], why: str) -> None:
+    best = in_kernels(fn, specs, {"s": 70})
+    shapes = [tuple(70 if n == "s" else int(n) for n in spec.split()) for spec in specs]
+    args = [jnp.asarray(np.random.default_rng(n).normal(size=s), "float32") for n, s in enumerate(shapes)]
     pallas = Pallas(interpret=True)
     got = KernelRunner(best.module, pallas=pallas).run(args, {"s": 70})
-    assert_close(got, causal(*args))
-    if pallas.taken:  # no library takes it
-        assert list(pallas.taken.values()) == ["a softmax between contractions"]
+    assert_close(got, fn(*args))
+    assert list(pallas.taken.values()) == [why] and not pallas.left
 
 
 def test_xla_has_what_does_not_compile(caplog: pytest.LogCaptureFixture) -> None:
