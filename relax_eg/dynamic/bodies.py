@@ -31,19 +31,32 @@ class Body:
     def __init__(self, program: Program, indices: frozenset[int], fixed: frozenset[str]) -> None:
         self._program, self._indices, self._fixed = program, indices, fixed
         self.reasons: dict[str, str] = {}
-        whole = program.module or program.written()
-        self._module = whole
         self._order: tuple[int, ...] | None = None
         if indices and program.module is None:
             # Nothing is prepared for what runs as written: the weights themselves come first.
             places = [*sorted(indices), *(i for i in range(len(program.params)) if i not in indices)]
             self._order = tuple(places.index(i) for i in range(len(places)))
-        elif indices:
-            main = split(whole.main, {str(program.params[i].attr("name")) for i in indices}).main
-            self._module = Module((main, *(f for f in whole if f is not whole.main)))
-        annotations = [p.annotation for p in self._module.main.params]
-        self._operands = annotations if self._order is None else [annotations[i] for i in _inverse(self._order)]
-        self._results = _fields(self._module.main.result.annotation)
+
+    # A function that runs as it was written has no module before somebody asks, which the first call need not do.
+
+    @cached_property
+    def _module(self) -> Module:
+        program, indices = self._program, self._indices
+        whole = program.module or program.written()
+        if not indices or program.module is None:
+            return whole
+        main = split(whole.main, {str(program.params[i].attr("name")) for i in indices}).main
+        return Module((main, *(f for f in whole if f is not whole.main)))
+
+    @cached_property
+    def _operands(self) -> list[Annotation]:
+        params = self._program.params if self._program.module is None else self._module.main.params
+        annotations = [p.annotation for p in params]
+        return annotations if self._order is None else [annotations[i] for i in _inverse(self._order)]
+
+    @cached_property
+    def _results(self) -> Sequence[Annotation]:
+        return _fields(self._module.main.result.annotation)
 
     @cached_property
     def dims(self) -> tuple[str, ...]:

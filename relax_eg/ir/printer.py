@@ -159,7 +159,7 @@ class _FunctionText:
 
     def _line(self, indent: str, name: str, annotation: Annotation, text: str, e: Expr | None = None) -> None:
         source = None if e is None else self.sources.get(e)
-        comment = "" if source is None else f"  # {_one_line(source)}"
+        comment = f"  # {_one_line(source)}" if source else ""
         self.lines.append(f"{indent}{name}: {self._annotation(annotation)} = {text}{comment}")
 
     def _dataflow(self, block: Block) -> None:
