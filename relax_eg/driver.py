@@ -218,7 +218,8 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
     if options.execution == "kernels":
         program = replace(program, module=variants[0].module)
-        return InKernels(program, variants, options.weights, tolerance, explain, options.profile.pallas)
+        pallas = options.profile.pallas and not options.is_exact  # sums in blocks, softmax in one pass
+        return InKernels(program, variants, options.weights, tolerance, explain, pallas)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
     # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.

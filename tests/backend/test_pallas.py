@@ -16,6 +16,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import relax_eg as rx
+from relax_eg import ir
 from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.backend.pallas_choice import Pallas
 from relax_eg.backend.pallas_plan import Unsuitable, pallas_plan
@@ -260,3 +261,16 @@ def test_profiles_say_who_gets_it(tmp_path: Path) -> None:
     assert isinstance(loaded, InKernels) and best.pallas and loaded.pallas
     assert best.runner.pallas is None or jax.default_backend() == "gpu"
     assert Pallas.here(False) is None
+    exact = rx.optimize(best.module, execution="kernels", target="h100", numerics="exact", at={"n": 3}, cache=False)
+    assert isinstance(exact, InKernels) and not exact.pallas
+
+
+def test_a_workspace_is_written_by_one_kernel_and_read_by_another() -> None:
+    x, w = ir.var("x", ir.Tensor("n 192")), ir.var("w", ir.Tensor("192 70"))
+    module = rx.Module((ir.pure_function("main", [x, w], [ir.call_tir(split_k, [x, w])]),))
+    best = rx.optimize(module, execution="kernels", target="h100", at={"n": 2}, cache=False)
+    args = [jnp.asarray(a) for a in arguments(split_k, {"n": 2, "m": 70})]
+    pallas = Pallas(interpret=True)
+    got = KernelRunner(best.module, pallas=pallas).run(args, {"n": 2})
+    assert_close(got, jnp.maximum(args[0] @ args[1], 0))
+    assert list(pallas.taken.values()) == ["a reduction split over a workspace"] and not pallas.left
