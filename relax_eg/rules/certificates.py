@@ -30,7 +30,7 @@ from relax_eg.rules.schemas import Schema
 
 FORMAT_VERSION = 1
 # Raise when the formal checker changes what it accepts: proofs on file are then taken for tests.
-PROVER_VERSION = 4
+PROVER_VERSION = 5
 BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
 
 _INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, list, dict)

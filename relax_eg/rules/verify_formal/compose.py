@@ -321,15 +321,16 @@ def _true(g: Guard) -> bool:
 _REARRANGED = frozenset({"permute_dims", "reshape", "expand_dims", "squeeze", "flip"})
 
 
-def promises(results: Sequence[Expr]) -> set[tuple[Expr, Dim]]:
+def promises(results: Sequence[Expr], entails: Callable[[Guard], bool]) -> set[tuple[Expr, Dim]]:
     """Index tensors promised to be in range, and of what extent. What is promised of a tensor is promised of its
-    elements, wherever they stand; what holds of itself is no promise."""
+    elements, wherever they stand; what holds of itself is no promise, nor what does at the sizes that `entails` knows
+    of."""
     found = {
         (_elements(e.args[1]), e.args[0].shape[e.attr("axis")])
         for e in postorder(results)
         if e.op == "take" and e.attr("mode") == _PROMISE
     }
-    return {(e, extent) for e, extent in found if not _is_position(e, extent)}
+    return {(e, extent) for e, extent in found if not _is_position(e, extent, entails)}
 
 
 def _elements(e: Expr) -> Expr:
@@ -339,11 +340,11 @@ def _elements(e: Expr) -> Expr:
     return e
 
 
-def _is_position(e: Expr, extent: Dim) -> bool:
+def _is_position(e: Expr, extent: Dim, entails: Callable[[Guard], bool]) -> bool:
     """Whether every element is a place in an axis of this extent: that of an extreme, where one exists at all (that is
-    a condition of its own), or its number."""
+    a condition of its own), or its number in an axis that is no longer."""
     if not isinstance(e.annotation, Tensor) or e.dtype not in _INDEX_DTYPES:
         return False
     if e.op in ("argmax", "argmin"):
         return e.args[0].shape[e.attr("axis")] is extent
-    return e.op == "iota" and e.shape[e.attr("axis")] is extent
+    return e.op == "iota" and entails(at_least(extent - e.shape[e.attr("axis")]))

@@ -204,7 +204,7 @@ def prove_instance(instance: Instance, deadline: Deadline) -> Theory:
     _need_sizes(instance, base)
     if instance.rule.numerics == "approximate" and _is_linear_algebra(instance) and _same_matrices(instance, deadline):
         return "real"
-    _need_operators(instance)
+    _need_operators(instance, base)
     theories: set[Theory] = set()
     for left, right in zip(instance.left, instance.right, strict=True):
         theories.add(_prove_result(instance, left, right, base))
@@ -271,11 +271,11 @@ def _need_sizes(instance: Instance, facts: Facts) -> None:
         raise Unsupported("the matmuls of the sides ask for other precisions")
 
 
-def _need_operators(instance: Instance) -> None:
+def _need_operators(instance: Instance, facts: Facts) -> None:
     """The right side's operators exist on all values on which the left's do."""
     if not _unlisted(instance.right) <= _unlisted(instance.left):
         raise Unsupported("the right side uses an operator, the left does not, whose preconditions are not known here")
-    if not promises(instance.right) <= promises(instance.left):
+    if not promises(instance.right, facts.entails) <= promises(instance.left, facts.entails):
         raise Unsupported("the right side promises more of indices than the left")
 
 
