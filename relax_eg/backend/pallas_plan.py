@@ -32,6 +32,7 @@ from relax_eg.tir import (
     loop_of,
     substitute,
     walk,
+    with_parts,
 )
 from relax_eg.tir.compose import inlining
 
@@ -152,25 +153,9 @@ def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable
             todo += missing
             continue
         if at not in done:
-            done[at] = change(_rebuilt(at, done))
+            done[at] = change(with_parts(at, done))
         todo.pop()
     return done[value]
-
-
-def _rebuilt(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
-    match at:
-        case Read():
-            return Read(at.buffer, tuple(done[i] if isinstance(i, Scalar) else i for i in at.indices), at.dtype)
-        case Apply():
-            return Apply(at.fn, tuple(done[a] for a in at.args))
-        case Cast():
-            return Cast(done[at.arg], at.dtype)
-        case Select():
-            return Select(done[at.cond], done[at.then], done[at.other])
-        case Reduce():
-            return Reduce(at.kind, at.over, done[at.body])
-        case _:
-            return at
 
 
 # --- one kernel ---

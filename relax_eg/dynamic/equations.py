@@ -40,6 +40,7 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.program import dims_of
+from relax_eg.tir.substitute import with_parts
 
 Native = Callable[[At, Sequence[Any]], Any]
 
@@ -385,7 +386,7 @@ def _selecting(term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, sel
 def _replaced(term: Scalar, env: Mapping[Scalar, Scalar]) -> Scalar:
     done: dict[Scalar, Scalar] = dict(env)
     for at in _below(term, stop=env):
-        done[at] = _remade(at, done)
+        done[at] = with_parts(at, done)
     return done[term]
 
 
@@ -397,7 +398,7 @@ def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
     rebuilt, and what every subterm has become."""
     done: dict[Scalar, Scalar] = {}
     for at in _below(term, stop={}):
-        made = _remade(at, done)
+        made = with_parts(at, done)
         done[at] = reduction(at, made, done) if isinstance(at, Reduce) and isinstance(made, Reduce) else made
     return done[term]
 
@@ -416,24 +417,6 @@ def _below(term: Scalar, stop: Mapping[Scalar, Any]) -> Iterator[Scalar]:
         seen.add(at)
         todo.append((at, True))
         todo.extend((c, False) for c in at.children)
-
-
-def _remade(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
-    if all(done[c] is c for c in at.children):
-        return at
-    match at:
-        case Read():
-            return Read(at.buffer, tuple(i if isinstance(i, Dim) else done[i] for i in at.indices), at.dtype)
-        case Apply():
-            return Apply(at.fn, tuple(done[a] for a in at.args))
-        case Cast():
-            return Cast(done[at.arg], at.dtype)
-        case Select():
-            return Select(done[at.cond], done[at.then], done[at.other])
-        case Reduce():
-            return replace(at, body=done[at.body])
-        case _:
-            return at
 
 
 def _at_capacity(program: TensorProgram, at: At) -> TensorProgram:

@@ -17,6 +17,7 @@ from relax_eg.dynamic.layout import Axis, Digit, Moves, State, boxed, merged, si
 from relax_eg.dynamic.step import At, Step, Use
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ops import deduce
+from relax_eg.ops.regroup import groups
 from relax_eg.ops.sizes import ONE, product
 from relax_eg.shapes import Dim
 
@@ -60,11 +61,11 @@ def reshape(use: Use) -> Step | None:
     state, shape = use.states[0], tuple(use.site["shape"])
     digits = [d for axis in state.axes for d in axis if d.size is not ONE]
     sizes = [(i, d) for i, d in enumerate(shape) if d is not ONE]
-    groups = _groups([d.size for d in digits], [d for _, d in sizes])
-    if groups is None:
+    runs = groups([d.size for d in digits], [d for _, d in sizes])
+    if runs is None:
         return None
     axes: list[Axis] = [(Digit(ONE, of_dtype(state.dtype)),) for _ in shape]
-    for before, after in groups:
+    for before, after in runs:
         made = _regrouped([digits[i] for i in before], [sizes[j][1] for j in after], use.moves)
         if made is None:
             return None
@@ -81,22 +82,6 @@ def reshape(use: Use) -> Step | None:
         return lax.reshape(arrays[0], tuple(wanted))
 
     return Step(compute, State(tuple(axes), state.dtype))
-
-
-def _groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]] | None:
-    """Runs of `a` and of `b` with equal products, as short as possible; None where all of them have not."""
-    found: list[tuple[range, range]] = []
-    i0 = j0 = 0
-    total = ONE
-    prefixes = [product(b[:j]) for j in range(len(b) + 1)]
-    for i, d in enumerate(a, 1):
-        total = total * d
-        for j in range(j0 + 1, len(b) + 1):
-            if prefixes[j] is total:
-                found.append((range(i0, i), range(j0, j)))
-                i0, j0 = i, j
-                break
-    return found if (i0, j0) == (len(a), len(b)) else None
 
 
 def _regrouped(digits: Sequence[Digit], shape: Sequence[Dim], moves: Moves) -> list[Axis] | None:

@@ -19,7 +19,8 @@ def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
     index = [ZERO] * len(into)
     if ZERO in into:  # nothing is ever read, and there is no remainder by 0
         return index
-    for group, parts in _groups([shape[i] for i in outer], [into[i] for i in inner]):
+    sizes = [shape[i] for i in outer], [into[i] for i in inner]
+    for group, parts in groups(*sizes) or [(range(len(outer)), range(len(inner)))]:
         flat = ZERO
         for i in group:
             flat = flat * shape[outer[i]] + at[outer[i]]
@@ -31,13 +32,12 @@ def regroup(at: Sequence[Dim], shape: Dims, into: Dims) -> list[Dim]:
     return index
 
 
-def _groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]]:
-    """Runs of axes of `a` and of `b` with equal products, as short as possible."""
-    whole = [(range(len(a)), range(len(b)))]
+def groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]] | None:
+    """Runs of axes of `a` and of `b` with equal products, as short as possible; None where all of them have not."""
     prefixes = [product(b[:j]) for j in range(len(b) + 1)]
     found: list[tuple[range, range]] = []
     i0 = j0 = 0
-    total = product(())
+    total = ONE
     for i, d in enumerate(a, 1):
         total = total * d
         for j in range(j0 + 1, len(b) + 1):
@@ -45,4 +45,4 @@ def _groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]]:
                 found.append((range(i0, i), range(j0, j)))
                 i0, j0 = i, j
                 break
-    return found if (i0, j0) == (len(a), len(b)) else whole
+    return found if (i0, j0) == (len(a), len(b)) else None

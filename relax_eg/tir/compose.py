@@ -17,9 +17,6 @@ from relax_eg.shapes.dim import Atom
 from relax_eg.tir.analyze import stage_flops
 from relax_eg.tir.expr import (
     INDEX_DTYPE,
-    Apply,
-    Cast,
-    Const,
     Index,
     IndexValue,
     Read,
@@ -33,6 +30,7 @@ from relax_eg.tir.expr import (
     walk,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
+from relax_eg.tir.substitute import with_parts
 
 Env = Mapping[str, "Dim | Scalar"]  # what stands for size variables and loop variables
 
@@ -199,19 +197,11 @@ def _rebuilt(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mappi
         case Read():
             indices = tuple(done[i] if isinstance(i, Scalar) else _index(i, env) for i in at.indices)
             return Read(buffers.get(at.buffer, at.buffer), indices, at.dtype)
-        case Apply():
-            args = tuple(done[a] for a in at.args)
-            return at if all(a is b for a, b in zip(args, at.args, strict=True)) else Apply(at.fn, args)
-        case Cast():
-            return at if done[at.arg] is at.arg else Cast(done[at.arg], at.dtype)
-        case Select():
-            return Select(done[at.cond], done[at.then], done[at.other])
         case Reduce():
             over = tuple((var, _size(extent, env)) for var, extent in at.over)
             return Reduce(at.kind, over, done[at.body])
         case _:
-            assert isinstance(at, Const)
-            return at
+            return with_parts(at, done)
 
 
 def _size(extent: Dim, env: Env) -> Dim:

@@ -1,4 +1,4 @@
-"""Loop variables and sizes of a term replaced by indices."""
+"""Terms with parts replaced: loop variables and sizes by indices, or parts by others."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ def _with(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar
         case Read():
             indices = tuple(i.substitute(env) if isinstance(i, Dim) else done[i] for i in at.indices)
             return Read(at.buffer, indices, at.dtype)
+        case Reduce():
+            inner = {name: value for name, value in env.items() if name not in {loop_of(v) for v, _ in at.over}}
+            return replace(at, over=tuple((v, e.substitute(inner)) for v, e in at.over), body=done[at.body])
+        case _:
+            return with_parts(at, done)
+
+
+def with_parts(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
+    """`at` with each of its parts replaced by what `done` has for it; itself where nothing changes."""
+    if all(done[c] is c for c in at.children):
+        return at
+    match at:
+        case Read():
+            return Read(at.buffer, tuple(i if isinstance(i, Dim) else done[i] for i in at.indices), at.dtype)
         case Apply():
             return Apply(at.fn, tuple(done[a] for a in at.args))
         case Cast():
@@ -42,7 +56,6 @@ def _with(at: Scalar, env: Mapping[str, Dim | int], done: Mapping[Scalar, Scalar
         case Select():
             return Select(done[at.cond], done[at.then], done[at.other])
         case Reduce():
-            inner = {name: value for name, value in env.items() if name not in {loop_of(v) for v, _ in at.over}}
-            return replace(at, over=tuple((v, e.substitute(inner)) for v, e in at.over), body=done[at.body])
+            return replace(at, body=done[at.body])
         case _:
             return at
