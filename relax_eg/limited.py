@@ -23,7 +23,7 @@ from relax_eg.measured import Candidate, Entry, Search
 
 MOST = 16  # programs whose memory is looked at
 _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7  # prices of a byte: the first, in times of (seconds / bytes), and the others
-_WIDER = (1.0, 3.0)  # where nothing fits, the least is looked for with an eye on a higher limit
+_HALF = 0.5  # of the least so far: where nothing fits, how little there might be is looked for with an eye on that
 _CLOSER = 2  # prices between the last that was too low and the first that did
 _ROUNDS, _MORE = 3, 16.0  # of raising the price at the peak, and how much
 
@@ -93,11 +93,11 @@ class _Limited:
     def fitting(self) -> list[Tried]:
         return [t for t in self.tried if self.fits(t)]
 
-    def sweep(self, base: float, wide: float) -> None:
-        """Look at what comes out where bytes have a price, from low to high, until that fits; then in between. `wide`:
-        how many times the limit what kernels have for themselves is measured by."""
+    def sweep(self, base: float, within: int) -> None:
+        """Look at what comes out where bytes have a price, from low to high, until that fits; then in between.
+        `within`: the bytes that what kernels have for themselves is measured by."""
         low, price = 0.0, base * _FIRST
-        self.known = {p: replace(c, limit=int(wide * self.limit)) for p, c in self.known.items()}
+        self.known = {p: replace(c, limit=within) for p, c in self.known.items()}
         for _ in range(_PRICES):
             if self.full or self.fits(self.look(self.priced(price), price)):
                 break
@@ -153,9 +153,10 @@ def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
         else:
             base *= len(search.options.bindings)
         tries.look(None if unlimited else search.entry())
-        for wide in _WIDER:
-            if not tries.fitting:
-                tries.sweep(base, wide)
+        tries.sweep(base, limit)
+        if not tries.fitting:
+            least = min(t.most.bytes for t in tries.tried)
+            tries.sweep(base, max(limit, int(_HALF * least)))
         if not tries.fitting:
             tries.raise_at_peak(base)
     if not tries.fitting:
