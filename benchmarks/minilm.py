@@ -85,7 +85,7 @@ def main(
         sizes = [{"b": b, "s": s} for b, s in ([(1, s) for s in MEASURED_AT] if short else settings)]
         best = rx.optimize(
             minilm.encode, params, "b s @ int32", "b s @ int32",
-            weights=("params",), at=sizes, target=target, measure=choose,
+            weights=("params",), at=sizes, target=target, measure=choose, dynamic="exact",
         )  # fmt: skip
         ours = best.prepare(params)
         for v in best.variants:
