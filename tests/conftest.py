@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,11 @@ def no_library_stays() -> Iterator[None]:
     yield
     LIBRARIES.clear()
     LIBRARIES.update(known)
+
+
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    """A function that is not optimized warns; here that fails the test, unless it catches the warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*runs as written.*")
+        yield

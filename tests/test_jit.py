@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,13 +17,7 @@ from relax_eg.errors import OptionError
 
 Array = Any
 
-
-@pytest.fixture(autouse=True)
-def no_fallback() -> Iterator[None]:
-    """A function that is not optimized warns; here that fails the test, unless it catches the warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*runs as written.*")
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def normal(seed: int, *shape: int, dtype: Any = np.float32) -> Array:

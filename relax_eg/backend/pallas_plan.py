@@ -30,6 +30,7 @@ from relax_eg.tir import (
     cast,
     loop,
     loop_of,
+    rebuilt,
     substitute,
     walk,
     with_parts,
@@ -144,18 +145,7 @@ def _distinct(value: Scalar, name: str) -> Scalar:
 
 def _rewritten(value: Scalar, instead: Mapping[Scalar, Scalar], change: Callable[[Scalar], Scalar]) -> Scalar:
     """`value` rebuilt bottom-up: the outermost terms that are in `instead` by it, every other one by `change`."""
-    done = dict(instead)
-    todo = [value]
-    while todo:
-        at = todo[-1]
-        missing = [c for c in at.children if c not in done] if at not in done else []
-        if missing:
-            todo += missing
-            continue
-        if at not in done:
-            done[at] = change(with_parts(at, done))
-        todo.pop()
-    return done[value]
+    return rebuilt(value, lambda at, done: change(with_parts(at, done)), instead)
 
 
 # --- one kernel ---

@@ -10,7 +10,7 @@ its equations: loops run to capacity, indices are made of the true sizes, and re
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ from relax_eg.tir import (
 )
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.program import dims_of
-from relax_eg.tir.substitute import with_parts
+from relax_eg.tir.substitute import rebuilt, with_parts
 
 Native = Callable[[At, Sequence[Any]], Any]
 
@@ -384,10 +384,7 @@ def _selecting(term: Reduce, made: Reduce, done: Mapping[Scalar, Scalar], *, sel
 
 
 def _replaced(term: Scalar, env: Mapping[Scalar, Scalar]) -> Scalar:
-    done: dict[Scalar, Scalar] = dict(env)
-    for at in _below(term, stop=env):
-        done[at] = with_parts(at, done)
-    return done[term]
+    return rebuilt(term, with_parts, env)
 
 
 _Made = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
@@ -396,27 +393,12 @@ _Made = Callable[[Reduce, Reduce, Mapping[Scalar, Scalar]], Reduce]
 def _rebuilt(term: Scalar, reduction: _Made) -> Scalar:
     """`term` with every reduction in it replaced, inner ones first: `reduction` takes it as it was, with its body
     rebuilt, and what every subterm has become."""
-    done: dict[Scalar, Scalar] = {}
-    for at in _below(term, stop={}):
-        made = with_parts(at, done)
-        done[at] = reduction(at, made, done) if isinstance(at, Reduce) and isinstance(made, Reduce) else made
-    return done[term]
 
+    def made(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
+        new = with_parts(at, done)
+        return reduction(at, new, done) if isinstance(at, Reduce) and isinstance(new, Reduce) else new
 
-def _below(term: Scalar, stop: Mapping[Scalar, Any]) -> Iterator[Scalar]:
-    """The distinct subterms of `term`, parts first, those in `stop` and what is below them left out."""
-    seen: set[Scalar] = set()
-    todo = [(term, False)]
-    while todo:
-        at, ready = todo.pop()
-        if at in stop or (at in seen and not ready):
-            continue
-        if ready:
-            yield at
-            continue
-        seen.add(at)
-        todo.append((at, True))
-        todo.extend((c, False) for c in at.children)
+    return rebuilt(term, made)
 
 
 def _at_capacity(program: TensorProgram, at: At) -> TensorProgram:

@@ -14,6 +14,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
 from relax_eg.reports import text
 from relax_eg.reports.align import Column, Row, rows_of
+from relax_eg.reports.plain import written
 from relax_eg.reports.report import CostReport
 
 SCHEMA = "relax_eg.comparison/1"
@@ -76,11 +77,9 @@ class Comparison:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The comparison as JSON with a schema version; also written to `path` if given."""
-        written = json.dumps(self.as_data(), indent=2)
-        if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(written + "\n", encoding="utf-8")
-        return written
+        told = json.dumps(self.as_data(), indent=2)
+        written(told + "\n", path)
+        return told
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The comparison as one HTML file that needs nothing else; also written to `path` if given."""

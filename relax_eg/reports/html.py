@@ -21,6 +21,7 @@ from relax_eg.reports.align import Column
 from relax_eg.reports.compare import Comparison, compare
 from relax_eg.reports.curves import over_bindings
 from relax_eg.reports.egraph import Picture
+from relax_eg.reports.plain import written
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
 
@@ -59,7 +60,8 @@ def page(title: str, sections: Sequence[Section], path: str | Path | None = None
         more_steps=max(0, len(steps) - MOST_STEPS),
         versions=_versions(reports.values()),
     )
-    return _written(told, path)
+    written(told, path)
+    return told
 
 
 def page_of_comparison(c: Comparison, path: str | Path | None = None, derivation: str = "") -> str:
@@ -89,13 +91,7 @@ def page_of_picture(picture: Picture, path: str | Path | None = None, notebook: 
         inside = _template("picture.html").render(picture=picture, svg=svg)
         return f'<div class="relax-eg"><style>{_css()}</style>{inside}</div>'
     told = _template("alone.html").render(picture=picture, svg=svg, css=_css())
-    return _written(told, path)
-
-
-def _written(told: str, path: str | Path | None) -> str:
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(told, encoding="utf-8")
+    written(told, path)
     return told
 
 

@@ -1,4 +1,4 @@
-"""Records to plain data and back, keeping what this release does not know.
+"""Records to plain data and back, keeping what this release does not know; and what is told of them, to files.
 
 A record's fields follow from its class: what is missing in the data has its default, what the class lacks is kept apart
 (`left_over`) and put back when the record is written again, so that a report survives a release that is older than it.
@@ -10,6 +10,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 
@@ -111,3 +112,10 @@ def put_back(written: Any, more: Any) -> Any:
     if isinstance(written, list | tuple):
         return [put_back(v, more["in"].get(str(i))) for i, v in enumerate(cast("list[Any]", list(written)))]
     return written
+
+
+def written(text: str, path: str | Path | None) -> None:
+    """Write `text` to `path`, in folders that are made where there are none; to nowhere if it is None."""
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")

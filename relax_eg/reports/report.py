@@ -29,7 +29,7 @@ from relax_eg.extract.report import (
     SelectedRow,
 )
 from relax_eg.reports import text
-from relax_eg.reports.plain import Mismatch, left_over, put_back, read
+from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
 from relax_eg.reports.roofline import Roofline, roofline
 
 FAMILY, VERSION = "relax_eg.report", 1
@@ -174,11 +174,9 @@ class CostReport:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON with a schema version; also written to `path` if given."""
-        written = json.dumps(self.as_data(), indent=2)
-        if path is not None:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(written + "\n", encoding="utf-8")
-        return written
+        told = json.dumps(self.as_data(), indent=2)
+        written(told + "\n", path)
+        return told
 
     def to_html(self, path: str | Path | None = None, derivation: object = "") -> str:
         """The report as one HTML file that needs nothing else; also written to `path` if given. `derivation`: what

@@ -30,7 +30,7 @@ from relax_eg.tir.expr import (
     walk,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram
-from relax_eg.tir.substitute import with_parts
+from relax_eg.tir.substitute import rebuilt, with_parts
 
 Env = Mapping[str, "Dim | Scalar"]  # what stands for size variables and loop variables
 
@@ -174,19 +174,12 @@ def inlining(value: Scalar, inlined: Mapping[str, Stage]) -> Scalar:
 
 def _rewritten(value: Scalar, env: Env, instead: Callable[[Read], Scalar], buffers: Mapping[str, str]) -> Scalar:
     """`value` rebuilt bottom-up: variables by `env`, buffers by `buffers`, then each read by `instead`."""
-    done: dict[Scalar, Scalar] = {}
-    todo = [value]
-    while todo:  # parts first, so that long expressions do not recurse
-        at = todo[-1]
-        missing = [c for c in at.children if c not in done] if at not in done else []
-        if missing:
-            todo += missing
-            continue
-        if at not in done:
-            new = _rebuilt(at, env, done, buffers)
-            done[at] = instead(new) if isinstance(new, Read) else new
-        todo.pop()
-    return done[value]
+
+    def made(at: Scalar, done: Mapping[Scalar, Scalar]) -> Scalar:
+        new = _rebuilt(at, env, done, buffers)
+        return instead(new) if isinstance(new, Read) else new
+
+    return rebuilt(value, made)
 
 
 def _rebuilt(at: Scalar, env: Env, done: Mapping[Scalar, Scalar], buffers: Mapping[str, str]) -> Scalar:

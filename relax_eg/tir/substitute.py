@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from relax_eg.shapes import Dim
@@ -14,7 +14,17 @@ def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
     named so, nor mention it. Linear in the number of distinct terms."""
     if not env:
         return term
-    done: dict[Scalar, Scalar] = {}
+    return rebuilt(term, lambda at, done: _with(at, env, done))
+
+
+def rebuilt(
+    term: Scalar,
+    make: Callable[[Scalar, Mapping[Scalar, Scalar]], Scalar],
+    known: Mapping[Scalar, Scalar] | None = None,
+) -> Scalar:
+    """`term` made anew, its distinct parts first, so that long ones do not recurse: `make` gets a term, and what became
+    of the parts. What is in `known` is what became of it already, and is not looked into."""
+    done = dict(known or {})
     todo = [term]
     while todo:
         at = todo[-1]
@@ -23,7 +33,7 @@ def substitute(term: Scalar, env: Mapping[str, Dim | int]) -> Scalar:
             todo.extend(missing)
             continue
         if at not in done:
-            done[at] = _with(at, env, done)
+            done[at] = make(at, done)
         todo.pop()
     return done[term]
 
