@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -190,3 +191,31 @@ def test_sizes_that_nothing_serves_are_searched_for_when_hot() -> None:
     for _ in range(varying._HOT + 1):
         same(fast(values(13)), odd(jnp.asarray(values(13))))
     assert len(fast.optimized) == programs + 1
+
+
+def test_a_step_of_training_for_texts_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of slices are scatters of windows whose length varies."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    monkeypatch.setattr("examples.training.LAYERS", 1)
+    from examples import training
+
+    p = training.params()
+    state = (p, p, jax.tree.map(jnp.ones_like, p))
+    fast, written = rx.jit(training.step), jax.jit(training.step)
+    for n in (20, 27, 31, 29):
+        text = (np.arange(n) * 7 % 256).astype(np.int32)
+        for a, b in zip(*(jax.tree.leaves(run(state, text)) for run in (fast, written)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    found = fast.statistics()
+    assert found is not None and not found.exact
+    assert [(r.kind, dict(r.at)) for r in found.executables] == [("capacity", {"n0": 32})]
+
+
+def test_the_training_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    monkeypatch.setattr("examples.training.LAYERS", 1)
+    from examples import training
+
+    training.main(steps=3)
+    shown = capsys.readouterr().out
+    assert "3 steps of training on texts of 3 lengths" in shown and "executable" in shown
