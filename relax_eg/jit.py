@@ -283,32 +283,19 @@ def jit(
     and what is called with other `jit_options` than static arguments. It composes with jit, grad, vmap. Where the
     optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
     """
+    options: dict[str, Any] = {
+        "rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics,
+        "budget": budget, "cache": cache, "dynamic": dynamic, "capacities": capacities, "executables": executables,
+        "background": background,
+    }  # fmt: skip
     if fn is None:
-        return lambda f: jit(  # type: ignore[reportUnknownLambdaType]
-            f,
-            dims=dims,
-            rules=rules,
-            target=target,
-            at=at,
-            bounds=bounds,
-            assume=assume,
-            numerics=numerics,
-            budget=budget,
-            cache=cache,
-            dynamic=dynamic,
-            capacities=capacities,
-            executables=executables,
-            background=background,
-            **jit_options,
-        )
+        return functools.partial(jit, dims=dims, **options, **jit_options)
     # What is wrong with these is said where they are written; what depends on sizes' names, at the first call.
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
                 capacities, executables, background)  # fmt: skip
     if dims is None and isinstance(capacities, Mapping):
         raise OptionError(f"jit: capacities={capacities!r} names sizes, and without dims there are no names; pass dims")
-    options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics}
-    more = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
-    return Jitted(fn, dims, {**options, "budget": budget, "cache": cache, **more}, jit_options)
+    return Jitted(fn, dims, options, jit_options)
 
 
 def _texts(assume: str | Sequence[str]) -> Sequence[str]:
