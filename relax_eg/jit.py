@@ -30,7 +30,8 @@ from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes import Scope
 from relax_eg.varying import OtherSizesError, Varying, kinds_of, shapes_of
 
-_OF_STATIC = frozenset(("static_argnums", "static_argnames"))  # options of `jax.jit` that say nothing of arrays
+# Options of `jax.jit` that are the same for all sizes.
+_OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
 
 
 class Jitted:
@@ -58,10 +59,11 @@ class Jitted:
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = jax.jit(self._traced_once, **jit)
         self._written = jax.jit(fn, **jit)
-        static = _static_names(fn, jit)
-        self._static = static or frozenset[str]()
-        # What else `jax.jit` is told (donation, shardings, ...) is about the very arrays of a call.
-        self._exact = options["dynamic"] == "exact" or static is None or bool(set(jit) - _OF_STATIC)
+        static, donated = _names(fn, jit, "static"), _names(fn, jit, "donate")
+        self._static, self._donated = static or frozenset[str](), donated or frozenset[str]()
+        # What else `jax.jit` is told (shardings, ...) is about the very arrays of a call.
+        unknown = static is None or donated is None or bool(set(jit) - _OF_ARGUMENTS)
+        self._exact = options["dynamic"] == "exact" or unknown
         self._varies = dims is not None
         self._varying: dict[Any, Varying] = {}
         self._local = threading.local()
@@ -186,8 +188,16 @@ class Jitted:
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
         options: dict[str, Any] = {**self._options, "at": at, "assume": (*_texts(self._options["assume"]), *assume)}
         best = optimize(flat, *specs, target=self._device(), **options)
+        places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+        by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
+        self._donate(best, by_name)
         self.optimized.append(best)
         return best
+
+    def _donate(self, best: Optimized, places: Mapping[str, Any]) -> None:
+        """Lets calls use up what is donated. `places`: the parameters' numbers, as each argument is structured."""
+        if isinstance(best, AtCapacity) and self._donated:
+            best.donate(jax.tree_util.tree_leaves([x for n, x in places.items() if n in self._donated]))
 
     def _device(self) -> Profile:
         return replace(here() if self._target is None else profile(self._target), modes=())
@@ -236,10 +246,12 @@ class Jitted:
             of_arrays.__name__ = self.__name__
             named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in taken]
             of_arrays.__signature__ = inspect.Signature(named)  # type: ignore[reportAttributeAccessIssue]
-            self._symbolic[key] = optimize(
-                of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options
-            )
-            self.optimized.append(self._symbolic[key])
+            best = optimize(of_arrays, *(specs[n] for n in taken), target=self._device(), **self._options)
+            tree = jax.tree_util.tree_structure(list(taken.values()))
+            places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+            self._donate(best, dict(zip(taken, places, strict=True)))
+            self._symbolic[key] = best
+            self.optimized.append(best)
         return self._symbolic[key], list(taken.values())
 
     def __repr__(self) -> str:
@@ -280,7 +292,7 @@ def jit(
     (anything for a static one), the function is optimized once for symbolic sizes; without, once for the shapes of the
     first call, and once more when others come: what changed is then symbolic (`docs/dynamic.md`). With
     `dynamic="exact"` each combination of shapes is optimized and compiled, as `jax.jit` compiles; so is what is traced,
-    and what is called with other `jit_options` than static arguments. It composes with jit, grad, vmap. Where the
+    and what is called with other `jit_options` than static and donated arguments. It composes with jit, grad, vmap. Where the
     optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
     """
     options: dict[str, Any] = {
@@ -311,9 +323,9 @@ def _key(held: dict[str, Any], tree: Any, leaves: list[Any]) -> Any:
     return tuple((n, type(x), x) for n, x in sorted(held.items())), tree, kinds_of(leaves)
 
 
-def _static_names(fn: Callable[..., Any], jit: dict[str, Any]) -> frozenset[str] | None:
-    """The arguments that `jax.jit` is to take as static; None where they cannot be told."""
-    named, numbered = jit.get("static_argnames") or (), jit.get("static_argnums")
+def _names(fn: Callable[..., Any], jit: dict[str, Any], what: str) -> frozenset[str] | None:
+    """The arguments that `jax.jit` is to take as static, or donated; None where they cannot be told."""
+    named, numbered = jit.get(f"{what}_argnames") or (), jit.get(f"{what}_argnums")
     names = {named} if isinstance(named, str) else set(named)
     numbers = [] if numbered is None else [numbered] if isinstance(numbered, int) else list(numbered)
     try:

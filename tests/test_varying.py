@@ -215,6 +215,27 @@ def test_functions_of_jax_that_decide_by_a_size_of_one() -> None:
         same(fast(values(n)), jnp.asarray(values(n)) * jnp.linspace(0, 1, n))
 
 
+@pytest.mark.parametrize("given", [{}, {"dims": ["32 4", "n 4"]}, {"static_argnames": "rate"}])
+@pytest.mark.parametrize("donated", [{"donate_argnums": (0, 1)}, {"donate_argnames": ("state", "x")}])
+def test_donated_arguments_are_used_up(given: dict[str, Any], donated: dict[str, Any]) -> None:
+    def step(state: Array, x: Array, rate: float = 0.5) -> tuple[Array, Array]:
+        return state - jnp.cumsum(x, 0)[-1] * rate, x * 2
+
+    if "dims" in given:
+        given = {"dims": [*given["dims"], None]}
+    fast = rx.jit(step, **given, **donated)
+    state = other = jnp.ones((32, 4))
+    for n in (3, 6, 8, 5):
+        before, x = state, jnp.asarray(values(n, 4))
+        wanted = step(other, x)
+        state, doubled = fast(state, x) if n > 3 else fast(x=x, state=state)
+        same((state, doubled), wanted)
+        assert before.is_deleted()
+        other = wanted[0]
+    found = fast.statistics()
+    assert found is not None and "capacity" in {r.kind for r in found.executables}
+
+
 def test_a_step_of_training_for_texts_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of slices are scatters of windows whose length varies."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))

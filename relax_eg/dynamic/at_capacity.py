@@ -97,6 +97,11 @@ class AtCapacity(Optimized):
         """With "auto", let the first call already run at capacity: its sizes are not the only ones."""
         self._sized_for({}).alone = False
 
+    def donate(self, parameters: Sequence[int]) -> None:
+        """Let calls use up the arrays given for these parameters, as `donate_argnums` of `jax.jit` does, wherever they
+        are not padded."""
+        self._sized_for({}).donated = tuple(parameters)
+
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether its bounds and assumptions hold at these sizes, so that a call is not refused."""
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,18 +38,32 @@ class Executable:
 
 def compiled(
     function: Callable[..., Any],
-    operands: tuple[Any, ...],
+    operands: list[Any],
+    scalars: tuple[Any, ...],
     at: Mapping[str, int],
     exact: bool,
     why: Why,
     options: Mapping[str, str],
+    donated: Sequence[int] = (),
 ) -> Executable:
-    """`function` compiled for arrays like `operands` (`jax.ShapeDtypeStruct`s)."""
+    """`function` compiled for arrays like `operands` (`jax.ShapeDtypeStruct`s), and `scalars`. Arrays at `donated` give
+    their memory away at a call."""
     started = time.perf_counter()
-    run = jax.jit(function, compiler_options=dict(options) or None)
-    # A call of `run` finds what is compiled here, and knows of JAX's settings that matter to it, which what `compile`
-    # returns does not.
-    analysis = run.lower(*operands).compile().memory_analysis()
+    kept = [i for i in range(len(operands)) if i not in donated]
+
+    def parted(given: list[Any], others: list[Any], *scalars: Any) -> Any:
+        by_place = dict(zip((*donated, *kept), (*given, *others), strict=True))
+        return function([by_place[i] for i in range(len(by_place))], *scalars)
+
+    def run(operands: Sequence[Any], *scalars: Any) -> Any:
+        return jitted([operands[i] for i in donated], [operands[i] for i in kept], *scalars)
+
+    parted.__name__ = function.__name__
+    jitted = jax.jit(parted, donate_argnums=0, compiler_options=dict(options) or None)
+    # A call of `jitted` finds what is compiled here, and knows of JAX's settings that matter to it, which what
+    # `compile` returns does not.
+    lowered = jitted.lower([operands[i] for i in donated], [operands[i] for i in kept], *scalars)
+    analysis = lowered.compile().memory_analysis()
     seconds = time.perf_counter() - started
     memory = None
     if analysis is not None:  # a platform need not tell

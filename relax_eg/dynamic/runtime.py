@@ -66,7 +66,7 @@ class Sized:
 
     `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `predict`: seconds of a
     call of a variant at given sizes, as its price says. `alone`: whether the first call's sizes are taken to be the
-    only ones there will be.
+    only ones there will be. `donated`: those of `others_at`, by place, whose arrays a call may use up.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Sized:
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
         self.alone = policy.dynamic == "auto"
+        self.donated: Sequence[int] = ()
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jnp.zeros(()))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
@@ -242,13 +243,19 @@ class Sized:
     def _exact(self, call: _Call, why: Why) -> Executable:
         body = self.bodies[self._which[call.variant]]
         options = self._family.variants[call.variant].compiler_options
-        return compiled(body.exact(call.sizes), (body.operands(call.sizes),), call.sizes, True, why, options)
+        operands = body.operands(call.sizes)
+        donated = [i + len(operands) - len(self._others_at) for i in self.donated]
+        return compiled(body.exact(call.sizes), operands, (), call.sizes, True, why, options, donated)
 
     def _capacity(self, call: _Call, why: Why) -> Executable:
         body = self.bodies[self._which[call.variant]]
         options = self._family.variants[call.variant].compiler_options
-        operands = body.operands(call.capacities), body.scalars(call.sizes)
-        return compiled(body.at_capacity(call.capacities), operands, call.capacities, False, why, options)
+        operands, scalars = body.operands(call.capacities), (body.scalars(call.sizes),)
+        # What is padded is ours; what is not padded at some sizes is copied then.
+        fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
+        donated = [i + len(operands) - len(self._others_at) for i in fixed]
+        run = body.at_capacity(call.capacities)
+        return compiled(run, operands, scalars, call.capacities, False, why, options, donated)
 
     def _earns(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes are to have an executable of their own."""
