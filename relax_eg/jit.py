@@ -292,8 +292,8 @@ def jit(
     (anything for a static one), the function is optimized once for symbolic sizes; without, once for the shapes of the
     first call, and once more when others come: what changed is then symbolic (`docs/dynamic.md`). With
     `dynamic="exact"` each combination of shapes is optimized and compiled, as `jax.jit` compiles; so is what is traced,
-    and what is called with other `jit_options` than static and donated arguments. It composes with jit, grad, vmap. Where the
-    optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
+    and what is called with other `jit_options` than static and donated arguments. It composes with jit, grad, vmap.
+    Where the optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics,

@@ -17,11 +17,13 @@ Why = Literal["call", "ahead", "hot"]
 
 @dataclass(eq=False)
 class Executable:
-    """A compiled program. `at`: the sizes its buffers have; `exact`: they are those of the calls it serves; `why` it
-    was made; `memory`: bytes of arguments, outputs and temporaries, which XLA tells before it ever runs; `calls` so
-    far, `timed` ones among them, and the `seconds` of the fastest of these (None before)."""
+    """A compiled program of the operands at the places `donated`, which a call uses up, the others, and scalars. `at`:
+    the sizes its buffers have; `exact`: they are those of the calls it serves; `why` it was made; `memory`: bytes of
+    arguments, outputs and temporaries, which XLA tells before it ever runs; `calls` so far, `timed` ones among them,
+    and the `seconds` of the fastest of these (None before)."""
 
-    run: Any
+    jitted: Any
+    donated: tuple[int, ...]
     at: Mapping[str, int]
     exact: bool
     why: Why
@@ -30,6 +32,9 @@ class Executable:
     calls: int = 0
     seconds: float | None = None
     timed: int = 0
+
+    def run(self, operands: Sequence[Any], *scalars: Any) -> Any:
+        return self.jitted(*_parts(operands, self.donated), *scalars)
 
     def took(self, seconds: float) -> None:
         self.timed += 1
@@ -49,26 +54,30 @@ def compiled(
     """`function` compiled for arrays like `operands` (`jax.ShapeDtypeStruct`s), and `scalars`. Arrays at `donated` give
     their memory away at a call."""
     started = time.perf_counter()
-    kept = [i for i in range(len(operands)) if i not in donated]
+    donated = tuple(donated)
+    places = (*donated, *(i for i in range(len(operands)) if i not in donated))
 
     def parted(given: list[Any], others: list[Any], *scalars: Any) -> Any:
-        by_place = dict(zip((*donated, *kept), (*given, *others), strict=True))
+        by_place = dict(zip(places, (*given, *others), strict=True))
         return function([by_place[i] for i in range(len(by_place))], *scalars)
-
-    def run(operands: Sequence[Any], *scalars: Any) -> Any:
-        return jitted([operands[i] for i in donated], [operands[i] for i in kept], *scalars)
 
     parted.__name__ = function.__name__
     jitted = jax.jit(parted, donate_argnums=0, compiler_options=dict(options) or None)
     # A call of `jitted` finds what is compiled here, and knows of JAX's settings that matter to it, which what
     # `compile` returns does not.
-    lowered = jitted.lower([operands[i] for i in donated], [operands[i] for i in kept], *scalars)
-    analysis = lowered.compile().memory_analysis()
+    analysis = jitted.lower(*_parts(operands, donated), *scalars).compile().memory_analysis()
     seconds = time.perf_counter() - started
     memory = None
     if analysis is not None:  # a platform need not tell
         memory = analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes
-    return Executable(run, dict(at), exact, why, seconds, memory)
+    return Executable(jitted, donated, dict(at), exact, why, seconds, memory)
+
+
+def _parts(operands: Sequence[Any], donated: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """The arrays that a call may use up, and the others."""
+    if not donated:
+        return [], list(operands)
+    return [operands[i] for i in donated], [x for i, x in enumerate(operands) if i not in donated]
 
 
 class Executables:
@@ -128,7 +137,7 @@ class Executables:
             self.evicted += len(dropped)
         making.set_result(made)
         for old in dropped:
-            old.run.clear_cache()
+            old.jitted.clear_cache()
         return made
 
     def make_beside(self, key: Hashable, make: Callable[[], Executable]) -> None:
