@@ -151,6 +151,14 @@ def test_the_command_refuses_nonsense(tmp_path: Path) -> None:
     assert not (tmp_path / "p.json").exists()
 
 
+@pytest.mark.parametrize("where", ["p", "nowhere/p.json", "folder.json"])
+def test_the_command_refuses_paths_before_it_measures(where: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    found = CliRunner().invoke(app, ["calibrate", str(tmp_path / where)])
+    assert found.exit_code != 0
+    assert "a file that ends in .json, in a folder that exists, is accepted" in " ".join(found.output.split())
+
+
 @pytest.mark.slow
 def test_the_command_writes_a_profile(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["calibrate", str(tmp_path / "p.json"), "--seconds", "0.001", "--name", "here"])
