@@ -27,8 +27,6 @@ APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)  # sides of weights, three o
 APART_ROWS = 8
 CHAINS, LOOPS = (32, 128), (100, 1100)
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # channels, side
-FACTORED = (64, 128, 256, 512)  # sides of matrices that are factored
-SOLVED = ((128, 1), (128, 16), (128, 128), (256, 1), (256, 16), (256, 256), (512, 1), (512, 16), (512, 512))
 ONE_ROW = (512, 1024, 2048)  # sides of weights that are used with one row
 DEPTH, TURNED, LAYOUT, SLOW = 64, 768, 768, 512
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
@@ -65,6 +63,16 @@ def vector_size(p: Profile) -> int:
 
 def turned_size(p: Profile) -> int:
     return 8192 if is_large(p) else TURNED
+
+
+def factored(p: Profile) -> list[int]:
+    """Sides of matrices that are factored."""
+    return [n * (8 if is_large(p) else 1) for n in (64, 128, 256, 512)]
+
+
+def solved(p: Profile) -> list[tuple[int, int]]:
+    """Sides of triangular matrices, and how many right-hand sides they have."""
+    return [(n, columns) for n in factored(p)[1:] for columns in (1, 16, n)]
 
 
 def memory_sizes(p: Profile) -> list[int]:
@@ -111,12 +119,12 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"convolution {channels} {size}", _conv, (x, w))
     x, w = normal(1, 128, 28, 28), normal(128, 1, 3, 3)
     yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
-    for n in FACTORED:
+    for n in factored(p):
         x = normal(n, n)
         definite = x @ x.T / n + jnp.eye(n)
         yield Figure(f"cholesky {n}", lambda a: lax.linalg.cholesky(a, symmetrize_input=False), (definite,))
         yield Figure(f"lu {n}", lambda a: lax.linalg.lu(a)[0], (x,))
-    for n, columns in SOLVED:
+    for n, columns in solved(p):
         lower = jnp.tril(normal(n, n)) / n + jnp.eye(n)  # far from singular: no value overflows
         yield Figure(f"solve {n} {columns}", _solve, (lower, normal(n, columns)))
     for name, fn in SLOW_LOOPS.items():

@@ -22,7 +22,6 @@ from relax_eg.measure.figures import (
     CHAINS,
     CONVOLUTIONS,
     DEPTH,
-    FACTORED,
     FLOATS,
     LAYOUT,
     LOOPS,
@@ -32,8 +31,9 @@ from relax_eg.measure.figures import (
     SLOW,
     SLOW_LOOPS,
     SMALL,
-    SOLVED,
+    factored,
     memory_sizes,
+    solved,
     turned_size,
     vector_size,
 )
@@ -44,7 +44,7 @@ Times = Mapping[str, float]  # seconds of a call, by the name of a figure
 _LEAST = 1e-8  # seconds: what is less was lost in the noise
 _MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
 _MOST_PENALTY = 16.0
-_STALLED = 4.0  # times what is expected
+_STALLED = 4.0  # times what is expected of linear algebra
 # Times the rate of float32. Halves reach two to four times that on devices with units for them.
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
 
@@ -243,15 +243,15 @@ def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
     """Of the matmul rate, what factorisations and triangular systems reach, and how small sides lower it."""
     from relax_eg.ops import api as op
 
-    factored, solved = list[Timed](), list[Timed]()
-    for n in FACTORED:
+    factors, systems = list[Timed](), list[Timed]()
+    for n in factored(p):
         for name, written in (("cholesky", op.cholesky(_matrix(n, n))), ("lu", op.lu(_matrix(n, n))[0])):
-            factored.append(((n,), _flops(written, name), times[f"{name} {n}"]))
-    for n, columns in SOLVED:
+            factors.append(((n,), _flops(written, name), times[f"{name} {n}"]))
+    for n, columns in solved(p):
         written = op.triangular_solve(_matrix(n, n), _matrix(n, columns))
-        solved.append(((n, columns), _flops(written, "triangular_solve"), times[f"solve {n} {columns}"]))
-    factor_share, factor_half = _shares(p, factored, p.factor_share, (p.factor_half,))
-    solve_share, solve_half = _shares(p, solved, p.solve_share, p.solve_half)
+        systems.append(((n, columns), _flops(written, "triangular_solve"), times[f"solve {n} {columns}"]))
+    factor_share, factor_half = _shares(p, factors, p.factor_share, (p.factor_half,))
+    solve_share, solve_half = _shares(p, systems, p.solve_share, p.solve_half)
     return {
         "factor_share": factor_share,
         "factor_half": factor_half[0],
@@ -269,18 +269,19 @@ def _shares(
     """The share of the matmul rate that a routine reaches on large operands, and the sizes at which it is half of
     that, from about `share` and `half` on.
 
-    Threads of these libraries wait for each other by giving up their core. Where somebody else wants it, a call of
-    50 microseconds takes 7 milliseconds: such times are left out, and where they are many, nothing is learned.
+    On CPUs, threads of these libraries wait for each other by giving up their core. Where somebody else wants it, a
+    call of 50 microseconds takes 7 milliseconds: such times are left out, and where they are many, nothing is learned.
     """
 
     def predicted(sizes: Sequence[int], flops: int, share: float, half: Sequence[float]) -> float:
         seconds = flops / (p.rate("float32") * share * share_of_peak(sizes, half))
         return p.call(p.launch + seconds, flops >= p.fork_flops)
 
-    likely = [(sizes, flops, s) for sizes, flops, s in found if s < _STALLED * predicted(sizes, flops, share, half)]
+    most = _STALLED if p.platform == "cpu" else math.inf
+    likely = [(sizes, flops, s) for sizes, flops, s in found if s < most * predicted(sizes, flops, share, half)]
     if 3 * len(likely) < 2 * len(found):
         return share, half
-    halves = [float(n) for n in (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)]
+    halves = [float(n) for n in (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 16384)]
     choices = [[0.05 * 1.2**k for k in range(17)], *(halves for _ in half)]
     best = min(
         itertools.product(*choices),

@@ -66,10 +66,10 @@ def times_of(p: Profile) -> dict[str, float]:
         rows, depth = size * size, 9 * channels
         seconds = p.conv_factor * (product(p, rows, channels, depth, peak) - call(0.0, 1e9))
         times[f"convolution {channels} {size}"] = call(seconds + 2 * channels * rows / p.transpose_rate, 1e9)
-    for n in figures.FACTORED:
+    for n in figures.factored(CPU):
         rate = peak * p.factor_share * share_of_peak((n,), (p.factor_half,))
         times |= {f"lu {n}": call(n**3 / rate, n**3), f"cholesky {n}": call(n**3 / 2 / rate, n**3)}
-    for n, columns in figures.SOLVED:
+    for n, columns in figures.solved(CPU):
         rate = peak * p.solve_share * share_of_peak((n, columns), p.solve_half)
         times[f"solve {n} {columns}"] = call(n * n * columns / rate, n * n * columns)
     times |= {"depthwise": 3e-3, "sort": 1e-3, "argmax": 1e-3, "cumsum": 1e-3}
@@ -121,11 +121,23 @@ def test_what_is_learned_of_linear_algebra_and_of_matmuls_apart() -> None:
     """These are differences of times, and shares at many sizes: exact where the times are."""
     p = fits.fitted(CPU, times_of(CPU))
     assert p.join == about(CPU.join) and 0.5 <= p.join_bytes / CPU.join_bytes <= 2.0
-    for n in figures.FACTORED:
+    for n in figures.factored(CPU):
         assert p.factor_share / (n + p.factor_half) == about(CPU.factor_share / (n + CPU.factor_half))
-    for n, columns in figures.SOLVED:
+    for n, columns in figures.solved(CPU):
         found, true = (q.solve_share * share_of_peak((n, columns), q.solve_half) for q in (p, CPU))
         assert found == about(true)
+
+
+def test_stalls_of_libraries_threads_are_left_out() -> None:
+    times = times_of(CPU)
+    stalled = {"solve 256 16": 7e-3, "solve 512 16": 8e-3, "solve 512 512": 8e-2, "cholesky 512": 0.3}
+    p = fits.fitted(CPU, {**times, **stalled})
+    for n, columns in figures.solved(CPU):
+        found, true = (q.solve_share * share_of_peak((n, columns), q.solve_half) for q in (p, CPU))
+        assert found == about(true)
+    every = {name: 1.0 for name in times if name.partition(" ")[0] in ("lu", "cholesky", "solve")}
+    p = fits.fitted(CPU, {**times, **every})
+    assert (p.factor_half, p.solve_half) == (CPU.factor_half, CPU.solve_half)
 
 
 def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:
