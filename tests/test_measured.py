@@ -176,6 +176,17 @@ def test_what_is_not_beyond_doubt_is_timed_again(
     assert len(looks) - len(left) == taken
 
 
+def test_price_decides_between_two_of_which_neither_is_faster_beyond_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second beats the first in every round, the third that one in eight of twelve, the fourth in all."""
+    times = {"first": np.full(12, 2.0), "second": np.full(12, 1.5), "third": np.array([1.0] * 8 + [1.6] * 4)}
+    monkeypatch.setattr(choice, "interleaved", lambda *_: times)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
+    assert [r.label for r in rows if r.chosen] == ["second"]
+    times["fourth"] = np.full(12, 1.4)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
+    assert [r.label for r in rows if r.chosen] == ["fourth"]
+
+
 def test_the_fastest_of_those_beyond_doubt_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one of least median is now and then slow, another always a little faster than the first."""
     times = {"first": np.full(12, 2.0), "now and then": np.array([1.0] * 8 + [3.0] * 4), "always": np.full(12, 1.8)}

@@ -59,7 +59,7 @@ def matrix(rows: int, columns: int) -> Expr:
 
 
 def test_factorisations_come_near_the_matmul_rate_where_they_are_large() -> None:
-    """Measured: lu of 64 rows 5 Gflop/s, of 256 40, of 768 83, where matmuls reach 330; flops as the record has them."""
+    """Measured: lu of 64 rows 5 Gflop/s, of 256 40, of 768 83, where matmuls reach 330; flops as its record has."""
     rates = [n**3 / seconds(op.lu(matrix(n, n))[0].args[0]) for n in (64, 256, 768, 100_000)]
     assert rates == sorted(rates)
     assert rates[0] < rates[2] / 5 and rates[3] == pytest.approx(CPU.factor_share * CPU.rate("float32"), 0.05)
