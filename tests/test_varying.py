@@ -193,6 +193,28 @@ def test_sizes_that_nothing_serves_are_searched_for_when_hot() -> None:
     assert len(fast.optimized) == programs + 1
 
 
+def test_typed_keys_among_the_arguments() -> None:
+    def noisy(key: Array, keys: Array, x: Array) -> tuple[Array, Array, Array]:
+        rows = jax.vmap(lambda k: jax.random.normal(k, (3,)))(keys)
+        return rows + x.sum(), jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0), keys
+
+    fast = rx.jit(noisy)
+    for n in (5, 7, 3, 6):
+        given = (jax.random.key(n), jax.random.split(jax.random.key(n), n), values(n, 4))
+        ours, wanted = fast(*given), noisy(*given)
+        same(ours[:2], wanted[:2])
+        assert (jax.random.key_data(ours[2]) == jax.random.key_data(wanted[2])).all()
+    found = fast.statistics()
+    assert found is not None and {r.kind for r in found.executables} == {"capacity"}
+
+
+def test_functions_of_jax_that_decide_by_a_size_of_one() -> None:
+    """`jnp.linspace` has a case of its own for a single point."""
+    fast = rx.jit(lambda x: x * jnp.linspace(0, 1, x.shape[0]))
+    for n in (5, 7, 1, 3, 1):
+        same(fast(values(n)), jnp.asarray(values(n)) * jnp.linspace(0, 1, n))
+
+
 def test_a_step_of_training_for_texts_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of slices are scatters of windows whose length varies."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))

@@ -62,16 +62,18 @@ class Watch:
         self.open: tuple[str, str] | None = None
         self._scope = scope
 
-    def equal(self, a: Any, b: Any, code: str, line: int) -> bool:
+    def equal(self, a: Any, b: Any, line: tuple[str, int] | None) -> bool:
+        """Whether `a == b` is proved. `line`: the user's, who compared; None for JAX itself, for which z3 is not asked:
+        it compares often."""
         left, right = to_dim(a), to_dim(b)
-        found = self._scope.equal(left, right, deep=True)
-        if found is None:
+        found = self._scope.equal(left, right, deep=line is not None)
+        if found is None and line is not None:
             statement = f"{left} != {right}"
-            self.differing.setdefault(statement, Differing(statement, f"{os.path.basename(code)}:{line}"))
+            self.differing.setdefault(statement, Differing(statement, f"{os.path.basename(line[0])}:{line[1]}"))
         return bool(found)
 
     def ordered(self, a: Any, op: str, b: Any, by_user: bool) -> bool | None:
-        """`a op b` where it is proved or its contrary is, else None. JAX itself asks often, and is not worth z3."""
+        """`a op b` where it is proved or its contrary is, else None; z3 is for the user's questions only."""
         relation = Relation.of(to_dim(a), op, to_dim(b))
         contrary = Relation.of(relation.left, _NEGATED[op], relation.right)
         for asked in (relation, contrary):
@@ -115,12 +117,11 @@ def _equality(self: Any, other: Any) -> bool:
     if answer or watch is None or not (is_symbolic(other) or isinstance(other, int)):
         return answer
     frame = _caller()
-    # JAX compares sizes wherever it looks one up; what it then does without equality is right for equal ones, too.
-    if not is_users(frame.f_code.co_filename):
-        return False
+    # JAX itself compares sizes wherever it looks one up, and then mostly does what is right for equal ones, too.
+    line = (frame.f_code.co_filename, frame.f_lineno) if is_users(frame.f_code.co_filename) else None
     try:
         with _unwatched():
-            return watch.equal(self, other, frame.f_code.co_filename, frame.f_lineno)
+            return watch.equal(self, other, line)
     except RelaxEgError:  # a size that is not ours to read
         return False
 

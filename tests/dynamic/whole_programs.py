@@ -223,6 +223,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "sliced": Program(more.sliced, ("n 3", "@ int32"), 0, N, {"n": 8}, assume="n >= 2", indices=9),
     "gradient": Program(more.gradient, ("n 4", "4 4"), 2, N, {"n": 8}),
+    "rematerialised": Program(more.rematerialised, ("n 4", "4 4"), 4, N, {"n": 8}),
     "quantiles": Program(more.quantiles, ("n 4",), 2, N, {"n": 8}),
     "signals": Program(more.signals, ("n",), 6, N, {"n": 8}, assume="n >= 2"),
     "noise": Program(more.noise, ("2 @ uint32", "n 3"), 0, N, {"n": 8}),
