@@ -31,7 +31,8 @@ from examples import minilm
 
 LOWEST_MEAN, LOWEST = 1.0, 0.95
 SHORT, LONG = tuple(range(5, 33)), (40, 48, 64, 96, 128, 192, 256, 384, 512)
-SHORT_GAIN, MEASURED_AT = 1.15, (8, 24, 64, 256)
+# Sizes that are no multiples of 4 or 8: at 24 rows programs win that lose at 25.
+SHORT_GAIN, MEASURED_AT = 1.15, (6, 11, 17, 23, 30, 60, 200)
 WRITTEN, OURS = "as written", "ours"
 
 

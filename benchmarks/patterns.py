@@ -1,7 +1,7 @@
 """Small programs where algebra decides: as written, rewritten by hand, and compiled by relax_eg.
 
     python -m benchmarks.patterns [--sizes 64,256] [--cases qkv,trace] [--quick] [--json out.json] [--strict]
-                                  [--target here.json] [--measure 3] [--budget 280]
+                                  [--target here.json] [--measure 3] [--resume] [--budget 280]
 
 All three run under `jax.jit`, in one process, taking turns, so that only the programs are compared; what our own call
 costs on top of `jax.jit` is the line at the end. Speed-ups are over the program as written: above 1 is faster.
@@ -207,6 +207,22 @@ def table(rows: list[Row]) -> Table:
     return out
 
 
+def load(path: Path) -> list[Row]:
+    """Rows on file."""
+
+    def read(name: str, value: Any) -> Any:
+        return Ratio(**value) if name in ("best", "ours", "ours_over_best") and value else value
+
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [Row(**{name: read(name, value) for name, value in r.items()}) for r in rows]
+
+
+def save(path: Path, rows: list[Row], calls: list[tuple[str, float]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report = {"version": 1, "machine": machine(), "rows": [asdict(r) for r in rows], "calls": dict(calls)}
+    path.write_text(json.dumps(report, indent=1))
+
+
 def main(
     sizes: Annotated[str, typer.Option(help="comma-separated values of n")] = "64,256,1024,2048",
     cases: Annotated[str, typer.Option(help="only cases whose name contains one of these words")] = "",
@@ -216,7 +232,8 @@ def main(
     strict: Annotated[bool, typer.Option("--strict", help="fail on MISSED or SLOWER")] = False,
     target: Annotated[str, typer.Option(help="device profile, or the file of one (relax-eg calibrate)")] = "cpu",
     choose: Annotated[int, typer.Option("--measure", help="programs that are timed to choose one; 0: by price")] = 0,
-    budget: Annotated[float, typer.Option(help="stop after so many seconds")] = float("inf"),
+    resume: Annotated[bool, typer.Option("--resume", help="keep the rows of --json, time the rest")] = False,
+    budget: Annotated[float, typer.Option(help="stop after so many seconds; --resume goes on")] = float("inf"),
 ) -> None:
     """As written, best by hand and ours, for small programs where algebra decides."""
     console = Console(width=None if sys.stdout.isatty() else 190)
@@ -225,20 +242,23 @@ def main(
     ns = [64, 256] if quick else [int(n) for n in sizes.split(",")]
     console.print(f"{machine()}\nall forms under jax.jit, taking turns; medians, 95% intervals of paired ratios")
     options = {"target": target, "measure": choose}
-    rows: list[Row] = []
-    end = time.perf_counter() + budget
+    rows = load(json_out) if resume and json_out else []
+    known, end = {(r.case, r.n) for r in rows}, time.perf_counter() + budget
+    work = [(case, n) for n in ns for case in chosen if (case.name, n) not in known]
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(chosen) * len(ns))
-        for case in chosen:
-            for n in ns:
-                if time.perf_counter() > end:
-                    continue
-                progress.update(task, description=escape(f"{case.name}, n={n}"))
-                rows.append(run_case(case, n, not without_ours, 0.3 if quick else 1.0, options))
-                progress.advance(task)
+        task = progress.add_task("", total=len(work))
+        for done, (case, n) in enumerate(work):
+            if time.perf_counter() > end:
+                console.print(f"{len(work) - done} left: go on with --resume")
+                break
+            progress.update(task, description=escape(f"{case.name}, n={n}"))
+            rows.append(run_case(case, n, not without_ours, 0.3 if quick else 1.0, options))
+            if json_out:
+                save(json_out, rows, [])
+            progress.advance(task)
+    order = {c.name: i for i, c in enumerate(CASES)}
+    rows.sort(key=lambda r: (order[r.case], r.n))
     console.print(table(rows))
-    if len(rows) < len(chosen) * len(ns):
-        console.print(f"{len(chosen) * len(ns) - len(rows)} left: --cases and --sizes choose them")
     calls = [] if without_ours else call_cost()
     if calls:
         console.print("one call of x + 1.0:  " + ",  ".join(f"{name} {duration(s)}" for name, s in calls))
@@ -246,9 +266,7 @@ def main(
     if not without_ours:
         console.print(f"{len(rows) - len(failed)} of {len(rows)} within the limits")
     if json_out:
-        json_out.parent.mkdir(parents=True, exist_ok=True)
-        report = {"version": 1, "machine": machine(), "rows": [asdict(r) for r in rows], "calls": dict(calls)}
-        json_out.write_text(json.dumps(report, indent=1))
+        save(json_out, rows, calls)
     if strict and failed:
         raise typer.Exit(1)
 

@@ -88,7 +88,8 @@ def optimize(
     `cache`: whether what an earlier search found for this very program and these options is taken from disk
     (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
     as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
-    the nearest of `at`, in the sense of the guards of `best.variants`. With 0, price decides. `cost`: a cost model in
+    the nearest of `at`, in the sense of the guards of `best.variants`; where that is not the same at two sizes, a few
+    between them are timed, too. With 0, price decides. `cost`: a cost model in
     place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
     each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
     beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
@@ -318,7 +319,6 @@ def _within_limit(search: Search) -> Choice:
 def _measured(search: Search) -> tuple[Choice, ...]:
     """A choice for each variant that was the fastest at some binding."""
     groups: dict[str, list[Decision]] = {}
-
     for d in decided(search, functools.partial(optimized, search)):
         groups.setdefault(d.variant.label, []).append(d)
     choices: list[Choice] = []
@@ -327,9 +327,9 @@ def _measured(search: Search) -> tuple[Choice, ...]:
         others = (b for b in search.options.bindings if b != first.at)
         choice = _choice(search, first.variant, (first.at, *others), always=True)
         rows = tuple(r for d in decisions for r in d.rows)
-        at = tuple(d.at for d in decisions)
+        at = tuple(d.at for d in decisions if d.at in search.options.bindings)
         choices.append(replace(choice, report=replace(choice.report, measured=rows), at=at))
-    guards = nearest_guards([c.at for c in choices])
+    guards = nearest_guards([[d.at for d in decisions] for decisions in groups.values()])
     return tuple(replace(c, guard=str(g), fallback=c is choices[0]) for c, g in zip(choices, guards, strict=True))
 
 

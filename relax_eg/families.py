@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from relax_eg.debug import stage, tell
-from relax_eg.errors import BoundsError
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import Leaf, Partition, few
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
@@ -31,7 +30,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 from relax_eg.measured import Candidate, Search
-from relax_eg.options import Sizes
+from relax_eg.options import Sizes, allows
 from relax_eg.prices import NEVER_SLOWER, seconds_at
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.guards import Bound, Guard, covered
@@ -315,15 +314,6 @@ class _Pool:
         if len(found) < len(distinct):
             found += self.scope.points(self.names, max(16, len(distinct) // 8))
         return found
-
-
-def allows(scope: Scope, point: Sizes) -> bool:
-    """Whether the sizes satisfy what is known of them."""
-    try:
-        scope.check(point, "")
-    except BoundsError:
-        return False
-    return True
 
 
 def _range(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:

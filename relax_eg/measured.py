@@ -9,6 +9,9 @@ timed, at each of the sizes asked for, are those of least price in each mode. Th
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +28,13 @@ from relax_eg.extract.weights import PREPARED_SHARE
 from relax_eg.frontends import Source
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import argument, fastest
-from relax_eg.options import Options, Sizes
+from relax_eg.options import Options, Sizes, allows
 from relax_eg.prices import of_a_call, price
 from relax_eg.units import Units
 
 AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
 WITH_BYTES_AT = "with a byte in memory at "
+CUTS = 3  # how often the sizes between two of which another program is the fastest at each are cut, by timing
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Search:
         module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
         label = BY_PRICE + (FOR + mode.name if mode.name else "")
         return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
+
     def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
         """The program found where a byte in memory costs `held`; `bytes_cost`: what is known better, by function and
         block."""
@@ -193,7 +198,8 @@ class Decision:
 
 
 def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
-    """For each binding the fastest variant: that as written, or one that is faster beyond doubt.
+    """For each binding the fastest variant: that as written, or one that is faster beyond doubt; and for sizes between
+    two bindings of which another is the fastest at each, which tell where the one begins.
 
     `call(variant)`: what `optimize` returns for it. The arguments are random, and have the facts that were declared.
     """
@@ -201,26 +207,55 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     # With weights the very program as written is another one once they are prepared.
     entries = [e for e in search.alternatives(options.measure) if e.module != traced.module or search.weights]
     modes = (AS_USUAL, *options.profile.modes)
-    variants = [Candidate(e, m) for e in (None, *entries) for m in modes]
-    written, others = variants[0], variants[1:]
+    written, *others = (Candidate(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}
     same: dict[str, Any] = {}
+
+    def fastest_of(variants: Sequence[Candidate], binding: Sizes) -> Decision:
+        """The fastest of the program as written and these."""
+        args, kwargs = arguments(traced, dict(options.facts), binding, same)
+        timed = {v.label: v for v in (written, *variants)}
+        calls.update({label: call(v) for label, v in timed.items() if label not in calls})
+        rows = fastest(
+            {
+                label: (functools.partial(calls[label], *args, **kwargs), search.predicted(v, binding))
+                for label, v in timed.items()
+            }
+        )
+        chosen = timed[next(r.label for r in rows if r.chosen)]
+        return Decision(binding, chosen, tuple(replace(r, at=binding) for r in rows))
+
     found: list[Decision] = []
     for binding in options.bindings:
-        predicted = {v.label: search.predicted(v, binding) for v in variants}
+        predicted = {v.label: search.predicted(v, binding) for v in others}
         # What price alone would choose is among them in any case; of each other way to compile what is cheapest in it.
-        others.sort(key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
-        best = [v for v in others if v.mode == AS_USUAL][: options.measure]
-        best += [next(v for v in others if v.mode == m) for m in options.profile.modes]
-        args, kwargs = arguments(traced, dict(options.facts), binding, same)
-        for v in (written, *best):
-            if v.label not in calls:
-                calls[v.label] = call(v)
-        timed = {
-            v.label: (lambda f=calls[v.label]: f(*args, **kwargs), predicted[v.label])  # noqa: B023
-            for v in (written, *best)
-        }
-        rows = tuple(replace(r, at=binding) for r in fastest(timed))
-        label = next(r.label for r in rows if r.chosen)
-        found.append(Decision(binding, next(v for v in variants if v.label == label), rows))
-    return found
+        order = sorted(others, key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
+        best = [v for v in order if v.mode == AS_USUAL][: options.measure]
+        best += [next(v for v in order if v.mode == m) for m in options.profile.modes]
+        found.append(fastest_of(best, binding))
+    return [*found, *_between(options, found, fastest_of)]
+
+
+def _between(
+    options: Options, found: Sequence[Decision], fastest_of: Callable[[Sequence[Candidate], Sizes], Decision]
+) -> list[Decision]:
+    """What is fastest between two bindings that differ in it, where one size alone varies: in the middle, by how many
+    times they differ, of what is left, a few times over. A program that wins at 24 rows may lose from 25 on."""
+    varying = [v for v in options.bindings[0] if len({b[v] for b in options.bindings}) > 1]
+    if len(varying) != 1:
+        return []
+    (size,) = varying
+    made: list[Decision] = []
+    for a, b in itertools.pairwise(sorted(found, key=lambda d: d.at[size])):
+        for _ in range(CUTS):
+            n = round(math.sqrt(a.at[size] * b.at[size]))
+            binding = {**a.at, size: n}
+            ends = {a.variant.label: a, b.variant.label: b}
+            if len(ends) == 1 or n in (a.at[size], b.at[size]) or not allows(options.scope, binding):
+                break
+            middle = fastest_of([d.variant for d in (a, b) if d.variant.entry or d.variant.mode.name], binding)
+            made.append(middle)
+            if middle.variant.label not in ends:
+                break
+            a, b = (middle, b) if ends[middle.variant.label] is a else (a, middle)
+    return made

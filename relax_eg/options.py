@@ -284,3 +284,12 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
         raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
     return found
+
+
+def allows(scope: Scope, point: Sizes) -> bool:
+    """Whether the sizes satisfy what is known of them."""
+    try:
+        scope.check(point, "")
+    except BoundsError:
+        return False
+    return True

@@ -157,22 +157,42 @@ def test_what_has_one_shape_is_made_once(monkeypatch: pytest.MonkeyPatch) -> Non
         ([(1.0, 7), (1.0, 11), (1.0, 12)], "other", 3),  # in 30 of 36, which is beyond doubt; 18 of 24 are not
         ([(1.0, 8)] * 4, "first", 4),  # in 32 of 48: not beyond doubt
         ([(1.0, 2)], "first", 1),  # the first has the least median
+        ([(1.99, 12)], "first", 1),  # faster in every round, by half a percent
     ],
 )
 def test_what_is_not_beyond_doubt_is_timed_again(
     looks: list[tuple[float, int]], chosen: str, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`looks`: in how many of 12 rounds the other takes 1 ms, and the first one 2; else 3."""
+    """`looks`: how many seconds the other takes, and in how many of 12 rounds; else 3. The first takes 2."""
     left = list(looks)
 
     def interleaved(calls: Any, seconds: float, seed: int = 0) -> Any:
         time, won = left.pop(0)
-        return {"first": np.full(12, 2 * time), "other": np.array([time] * won + [3 * time] * (12 - won))}
+        return {"first": np.full(12, 2.0), "other": np.array([time] * won + [3.0] * (12 - won))}
 
     monkeypatch.setattr(choice, "interleaved", interleaved)
     rows = choice.fastest({"first": (lambda: None, 1.0), "other": (lambda: None, 1.0)})
     assert [r.label for r in rows if r.chosen] == [chosen]
     assert len(looks) - len(left) == taken
+
+
+def test_price_decides_between_two_of_which_neither_is_faster_beyond_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second beats the first in every round, the third that one in eight of twelve, the fourth in all."""
+    times = {"first": np.full(12, 2.0), "second": np.full(12, 1.5), "third": np.array([1.0] * 8 + [1.6] * 4)}
+    monkeypatch.setattr(choice, "interleaved", lambda *_: times)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
+    assert [r.label for r in rows if r.chosen] == ["second"]
+    times["fourth"] = np.full(12, 1.4)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
+    assert [r.label for r in rows if r.chosen] == ["fourth"]
+
+
+def test_the_fastest_of_those_beyond_doubt_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of least median is now and then slow, another always a little faster than the first."""
+    times = {"first": np.full(12, 2.0), "now and then": np.array([1.0] * 8 + [3.0] * 4), "always": np.full(12, 1.8)}
+    monkeypatch.setattr(choice, "interleaved", lambda *_: times)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
+    assert [r.label for r in rows if r.chosen] == ["always"]
 
 
 @pytest.mark.parametrize(

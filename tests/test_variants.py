@@ -39,8 +39,10 @@ def arguments(rows: int) -> tuple[Any, Any]:
     return params, jnp.asarray(rng.standard_normal((rows, 64)), jnp.float32)
 
 
-def decide(monkeypatch: pytest.MonkeyPatch, *labels: str) -> list[list[str]]:
-    """The clock, replaced by decisions, one for each binding; returns what was offered each time."""
+def decide(monkeypatch: pytest.MonkeyPatch, *labels: str, cuts: int = 0) -> list[list[str]]:
+    """The clock, replaced by decisions, one for each binding and for sizes between them, so many between two; returns
+    what was offered each time."""
+    monkeypatch.setattr(measured, "CUTS", cuts)
     left, offered = list(labels), list[list[str]]()
 
     def fastest(programs: Mapping[str, tuple[Any, float]]) -> tuple[MeasuredRow, ...]:
@@ -81,6 +83,17 @@ def test_every_size_has_the_variant_that_was_fastest_there(monkeypatch: pytest.M
     grad = jax.grad(lambda x: best(params, x).sum())(x)
     np.testing.assert_allclose(grad, jax.grad(lambda x: adapted(params, x).sum())(x), rtol=2e-4, atol=2e-4)
     assert best.check(params, x).passed and str(best.explain())
+
+
+def test_where_a_variant_begins_is_told_by_sizes_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 4 and 8 the first variant is the fastest, the second from 11 to 76, from 91 on the program as written."""
+    labels = [OTHER, "by price", "as written", "by price", OTHER, "by price", "as written", "as written", "by price"]
+    offered = decide(monkeypatch, *labels, cuts=3)
+    best = rx.optimize(adapted, *SPECS, at=SIZES, weights=("params",), measure=8)
+    assert [v.guard for v in best.variants] == ["n <= 9", "10 <= n <= 83", "n >= 84"]
+    assert [v.at for v in best.variants] == [({"n": n},) for n in (4, 64, 256)]
+    assert {r.at["n"] for v in best.variants for r in v.report.measured} == {4, 8, 11, 16, 64, 76, 91, 128, 256}
+    assert [len(o) for o in offered[3:]] == [3, 3, 3, 2, 2, 2]  # as written, and what is the fastest on either side
 
 
 def test_variants_of_one_program_share_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,22 +263,49 @@ class Ready:
         self._which = [distinct.index(p.module) for p in family.programs]
         self.prepared: tuple[Any, ...] = bound[0].prepared if len(bound) == 1 else tuple(b.prepared for b in bound)
         self._others_at = tuple(i for i in range(len(params)) if i not in self.indices)
-        self._flat = jax.jit(self._main)
-        self._compiled = family.compiled(lambda i: lambda prepared, others: self._main(prepared, others, i))
+        # What a program does not read is not handed to it: each array of a call takes its time.
+        self._flat = [jax.jit(self._of_bound(b)) for b in bound]
+        self._compiled = family.compiled(lambda i: self._of_bound(self._of_variant[i]))
+        self._variants_at: dict[tuple[Any, ...], int] = {}  # by the shapes of the other arrays
         self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
+        positional, by_name = self._placeholder
+        rest = tuple(a for a in positional if not _all_in(a, self.indices))
+        # How the other arguments of a call mostly come: in their order, and none by name.
+        self._rest_tree = None if by_name else jax.tree_util.tree_structure(rest)
 
     @property
     def compiler_options(self) -> Mapping[str, str]:
         """What `jax.jit(ready.to_jax(), compiler_options=...)` takes to compile as was found to be best."""
         return self._family.variants[0].compiler_options
 
-    def _main(self, prepared: tuple[Any, ...], others: Sequence[Any], variant: int | None = None) -> Any:
+    def _main(self, prepared: tuple[Any, ...], others: Sequence[Any]) -> Any:
         p = self._program
         checked = p.check(others, self._others_at)
         sizes = p.sizes(self._shapes(checked))
-        which = self._which[self._family.at(sizes) if variant is None else variant]
+        which = self._which[self._family.at(sizes)]
         mine = prepared if len(self._bound) == 1 else prepared[which]
         return self._bound[which].main(mine, checked, sizes)
+
+    def _of_bound(self, bound: _Bound) -> Callable[..., Any]:
+        """A program as a function of what was prepared for it and the other parameters."""
+        p = self._program
+
+        def run(prepared: tuple[Any, ...], others: Sequence[Any]) -> Any:
+            checked = p.check(others, self._others_at)
+            return bound.main(prepared, checked, p.sizes(self._shapes(checked)))
+
+        run.__name__ = p.name
+        return run
+
+    def _variant_at(self, others: Sequence[Any]) -> int:
+        """Which variant serves arrays of the other parameters. ShapeError, BoundsError."""
+        if len(self._which) == 1:
+            return 0
+        key = tuple(map(jax.numpy.shape, others))
+        found = self._variants_at.get(key)
+        if found is None:
+            found = self._variants_at[key] = self._family.at_shapes(self._shapes(others))
+        return found
 
     @property
     def _of_variant(self) -> list[_Bound]:
@@ -292,13 +319,20 @@ class Ready:
     def run(self, others: list[Any]) -> Any:
         """Call with the other parameters' arrays, flat."""
         try:
+            variant = self._variant_at(others)
+            which = self._which[variant]
+            run = self._flat[which]
             if self._compiled is not None and not any(isinstance(x, Tracer) for x in others):
-                return self._compiled(self._family.at_shapes(self._shapes(others)))(self.prepared, others)
-            return self._flat(self.prepared, others)
+                run = self._compiled(variant)
+            return run(self._bound[which].prepared, others)
         except RelaxEgError as e:
             raise without_notes(e) from None
 
     def _others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        if not kwargs:
+            leaves, tree = jax.tree_util.tree_flatten(args)
+            if tree == self._rest_tree:
+                return leaves
         slots_args, slots_kwargs = self._placeholder
         rest = iter(args)
         full: list[Any] = []

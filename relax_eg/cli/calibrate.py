@@ -12,6 +12,7 @@ from relax_eg.cli.common import err, out, run
 from relax_eg.errors import OptionError
 from relax_eg.measure.calibrate import SECONDS
 from relax_eg.measure.calibrate import calibrate as measure_device
+from relax_eg.measure.device import device
 
 
 def calibrate(
@@ -19,12 +20,16 @@ def calibrate(
     name: Annotated[str, typer.Option("--name", help="What reports call the device; else its platform.")] = "",
     seconds: Annotated[float, typer.Option("--seconds", help="Of samples for each figure.")] = SECONDS,
 ) -> None:
-    """Measure the device JAX runs on, and write its profile: `--target file.json` uses it. About a minute; on a machine
-    at rest, for what others do meanwhile is measured too."""
+    """Measure the device JAX runs on, and write its profile: `--target file.json` uses it. One to two minutes; on
+    a machine at rest, for what others do meanwhile is measured too."""
 
     def action() -> None:
         if not 0 < seconds <= 10:
             raise OptionError(f"--seconds {seconds:g}: a number above 0, at most 10, is accepted")
+        to = path or Path(f"{name or device().platform}.json")
+        # Before a minute of measuring, not after it.
+        if to.suffix != ".json" or to.is_dir() or not to.parent.is_dir():
+            raise OptionError(f"{to}: a file that ends in .json, in a folder that exists, is accepted")
         with Progress(console=err, transient=True) as bar:
             task = bar.add_task("measuring", total=None)
 
@@ -32,8 +37,10 @@ def calibrate(
                 bar.update(task, description=f"measuring: {what}", completed=done, total=of)
 
             profile = measure_device(name, seconds, tell)
-        to = path or Path(f"{profile.name}.json")
-        profile.to_json(to)
+        try:
+            profile.to_json(to)
+        except OSError as e:
+            raise OptionError(f"{to} cannot be written: {e.strerror}") from None
         out.print(profile)
         out.print(f"written to {to}: optimize(target={str(to)!r}), relax-eg optimize --target {to}", soft_wrap=True)
 

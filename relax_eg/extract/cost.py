@@ -18,7 +18,7 @@ import numpy as np
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
-from relax_eg.extract.numbers import Number, evaluated, is_column, larger, whole
+from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
 from relax_eg.ir.control import parts
@@ -45,8 +45,8 @@ from relax_eg.tir import Contraction, PatternKind
 
 _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", "iota", "dim_value"))
 _COPIES = frozenset(("concat", "pad", "take"))
-# Blocked arithmetic inside: about half the matmul rate.
-_DENSE = frozenset(("cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"))
+_FACTORISATIONS = frozenset(("cholesky", "lu", "qr", "eigh", "svd"))
+_DENSE = _FACTORISATIONS | {"triangular_solve"}  # blocked arithmetic inside
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # of a size variable of which nothing is said
@@ -194,7 +194,7 @@ class WholeCost:
         if site.op == "conv":
             return NodeCost(flops, moved, 1, p.launch + self._conv(site, result, flops, moved))
         if site.op in _DENSE:
-            return NodeCost(flops, moved, 1, p.launch + larger(2 * flops / p.rate(site.dtype(0)), p.move(moved)))
+            return NodeCost(flops, moved, 1, p.launch + larger(self._dense(site, flops), p.move(moved)))
         if _turns(site) and p.transpose_rate:
             elements = math.prod(self._at(d) for d in site.shape(0))
             return NodeCost(flops, moved, 0, _EPSILON + elements / p.transpose_rate)
@@ -260,9 +260,11 @@ class WholeCost:
         seconds = self.number(c.flops, sizes) / (self.profile.rate(c.dtype) * share)
         if c.windowed:
             seconds *= self.profile.conv_factor
-        elif c.transposed:
-            seconds *= self.profile.linear_factor(rows, columns * depth * itemsize(c.dtype))
-        return seconds
+            return seconds
+        weight = columns * depth * itemsize(c.dtype)
+        if c.transposed:
+            seconds *= self.profile.linear_factor(rows, weight)
+        return seconds + self.profile.joining(rows, weight)
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
@@ -296,9 +298,21 @@ class WholeCost:
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
         share = share_of_peak((rows, columns, a[-1]), self.profile.matmul_half)
         seconds = larger(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
+        weight = self._at(bytes_of(site.operands[1]))
         if site.op == "linear":
-            seconds *= self.profile.linear_factor(rows, self._at(bytes_of(site.operands[1])))
-        return seconds
+            seconds *= self.profile.linear_factor(rows, weight)
+        return seconds + (self.profile.joining(rows, weight) if len(b) == 2 else 0.0)
+
+    def _dense(self, site: Site, flops: Number) -> Number:
+        """Seconds of a factorisation, or of triangular systems: a share of the matmul rate, less for small sides and
+        few right-hand sides."""
+        p, (rows, columns) = self.profile, (self._at(d) for d in site.shape(0)[-2:])
+        if site.op in _FACTORISATIONS:
+            share = p.factor_share * share_of_peak((smaller(rows, columns),), (p.factor_half,))
+        else:
+            right = self._at(site.shape(1)[-1 if site["left_side"] else -2])
+            share = p.solve_share * share_of_peak((rows, right), p.solve_half)
+        return flops / (p.rate(site.dtype(0)) * share)
 
     def _conv(self, site: Site, result: Annotation, flops: Number, moved: Number) -> Number:
         """Seconds of a convolution: of the matmul of its windows, places by window elements by channels out.
@@ -340,7 +354,7 @@ class WholeCost:
             elif e.op == "conv":
                 seconds += inside._conv(within, e.annotation, count, 0)
             elif e.op in _DENSE:
-                seconds += 2 * count / p.rate(within.dtype(0))
+                seconds += inside._dense(within, count)
             else:
                 seconds += count / p.scalar_rate.get(e.op, p.vector_rate)
         moved: Number = self._at(moved_by(site, result))

@@ -1,8 +1,8 @@
 """Profiles that ship: a CPU that was measured by hand, and data sheets of well-known devices.
 
 The CPU is a 2-core x86-64 machine with JAX 0.10's CPU backend, a starting point. The others hold peak figures of their
-makers' data sheets (float32 matmuls run as TF32 there, as JAX has it by default), with assumed launch times. None is
-calibrated: `relax-eg calibrate` measures the machine it runs on.
+makers' data sheets (float32 matmuls run as TF32 there, as JAX has it by default), with assumed launch times and
+shares of linear algebra. None is calibrated: `relax-eg calibrate` measures the machine it runs on.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ CPU = Profile(
     dispatch=9e-6,
     fork=5e-6,
     fork_flops=2048.0,
+    join=10e-6,
+    join_bytes=262144.0,
     step=1e-6,
     linear_penalty=((24, 1.7), (48, 1.2)),
     gemv_bytes=4e6,
@@ -67,6 +69,10 @@ def _gpu(
         step=10e-6,
         matmul_half=(96.0, 96.0, 64.0),
         group_share=0.1,
+        factor_share=0.3,
+        factor_half=16384.0,
+        solve_share=0.3,
+        solve_half=(4096.0, 512.0),
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
         platform="gpu",
         pallas=True,
@@ -85,6 +91,8 @@ LAPTOP = Profile(
     dispatch=8e-6,
     fork=5e-6,
     fork_flops=2048.0,
+    join=10e-6,
+    join_bytes=262144.0,
     step=1e-6,
     conv_factor=1.1,
     group_share=0.14,

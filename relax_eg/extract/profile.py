@@ -18,7 +18,7 @@ from rich.table import Table
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 
-PROFILE_VERSION = 3
+PROFILE_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Profile:
     elementwise code; `scalar_rate`: flop/s of operators whose loops do not vectorise, by name; `bandwidth`: bytes/s
     of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`: seconds per kernel inside one
     executable; `dispatch`: seconds per call of an executable; `fork`: seconds that a call takes longer once a kernel of
-    `fork_flops` or more wakes other cores;
+    `fork_flops` or more wakes other cores; `join`: seconds that a matmul of several rows takes besides its work when
+    its weight has `join_bytes` or more, so that of matmuls of the same rows one is faster than several;
     `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes
     (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows
     up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first;
@@ -50,7 +51,10 @@ class Profile:
     much;
     `conv_factor`: how many times longer a convolution takes than the matmul of its windows; `group_share`: of the
     matmul rate, what a convolution in groups reaches at most; `group_half`: channels out and window elements a group
-    at which it reaches half that; `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
+    at which it reaches half that; `factor_share`: of the matmul rate, what a factorisation of a large matrix reaches
+    (cholesky, lu, qr, eigh, svd; flops as their records count them), `factor_half`: the side at which it is half of
+    that; `solve_share`, `solve_half`: the same of triangular systems, for the side and the number of right-hand sides;
+    `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
     another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
     `library_speed`: how many times faster a library routine was measured to be than its pattern as one kernel is
     predicted to be, by name; `platform`: "cpu", "gpu" or "tpu"; `pallas`: whether GPUs
@@ -68,6 +72,8 @@ class Profile:
     dispatch: float
     fork: float = 0.0
     fork_flops: float = float("inf")
+    join: float = 0.0
+    join_bytes: float = float("inf")
     step: float = 0.0
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     linear_penalty: tuple[tuple[float, float], ...] = ()
@@ -76,6 +82,10 @@ class Profile:
     conv_factor: float = 1.0
     group_share: float = 1.0
     group_half: tuple[float, float] = (8.0, 16.0)
+    factor_share: float = 0.5
+    factor_half: float = 1024.0
+    solve_share: float = 0.4
+    solve_half: tuple[float, float] = (16.0, 96.0)
     transpose_rate: float = 0.0
     scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
     modes: tuple[Mode, ...] = ()
@@ -111,6 +121,10 @@ class Profile:
         alone = choose(weight_bytes >= self.gemv_bytes, 1.0 / self.gemv_gain, 1.0)
         return choose(rows <= 1, alone, factor)
 
+    def joining(self, rows: Number, weight_bytes: Number) -> Number:
+        """Seconds that a matmul of `rows` rows takes besides its work."""
+        return choose((rows > 1) & (weight_bytes >= self.join_bytes), self.join, 0.0)
+
     def move(self, n_bytes: Number) -> Number:
         """Seconds to move `n_bytes` once: from cache where they fit, from memory where they stream past it."""
         hit = smaller(1.0, (self.cache_bytes / larger(n_bytes, 1e-30)) ** 4)
@@ -139,8 +153,17 @@ class Profile:
                 "waking other cores, us",
                 f"{1e6 * self.fork:.3g}, from {self.fork_flops:.4g} flops on",
             ),
+            (
+                "a matmul besides its work, us",
+                f"{1e6 * self.join:.3g}, from {self.join_bytes / 2**10:.4g} KiB of weight on",
+            ),
             ("weight stored out x in, times", layouts),
             ("convolution over matmul, times", f"{self.conv_factor:.3g}; in groups {1 / self.group_share:.3g}"),
+            (
+                "linear algebra over matmul, times",
+                f"factors {1 / self.factor_share:.3g}, half of it at {self.factor_half:g}; triangular systems "
+                f"{1 / self.solve_share:.3g}, half of it at {' x '.join(f'{h:g}' for h in self.solve_half)}",
+            ),
             ("loops that do not vectorise, Gop/s", slow),
         ):
             table.add_row(what, value)

@@ -3,7 +3,7 @@
 Every program is timed in several passes over all of them, minutes of other work on the machine being in a few passes
 only, and a figure is the lower quartile of all its samples: less than what other users of the machine add, more than
 what is reached once in a while, since waking threads is part of what a kernel takes. `relax_eg.measure.fits` makes a
-profile of the figures. Two to three minutes in all; XLA compiles some 180 programs.
+profile of the figures. One to two minutes in all; XLA compiles some 210 programs.
 """
 
 from __future__ import annotations

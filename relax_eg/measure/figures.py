@@ -14,18 +14,21 @@ from jax import lax
 from relax_eg.extract.profile import Profile
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-SMALL = (3, 4, 6, 8, 10, 12, 16, 20, 24, 32)  # of square matmuls that hardly take longer than the call
+SMALL = (3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64)  # of square matmuls that hardly take longer than the call
 MATMULS = [
     *((m, 1024, 1024) for m in (1, 2, 4, 8, 16, 64, 256, 1024)),
     *((1024, n, 1024) for n in (4, 16, 64, 256)),
     *((1024, 1024, k) for k in (4, 16, 64, 256)),
-    *((n, n, n) for n in (*SMALL, 48, 64, 128, 192, 256, 512)),
+    *((n, n, n) for n in (*SMALL, 128, 192, 256, 512)),
     (8, 384, 384), (64, 384, 1536), (128, 64, 128), (1, 256, 256), (16, 256, 256), (16, 16, 4096),
 ]  # fmt: skip
 ROWS = (2, 4, 8, 16, 24, 32, 48, 64, 128)  # of matmuls whose weights are stored either way
+APART = (64, 96, 128, 192, 256, 320, 384, 448, 512)  # sides of weights, three of which are used apart, and as one
+APART_ROWS = 8
 CHAINS, LOOPS = (32, 128), (100, 1100)
 CONVOLUTIONS = ((64, 28), (128, 14), (32, 56))  # channels, side
-DEPTH, TURNED, LAYOUT, ONE_ROW, SLOW = 64, 768, 768, 2048, 512
+ONE_ROW = (512, 1024, 2048)  # sides of weights that are used with one row
+DEPTH, TURNED, LAYOUT, SLOW = 64, 768, 768, 512
 SLOW_LOOPS: Mapping[str, Callable[[Any], Any]] = {
     "sort": lambda a: jnp.sort(a, axis=-1),
     "argmax": lambda a: jnp.argmax(a, axis=-1),
@@ -60,6 +63,16 @@ def vector_size(p: Profile) -> int:
 
 def turned_size(p: Profile) -> int:
     return 8192 if is_large(p) else TURNED
+
+
+def factored(p: Profile) -> list[int]:
+    """Sides of matrices that are factored."""
+    return [n * (8 if is_large(p) else 1) for n in (64, 128, 256, 512)]
+
+
+def solved(p: Profile) -> list[tuple[int, int]]:
+    """Sides of triangular matrices, and how many right-hand sides they have."""
+    return [(n, columns) for n in factored(p)[1:] for columns in (1, 16, n)]
 
 
 def memory_sizes(p: Profile) -> list[int]:
@@ -106,15 +119,27 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"convolution {channels} {size}", _conv, (x, w))
     x, w = normal(1, 128, 28, 28), normal(128, 1, 3, 3)
     yield Figure("depthwise", lambda x, w: _conv(x, w, 128), (x, w))
+    for n in factored(p):
+        x = normal(n, n)
+        definite = x @ x.T / n + jnp.eye(n)
+        yield Figure(f"cholesky {n}", lambda a: lax.linalg.cholesky(a, symmetrize_input=False), (definite,))
+        yield Figure(f"lu {n}", lambda a: lax.linalg.lu(a)[0], (x,))
+    for n, columns in solved(p):
+        lower = jnp.tril(normal(n, n)) / n + jnp.eye(n)  # far from singular: no value overflows
+        yield Figure(f"solve {n} {columns}", _solve, (lower, normal(n, columns)))
     for name, fn in SLOW_LOOPS.items():
         yield Figure(name, fn, (normal(SLOW, SLOW),))
     for mode, options in (("", {}), *((f"{m.name}: ", m.options) for m in p.modes)):
         for m, n, k in MATMULS:
             yield Figure(f"{mode}matmul {m} {n} {k}", jnp.matmul, (normal(m, k), normal(k, n)), options)
-        for rows, size in (*((r, LAYOUT) for r in ROWS), (1, ONE_ROW)):
+        for rows, size in (*((r, LAYOUT) for r in ROWS), *((1, n) for n in ONE_ROW)):
             x, w = normal(rows, size), normal(size, size)
-            yield Figure(f"{mode}in x out {rows}", jnp.matmul, (x, w), options)
-            yield Figure(f"{mode}out x in {rows}", _linear, (x, w), options)
+            yield Figure(f"{mode}in x out {rows} {size}", jnp.matmul, (x, w), options)
+            yield Figure(f"{mode}out x in {rows} {size}", _linear, (x, w), options)
+        for n in APART:
+            x, ws = normal(APART_ROWS, n), [normal(n, n) for _ in range(3)]
+            yield Figure(f"{mode}apart {n}", lambda x, *ws: [x @ w for w in ws], (x, *ws), options)
+            yield Figure(f"{mode}as one {n}", jnp.matmul, (x, jnp.concatenate(ws, axis=1)), options)
 
 
 def _chain_of_reductions(count: int) -> Callable[[Any], Any]:
@@ -138,6 +163,10 @@ def _polynomial(x: Any) -> Any:
 
 def _linear(x: Any, w: Any) -> Any:
     return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+
+
+def _solve(a: Any, b: Any) -> Any:
+    return lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
 
 
 def _conv(x: Any, w: Any, groups: int = 1) -> Any:

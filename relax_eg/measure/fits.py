@@ -15,11 +15,15 @@ from typing import Any
 
 from relax_eg.extract.cost import share_of_peak
 from relax_eg.extract.profile import Mode, Profile
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.measure.figures import (
+    APART,
     CHAINS,
     CONVOLUTIONS,
     DEPTH,
     FLOATS,
+    LAYOUT,
     LOOPS,
     MATMULS,
     ONE_ROW,
@@ -27,15 +31,20 @@ from relax_eg.measure.figures import (
     SLOW,
     SLOW_LOOPS,
     SMALL,
+    factored,
     memory_sizes,
+    solved,
     turned_size,
     vector_size,
 )
+from relax_eg.ops import counts, site_of
+from relax_eg.shapes import Dim
 
 Times = Mapping[str, float]  # seconds of a call, by the name of a figure
 _LEAST = 1e-8  # seconds: what is less was lost in the noise
 _MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
 _MOST_PENALTY = 16.0
+_STALLED = 4.0  # times what is expected of linear algebra
 # Times the rate of float32. Halves reach two to four times that on devices with units for them.
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
 
@@ -47,7 +56,7 @@ def fitted(start: Profile, times: Times) -> Profile:
     few, many = (times[f"loop {n}"] for n in LOOPS)
     step = max((many - few) / (LOOPS[1] - LOOPS[0]) - launch, _LEAST)  # of the kernel in it
     p = replace(start, dispatch=times["dispatch"], launch=launch, step=step)
-    p = replace(p, **_waking(times))
+    p = replace(p, **_waking(times), **_apart(times))
     n = vector_size(p)
     p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
     p = replace(p, **_memory(p, times))
@@ -56,8 +65,9 @@ def fitted(start: Profile, times: Times) -> Profile:
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
     p = replace(p, **_matmuls(p, times, ""))
     p = replace(p, matmul_rate=_rates(p, times))
-    p = replace(p, **_layouts(times, ""))
+    p = replace(p, **_layouts(p, times, ""))
     p = replace(p, **_convolutions(p, times))
+    p = replace(p, **_linear_algebra(p, times))
     p = replace(p, scalar_rate={**p.scalar_rate, **_slow_loops(p, times)})
     return replace(p, modes=tuple(_in_mode(p, times, m) for m in start.modes))
 
@@ -69,7 +79,8 @@ def _work(p: Profile, seconds: float, flops: float) -> float:
 
 def _waking(times: Times, mode: str = "") -> dict[str, float]:
     """What waking other cores takes, and from how many flops on: a step in the times of small matmuls."""
-    found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"]) for n in SMALL]
+    peak = max(2.0 * m * n * k / times[f"{mode}matmul {m} {n} {k}"] for m, n, k in MATMULS)
+    found = [(2.0 * n**3, times[f"{mode}matmul {n} {n} {n}"] - 2.0 * n**3 / peak) for n in SMALL]
     found.insert(0, (1.0, times["dispatch"]))
 
     def error(split: int) -> float:
@@ -117,7 +128,8 @@ def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     def predicted(at: Mapping[str, float], m: int, n: int, k: int) -> float:
         share = share_of_peak((m, n, k), (at["m"], at["n"], at["k"]))
         flops, moved = 2.0 * m * n * k, 4.0 * (m * k + k * n + m * n)
-        return p.call(p.launch + max(flops / (at["rate"] * share), p.move(moved)), flops >= p.fork_flops)
+        join = p.joining(m, 4.0 * k * n)
+        return p.call(p.launch + max(flops / (at["rate"] * share), p.move(moved)) + join, flops >= p.fork_flops)
 
     def error(at: Mapping[str, float]) -> float:
         return _error((predicted(at, *shape), s) for shape, s in found)
@@ -139,18 +151,49 @@ def _rates(p: Profile, times: Times) -> dict[str, float]:
     return {"float32": single} | {d: single * min(base / times[f"rate {d}"], _MOST_RATE[d]) for d in others}
 
 
-def _layouts(times: Times, mode: str) -> dict[str, Any]:
+def _layouts(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     """How many times longer a matmul takes with its weight stored output axis first, by rows: the more rows, the less
     it is."""
-    ratios = [times[f"{mode}out x in {r}"] / times[f"{mode}in x out {r}"] for r in ROWS]
-    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in falling(ratios)]
-    gain = min(times[f"{mode}in x out 1"] / times[f"{mode}out x in 1"], _MOST_PENALTY)
-    pays = gain > 1.05
+
+    def ratio(rows: int, size: int) -> float:
+        flops, join = 2.0 * rows * size * size, float(p.joining(rows, 4.0 * size * size))
+        ways = (times[f"{mode}{way} {rows} {size}"] for way in ("out x in", "in x out"))
+        stored, plain = (_work(p, t - join, flops) for t in ways)
+        return stored / plain
+
+    factors = [min(max(f, 1.0), _MOST_PENALTY) for f in falling([ratio(r, LAYOUT) for r in ROWS])]
+    gains = [min(1.0 / ratio(1, n), _MOST_PENALTY) for n in ONE_ROW]
+    small = max((i for i, gain in enumerate(gains) if gain <= 1.05), default=-1)  # the last at which nothing is gained
     return {
         "linear_penalty": steps(list(zip(map(float, ROWS), factors, strict=True))),
-        "gemv_gain": gain if pays else 1.0,
-        "gemv_bytes": float(ONE_ROW * ONE_ROW) if pays else math.inf,
+        "gemv_gain": _mean(gains[small + 1 :]),
+        "gemv_bytes": _from(ONE_ROW, small + 1),
     }
+
+
+def _apart(times: Times, mode: str = "") -> dict[str, float]:
+    """What a matmul of several rows takes besides its work, and from what size of its weight on: what three take longer
+    than the one that does their work."""
+    extra = [(times[f"{mode}apart {n}"] - times[f"{mode}as one {n}"]) / 2 for n in APART]
+
+    def error(split: int) -> float:
+        above = _median(extra[split:]) if split < len(extra) else 0.0
+        return sum(map(abs, extra[:split])) + sum(abs(x - above) for x in extra[split:])
+
+    split = min(range(len(extra) + 1), key=error)
+    join = min(_median(extra[split:]), _MOST_FORK) if split < len(extra) else 0.0
+    longer = [times[f"{mode}apart {n}"] / times[f"{mode}as one {n}"] for n in APART[split:]]
+    if join < _LEAST_FORK or _median(longer) < 1.05:
+        return {"join": 0.0, "join_bytes": math.inf}
+    return {"join": join, "join_bytes": _from(APART, split)}
+
+
+def _from(sides: Sequence[int], first: int) -> float:
+    """Bytes of a weight from which on what begins at the side of this index is taken to hold: between it and the one
+    before; infinity where it never begins."""
+    if first == len(sides):
+        return math.inf
+    return 4.0 * sides[first] * sides[max(first - 1, 0)]
 
 
 def falling(values: Sequence[float]) -> list[float]:
@@ -193,17 +236,65 @@ def _convolutions(p: Profile, times: Times) -> dict[str, float]:
     flops = 2.0 * 9 * 128 * 28 * 28
     share = (1.0 / (1.0 + p.group_half[0])) * (9.0 / (9.0 + p.group_half[1]))
     reached = flops / _work(p, times["depthwise"], flops) / p.rate("float32")
-    factor = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    return {"conv_factor": max(1.0, factor), "group_share": min(1.0, reached / share)}
+    return {"conv_factor": max(1.0, _mean(ratios)), "group_share": min(1.0, reached / share)}
+
+
+def _linear_algebra(p: Profile, times: Times) -> dict[str, Any]:
+    """Of the matmul rate, what factorisations and triangular systems reach, and how small sides lower it."""
+    from relax_eg.ops import api as op
+
+    factors, systems = list[Timed](), list[Timed]()
+    for n in factored(p):
+        for name, written in (("cholesky", op.cholesky(_matrix(n, n))), ("lu", op.lu(_matrix(n, n))[0])):
+            factors.append(((n,), _flops(written, name), times[f"{name} {n}"]))
+    for n, columns in solved(p):
+        written = op.triangular_solve(_matrix(n, n), _matrix(n, columns))
+        systems.append(((n, columns), _flops(written, "triangular_solve"), times[f"solve {n} {columns}"]))
+    factor_share, factor_half = _shares(p, factors, p.factor_share, (p.factor_half,))
+    solve_share, solve_half = _shares(p, systems, p.solve_share, p.solve_half)
+    return {
+        "factor_share": factor_share,
+        "factor_half": factor_half[0],
+        "solve_share": solve_share,
+        "solve_half": solve_half,
+    }
+
+
+Timed = tuple[tuple[int, ...], int, float]  # sizes of operands, flops, seconds of a call
+
+
+def _shares(
+    p: Profile, found: Sequence[Timed], share: float, half: tuple[float, ...]
+) -> tuple[float, tuple[float, ...]]:
+    """The share of the matmul rate that a routine reaches on large operands, and the sizes at which it is half of
+    that, from about `share` and `half` on.
+
+    On CPUs, threads of these libraries wait for each other by giving up their core. Where somebody else wants it, a
+    call of 50 microseconds takes 7 milliseconds: such times are left out, and where they are many, nothing is learned.
+    """
+
+    def predicted(sizes: Sequence[int], flops: int, share: float, half: Sequence[float]) -> float:
+        seconds = flops / (p.rate("float32") * share * share_of_peak(sizes, half))
+        return p.call(p.launch + seconds, flops >= p.fork_flops)
+
+    most = _STALLED if p.platform == "cpu" else math.inf
+    likely = [(sizes, flops, s) for sizes, flops, s in found if s < most * predicted(sizes, flops, share, half)]
+    if 3 * len(likely) < 2 * len(found):
+        return share, half
+    halves = [float(n) for n in (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 16384)]
+    choices = [[0.05 * 1.2**k for k in range(17)], *(halves for _ in half)]
+    best = min(
+        itertools.product(*choices),
+        key=lambda at: _error((predicted(sizes, flops, at[0], at[1:]), s) for sizes, flops, s in likely),
+    )
+    return best[0], best[1:]
 
 
 def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
     """Flop/s, as their records count, of operators whose loops do not vectorise."""
-    from relax_eg import ir
     from relax_eg.ops import api as op
-    from relax_eg.ops import counts, site_of
 
-    x = ir.var("x", ir.Tensor((SLOW, SLOW), "float32"))
+    x = _matrix(SLOW, SLOW)
     alike = {
         "sort": (("sort",), op.sort(x)),
         "argmax": (("argmax", "argmin"), op.argmax(x, 1)),
@@ -212,20 +303,35 @@ def _slow_loops(p: Profile, times: Times) -> dict[str, float]:
     rates: dict[str, float] = {}
     for name in SLOW_LOOPS:
         names, written = alike[name]
-        (e,) = [e for e in ir.postorder([written]) if e.op == name]
         seconds = max(times[name] - float(p.call(p.launch, False)), 0.1 * times[name])
-        rates |= dict.fromkeys(names, counts(site_of(e)).flops.value / seconds)
+        rates |= dict.fromkeys(names, _flops(written, name) / seconds)
     return rates
+
+
+def _matrix(rows: int, columns: int) -> Expr:
+    return var("x", Tensor((Dim.of(rows), Dim.of(columns)), "float32"))
+
+
+def _flops(written: Expr, op: str) -> int:
+    """Flops of the one node of an operator in an expression, as the operator's record counts them."""
+    (e,) = [e for e in postorder([written]) if e.op == op]
+    return counts(site_of(e)).flops.value
 
 
 def _in_mode(p: Profile, times: Times, mode: Mode) -> Mode:
     """What waking cores, matmuls and layouts are like when XLA compiles in another way."""
     name = f"{mode.name}: "
-    changes: dict[str, Any] = _waking(times, name)
-    changes |= _matmuls(replace(p, **changes), times, name) | _layouts(times, name)
+    changes: dict[str, Any] = _waking(times, name) | _apart(times, name)
+    q = replace(p, **changes)
+    changes |= _matmuls(q, times, name) | _layouts(q, times, name)
     scale = changes["matmul_rate"]["float32"] / p.rate("float32")
     changes["matmul_rate"] = {dtype: scale * rate for dtype, rate in p.matmul_rate.items()}
     return replace(mode, changes=changes)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean; 1 of none."""
+    return math.exp(sum(map(math.log, values)) / max(1, len(values)))
 
 
 def _median(values: Iterable[float]) -> float:

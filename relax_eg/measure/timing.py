@@ -61,10 +61,8 @@ def median_ranks(count: int, confidence: float = 0.95) -> tuple[int, int]:
     """Which two of `count` sorted samples enclose the true median with at least this probability: by the binomial law,
     whatever the distribution of the samples. ValueError where even the first and the last do not."""
     allowed = (1.0 - confidence) / 2 * 2**count
-    low, below = (
-        -1,
-        0,
-    )  # `below`: of the 2**count ways in which samples lie about the median, those with <= low below it
+    # `below`: of the 2**count ways in which samples lie about the median, those with `low` or fewer below it.
+    low, below = -1, 0
     while (below := below + math.comb(count, low + 1)) <= allowed:
         low += 1
     if low < 0:
