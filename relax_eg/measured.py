@@ -100,6 +100,7 @@ class Search:
         module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
         label = BY_PRICE + (FOR + mode.name if mode.name else "")
         return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
+
     def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
         """The program found where a byte in memory costs `held`; `bytes_cost`: what is known better, by function and
         block."""

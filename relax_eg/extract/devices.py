@@ -68,6 +68,10 @@ def _gpu(
         matmul_half=(96.0, 96.0, 64.0),
         group_share=0.1,
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
+        # Assumed of every GPU, from what is published of an H100 (sources in docs/kernels.md).
+        fused_share=0.76,
+        pallas_share=0.88,
+        library_speed=dict.fromkeys((f"cudnn.attention{kind}" for kind in ("", "_mask", "_bias", "_causal")), 1.35),
         platform="gpu",
         pallas=True,
         notes=notes,
