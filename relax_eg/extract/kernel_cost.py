@@ -27,7 +27,7 @@ from relax_eg.ops.libraries import LIBRARIES, Definition
 from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
 
-_SHORTER = 0.01  # of what is hidden behind something longer: that of two programs which take as long, it has the less
+_SHORTER = 1e-3  # of what is hidden behind something longer: that of two programs which take as long, it has the less
 _DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas
 _PREFERRED = 0.98  # of a price, on GPUs: a generated kernel has to be so much faster than a routine that XLA compiles
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
@@ -79,10 +79,13 @@ class KernelCost(WholeCost):
             stored = stored + times * p.launch + p.move(2 * part.stored)
             slower = slower + choose(times > 0, part.seconds, 0.0)
             badly = badly | part.online | part.decoded
+        attention = any(part.online for part in parts) and any(part.reduced for part in parts)
         working = _hidden(contracting, moving) + stored
         if p.fused_share and not any(part.reduced for part in parts):  # no tile of a matmul has all that is reduced
             working = smaller(working, _hidden(contracting + slower * (1 / p.fused_share - 1), moving))
-        if pallas and p.pallas:
+        if p.platform == "cpu" and attention:  # one kernel of XLA's, which keeps a tile of the scores
+            working = _hidden(contracting, moving)
+        elif pallas and p.pallas:
             working = choose(badly, _hidden(contracting / p.pallas_share, moving), working)
         # Each is a call, and wakes other cores for itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate

@@ -326,7 +326,7 @@ class StateTable:
         elements = math.prod(self._number(d, operation) for d in buffer.shape)
         points = math.prod(self._number(d, operation) for d in r.loops)
         times = 1.0 if r.once else max(1.0, points / max(1, elements))
-        if stage.does is Does.CONTRACTS:
+        if stage.does is Does.CONTRACTS and self.model.profile.fused_share:  # else it is stored before the matmul
             others = (d for y, d in enumerate(stage.output.shape) if y not in r.axes)
             times *= math.ceil(math.prod(self._number(d, operation) for d in others) / _TILE)
         return times

@@ -128,7 +128,9 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
     depth = _product([extent for _, extent in term.over])
     reduced = {str(loop_of(var)) for var, _ in term.over}
     every = extents | {str(loop_of(var)): extent for var, extent in term.over}
-    computed = [g for g in _groups(factors) if len(g) > 1 or not isinstance(_uncast(g[0]), Read)]
+    groups = _groups(factors)
+    # A single group (a matrix and a vector) is multiplied and summed at once, as no matmul.
+    computed = [g for g in groups if len(groups) > 1 and (len(g) > 1 or not isinstance(_uncast(g[0]), Read))]
     sources = {t.buffer for g in computed for f in g for t in _reads(f)}
     on = made.output.name in uses.computed or _uncast(made.value) is not term
     return Contraction(

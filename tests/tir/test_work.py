@@ -35,6 +35,7 @@ def test_a_matrix_and_a_vector() -> None:
     p = program("p", (A, VECTOR), compute("Y", (M,), lambda i: sum_(A[i, R] * VECTOR[R], (R, K))))
     (found,) = work(p).contractions
     assert (found.rows, found.columns, found.depth) == (M, Dim.of(1), K)
+    assert found.made == NONE
 
 
 def composed(fn: Callable[..., Any], *specs: str) -> TensorProgram:
