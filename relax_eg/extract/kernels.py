@@ -433,6 +433,11 @@ class KernelSearch:
         effort = _QUICK if self.pricing.held else _EFFORT
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
+        for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
+            if not self._corrected(ways, problem, choice):
+                break
+            ways, problem = self._problem()
+            choice, _ = self._best(problem, [choice, seed])
         solved = solve_kernels(problem, self._overlap(ways), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
