@@ -202,8 +202,7 @@ def test_equal_kernels_are_one_executable() -> None:
     best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, sharing="off", rules=rx.rules.default - "library")
     best(random((8, 64))[0], random(*[(64, 64)] * 5))
     assert len(kernels(best)) == 5
-    # Where the tanh goes costs the same either way; what is alike is compiled once.
-    assert best.runner.compiled_kernels == len(set(kernels(best))) <= 3
+    assert best.runner.compiled_kernels == len(set(kernels(best))) == 1
 
 
 def test_it_runs_at_other_sizes_inside_jit_and_under_grad() -> None:

@@ -76,7 +76,8 @@ class KernelCost(WholeCost):
         badly: Number = False
         for part in parts:
             times = choose(part.made > 0, 1, 0) + choose(part.result > 0, 1, 0)
-            stored = stored + times * p.launch + p.move(2 * part.stored)
+            # What follows a matmul is written over its result: so repeated layers are cut in one way.
+            stored = stored + times * p.launch + p.move(2 * part.stored) + _SHORTER * p.move(part.made)
             slower = slower + choose(times > 0, part.seconds, 0.0)
             badly = badly | part.online | part.decoded
         attention = any(part.online for part in parts) and any(part.reduced for part in parts)
