@@ -31,7 +31,7 @@ from relax_eg.ops.fused import VIEWS, Placed, program_at
 from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
-KEPT = 4  # states of a value of each phase, besides its one-operator kernel
+KEPT = 5  # states of a value of each phase, besides its one-operator kernel
 MOST_MEMBERS = 64
 OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
 _TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
