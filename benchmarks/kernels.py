@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks.llama_layer import Case, Layer, arguments, layer_cases, rms_norm
+from benchmarks.llama_layer import Case, Layer, Widths, arguments, layer_cases, rms_norm
 from benchmarks.timing import duration, measure
 from relax_eg import ir
 from relax_eg.reports.report import CostReport
@@ -101,26 +101,35 @@ def timed(seconds: float, only: str, target: str | None) -> Table:
 
 
 def shares(report: CostReport) -> tuple[int, int, int]:
-    """The operators that the program as written launches; of the operators of the chosen program, which algebra has
-    changed, those that library calls hold, and those that no longer are kernels of their own."""
+    """Operators of the chosen program, those in its library calls as in their patterns; of these, what library calls
+    hold; and what is no kernel of its own, as generated kernels hold it beside others."""
     held = sum(row.operators for row in report.libraries)
     fused = sum((len(row.operators) - 1) * row.times for row in report.kernels)
-    return report.before.launches, held, fused
+    calls = sum(row.calls for row in report.libraries)
+    return report.after.launches + fused + held - calls, held, fused
+
+
+SMALL, LLAMA_3_8B = Widths(), Widths(4096, 32, 8, 14336)
 
 
 def layers(target: str | None, dtype: str) -> Table:
-    """Kernels, library calls and bytes of a Llama layer and its halves, before and after."""
-    table = Table("program", "operators", "kernels", "library calls", "in these", "fused away", "MB", "as written")
-    layer = Layer(dtype=dtype)
-    sizes = {"b": 1, "s": 512}
-    halves = {n: Case(getattr(layer, n), layer.specs(n), sizes) for n in ("attention_half", "mlp_half")}
-    for name, case in {**halves, **layer_cases(layer, 512, 1024)}.items():
-        report = optimized(case, "kernels", target).report
-        operators, held, fused = shares(report)
-        calls = sum(row.calls for row in report.libraries)
-        moved = [f"{c.bytes / 1e6:.3g}" for c in (report.after, report.before)]
-        numbers = (operators, report.after.launches, calls, held, fused)
-        table.add_row(name, *map(str, numbers), *moved)
+    """Kernels, library calls and bytes of a Llama layer and its halves, before and after: of a small one, and of the
+    widths of Llama 3 8B."""
+    columns = "program, as written, kernels, operators, library calls, in these, fused away, MB, as written"
+    table = Table(*columns.split(", "))
+    for widths, tokens, kept, rows in ((SMALL, 512, 1024, 1), (LLAMA_3_8B, 2048, 1024, 64)):
+        layer = Layer(widths, dtype)
+        one = {"b": 1, "s": tokens}
+        found = {f"{n}, {tokens} tokens": (n, one) for n in ("attention_half", "mlp_half", "prefill")}
+        found[f"decode of {rows} after {kept}"] = "decode", {"b": rows, "t": kept}
+        for name, (part, sizes) in found.items():
+            report = optimized(Case(getattr(layer, part), layer.specs(part), sizes), "kernels", target).report
+            operators, held, fused = shares(report)
+            calls = sum(row.calls for row in report.libraries)
+            moved = [f"{c.bytes / 1e6:.3g}" for c in (report.after, report.before)]
+            inside = (f"{n} ({n / operators:.0%})" for n in (held, fused))
+            start = f"{name.replace('_', ' ')}, width {widths.width}", report.before.launches, report.after.launches
+            table.add_row(*map(str, (*start, operators, calls)), *inside, *moved)
     return table
 
 

@@ -69,8 +69,10 @@ ONE = {
 
 @pytest.mark.parametrize("name", ONE)
 def test_one_kernel(name: str) -> None:
+    """Where no library takes them."""
     fn, specs, shapes = ONE[name]
-    best = optimized(fn, *specs, at={v: 256 for s in specs for v in s.split() if v.isidentifier()})
+    at = {v: 256 for s in specs for v in s.split() if v.isidentifier()}
+    best = optimized(fn, *specs, at=at, rules=rx.rules.default - "library")
     assert len(kernels(best)) == 1
     check = best.check(*random(*shapes))
     assert check.passed, check
@@ -105,7 +107,8 @@ def test_more_rules_never_lose() -> None:
     options: Any = {"at": {"b": 1, "s": 512}, "target": "h100"}
     alone = optimized(rotated_attention, *specs, rules=rx.rules.fusion, **options)
     joint = optimized(rotated_attention, *specs, **options)
-    assert joint.report.after.seconds <= alone.report.after.seconds * (1 + 1e-6)
+    # As far as selection goes: it stops a thousandth from its bound.
+    assert joint.report.after.seconds <= alone.report.after.seconds * (1 + 1e-3)
 
 
 def test_nothing_moves_over_a_match_cast() -> None:
@@ -199,8 +202,7 @@ def test_equal_kernels_are_one_executable() -> None:
     best = optimized(fn, "n 64", ["64 64"] * 5, at={"n": 64}, sharing="off", rules=rx.rules.default - "library")
     best(random((8, 64))[0], random(*[(64, 64)] * 5))
     assert len(kernels(best)) == 5
-    # Where the tanh goes costs the same either way; what is alike is compiled once.
-    assert best.runner.compiled_kernels == len(set(kernels(best))) <= 3
+    assert best.runner.compiled_kernels == len(set(kernels(best))) == 1
 
 
 def test_it_runs_at_other_sizes_inside_jit_and_under_grad() -> None:
@@ -286,7 +288,7 @@ def test_a_kernel_costs_what_it_is_composed_to() -> None:
     best = optimized(fn, "n 256", "n 256", "512 64", at={"n": 4096})
     (selected,) = best.report.selected
     assert best.report.after.seconds == pytest.approx(selected.cost)
-    assert best.report.predicted_gain > 1.2
+    assert best.report.predicted_gain > 1.1
     assert best.check(*(0.1 * a for a in random((3, 256), (3, 256), (512, 64)))).passed
 
 

@@ -201,7 +201,10 @@ class WholeCost:
         if site.op in _COPIES:
             return NodeCost(flops, moved, 1, p.launch + p.move(moved))
         if not launches:
-            return NodeCost(flops, moved, 0, _EPSILON + flops / p.vector_rate + _FUSED_SHARE * p.move(moved))
+            # XLA divides 1 by a divisor that is broadcast, and multiplies by that.
+            broadcast = site.op == "divide" and site.shape(1) != tuple(dims_of(result))
+            work = math.prod(self._at(d) for d in dims_of(result)) if broadcast else flops
+            return NodeCost(flops, moved, 0, _EPSILON + work / p.vector_rate + _FUSED_SHARE * p.move(moved))
         rate = p.scalar_rate.get(site.op, p.vector_rate)
         return NodeCost(flops, moved, 1, p.launch + flops / rate + p.move(moved))
 

@@ -74,6 +74,10 @@ def _gpu(
         solve_share=0.3,
         solve_half=(4096.0, 512.0),
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
+        # Assumed of every GPU, from what is published of an H100 (sources in docs/kernels.md).
+        fused_share=0.76,
+        pallas_share=0.88,
+        library_speed=dict.fromkeys((f"cudnn.attention{kind}" for kind in ("", "_mask", "_bias", "_causal")), 1.35),
         platform="gpu",
         pallas=True,
         notes=notes,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from relax_eg.errors import ExtractionError
 from relax_eg.extract.loops import VIOLATED, Loop, Loops
 from relax_eg.extract.problem import Problem
 
@@ -204,7 +205,8 @@ def relaxation(
     lp.a_matrix_.start_ = np.cumsum([0, *(len(e[0]) for e in entries)]).astype(np.int32)
     lp.a_matrix_.index_ = np.array([i for e in entries for i in e[0]], dtype=np.int32)
     lp.a_matrix_.value_ = np.array([v for e in entries for v in e[1]])
-    solver.passModel(lp)
+    if solver.passModel(lp) == highspy.HighsStatus.kError:
+        raise ExtractionError("HiGHS refuses the program of a selection; please report this")
     return solver
 
 

@@ -3,23 +3,59 @@
 A kernel reads every value it needs from memory once and stores its results once; inside, every value is computed once.
 What is computed in one kernel and again in another is paid in both. Kernels are tensor programs, and so are operators,
 which as they stand are kernels of one.
+
+A contraction is what its device's compiler makes of it. XLA's matmuls on CPUs, and cuBLAS, take operands from memory
+and store their results, so what is computed before or after one in the same executable goes through memory there; XLA's
+own matmuls for GPUs compute it, at a share of the rate; and what goes through Pallas stays inside at another share.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from relax_eg.extract.amounts import Amounts, counted_once, of_program
+from relax_eg.errors import OperatorError
+from relax_eg.extract.amounts import Amounts, counted_once, of_program, work_of
 from relax_eg.extract.cost import NodeCost, WholeCost
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.ir.annotations import Annotation
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONTROL, CORE
+from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, CORE, VAR, postorder
 from relax_eg.ops import Site, bytes_of
-from relax_eg.ops.fused import VIEWS, Placed, called_program, program_at
+from relax_eg.ops.fused import VIEWS, Placed, called_program, fused_call, program_at
+from relax_eg.ops.libraries import LIBRARIES, Definition
 from relax_eg.shapes import Dim
+from relax_eg.tir import Contraction, TensorProgram
 
-_NOT_HIDDEN = 0.1  # of the shorter of computing and moving: before the first tile is there, and after the last
+_SHORTER = 1e-3  # of what is hidden behind something longer: that of two programs which take as long, it has the less
+_DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas
+_PREFERRED = 0.98  # of a price, on GPUs: a generated kernel has to be so much faster than a routine that XLA compiles
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A contraction in a kernel, at a binding: `seconds` with operands at hand; bytes of operands that the kernel
+    computes (`made`) and of what it computes them from (`sources`), and of the result where it computes on with it.
+    `reduced`: a reduction of the kernel goes over the result; `online`: an operand has exponentials less a maximum over
+    what is summed."""
+
+    seconds: Number
+    made: Number = 0
+    sources: Number = 0
+    result: Number = 0
+    reduced: bool = False
+    online: bool = False
+
+    @property
+    def stored(self) -> Number:
+        """Bytes that go through memory where contractions take and give whole arrays."""
+        return self.made + self.result
+
+    @property
+    def decoded(self) -> Number:
+        """Whether an operand is computed from much less than itself."""
+        return (self.made > 0) & (self.made >= _DECODED * self.sources)
 
 
 class KernelCost(WholeCost):
@@ -29,15 +65,38 @@ class KernelCost(WholeCost):
     def folds_transposes(self) -> bool:
         return False
 
-    def kernel(self, contracting: Number, other: Number, moved: Number) -> Number:
-        """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it."""
+    def kernel(self, parts: Sequence[Part], other: Number, moved: Number, pallas: bool = True) -> Number:
+        """Seconds of a kernel: contractions overlap with memory, what is computed on single elements adds to it.
+        `pallas`: whether what XLA serves badly may go through Pallas."""
         p = self.profile
+        contracting: Number = sum(part.seconds for part in parts)
         moving = p.move(moved)
-        overlapped = larger(contracting, moving) + _NOT_HIDDEN * smaller(contracting, moving)
+        stored: Number = 0.0
+        slower: Number = 0.0
+        badly: Number = False
+        for part in parts:
+            times = choose(part.made > 0, 1, 0) + choose(part.result > 0, 1, 0)
+            # What follows a matmul is written over its result: so repeated layers are cut in one way.
+            stored = stored + times * p.launch + p.move(2 * part.stored) + _SHORTER * p.move(part.made)
+            slower = slower + choose(times > 0, part.seconds, 0.0)
+            badly = badly | part.online | part.decoded
+        attention = any(part.online for part in parts) and any(part.reduced for part in parts)
+        working = _hidden(contracting, moving) + stored
+        if p.fused_share and not any(part.reduced for part in parts):  # no tile of a matmul has all that is reduced
+            working = smaller(working, _hidden(contracting + slower * (1 / p.fused_share - 1), moving))
+        if p.platform == "cpu" and attention:  # one kernel of XLA's, which keeps a tile of the scores
+            working = _hidden(contracting, moving)
+        elif pallas and p.pallas:
+            working = choose(badly, _hidden(contracting / p.pallas_share, moving), working)
         # Each is a call, and wakes other cores for itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate
         woken = choose(flops >= p.fork_flops, p.fork, 0.0)
-        return p.dispatch + p.launch + woken + overlapped + other
+        return self.called(p.launch + woken + working + other)
+
+    def called(self, seconds: Number) -> Number:
+        """Seconds of an executable with its dispatch: a GPU computes while the next one is dispatched."""
+        p = self.profile
+        return p.dispatch + seconds if p.platform == "cpu" else _hidden(p.dispatch, seconds)
 
     def bytes(self, annotation: Annotation) -> Number:
         return self._at(bytes_of(annotation))
@@ -52,6 +111,16 @@ class KernelCost(WholeCost):
         is_kernel = site.op not in CORE or site.op == CALL_DPS_LIBRARY
         return replace(found, launches=Dim.of(1)) if is_kernel else found
 
+    def parts(self, placed: Placed) -> list[Part]:
+        """The contractions of a tensor program."""
+        sizes = placed.sizes
+
+        def part(c: Contraction) -> Part:
+            made, sources, result = (self.number(d, sizes) for d in (c.made, c.sources, c.result))
+            return Part(self._contraction(c, sizes), made, sources, result, c.reduced, c.online)
+
+        return [part(c) for c in work_of(placed.program).contractions]
+
     def _price(self, site: Site, result: Annotation) -> NodeCost:
         if site.op in VIEWS:
             return NodeCost(seconds=VIEW)
@@ -59,14 +128,40 @@ class KernelCost(WholeCost):
             return super()._price(site, result)
         placed = _placed(site, result)
         if placed is not None:
-            counted = counted_once(placed.program)
-            moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
-            effort = self.effort(site.op, placed)
-            return NodeCost(effort.flops, moved, 1, self.kernel(effort.contracting, effort.other, moved))
+            return self._program(site.op, placed)
+        found = self._by_xla(site)
+        if found is not None:
+            return found
         found = super()._price(site, result)
         if site.op == CALL or (site.op in CORE and site.op not in CONTROL and site.op != CALL_DPS_LIBRARY):
             return found  # what a call runs are kernels of their own
-        return NodeCost(found.flops, found.bytes, 1, found.seconds + self.profile.dispatch)
+        return NodeCost(found.flops, found.bytes, 1, self.called(found.seconds))
+
+    def _program(self, op: str, placed: Placed, pallas: bool = True) -> NodeCost:
+        """What a tensor program costs as an executable. Each of its workspaces is written by a kernel before those
+        that read it."""
+        counted, p = counted_once(placed.program), self.profile
+        moved = sum(self.number(d, placed.sizes) for d in (counted.bytes_read, counted.bytes_written))
+        effort = self.effort(op, placed)
+        before = len(placed.program.workspaces) * p.launch
+        single = pallas and len(placed.program.outputs) == 1
+        seconds = self.kernel(self.parts(placed), effort.other + before, moved, single)
+        return NodeCost(effort.flops, moved, 1, seconds)
+
+    def _by_xla(self, site: Site) -> NodeCost | None:
+        """What XLA makes of the pattern of a routine that it compiles; None where the call is none of such a routine,
+        or more is known of its speed."""
+        library = LIBRARIES.get(site["name"]) if site.op == CALL_DPS_LIBRARY else None
+        if library is None or not library.name.startswith("xla.") or library.cost:
+            return None
+        if library.name in self.profile.library_speed:
+            return None
+        definition, sizes = library.sizes_at(site.operands, dict(site["attrs"]))
+        program = _pattern(definition)
+        if program is None:
+            return None
+        found = self._program(CALL_TIR, Placed(program, sizes), pallas=False)
+        return replace(found, seconds=found.seconds * _PREFERRED) if self.profile.fused_share else found
 
     def _kind(self, site: Site) -> type[WholeCost]:
         return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs
@@ -77,3 +172,18 @@ def _placed(site: Site, result: Annotation) -> Placed | None:
     if site.op == CALL_TIR:
         return called_program(site.operands, site.attrs)
     return program_at(site.op, site.operands, tuple(site.attrs.items()), result)
+
+
+@lru_cache(1 << 10)
+def _pattern(definition: Definition) -> TensorProgram | None:
+    """What a routine computes as one tensor program; None where an operator has no equations."""
+    members = [e for e in postorder(definition.results) if e.op not in (VAR, CONSTANT)]
+    try:
+        return fused_call(members, definition.results).attr("program").value
+    except OperatorError:
+        return None
+
+
+def _hidden(a: Number, b: Number) -> Number:
+    """Seconds of two things at a time."""
+    return larger(a, b) + _SHORTER * smaller(a, b)

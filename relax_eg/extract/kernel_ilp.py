@@ -113,9 +113,13 @@ class _Program:
         return choice, bound
 
     def _row(self, entry: tuple[list[int], list[float], float], low: float = -math.inf) -> None:
-        """A row: columns, coefficients, at most this; and at least `low`."""
+        """A row: columns, coefficients, at most this; and at least `low`. A column may be said twice."""
         columns, coefficients, high = entry
-        self.entries.append((columns, coefficients, low))
+        total: dict[int, float] = {}
+        for column, x in zip(columns, coefficients, strict=True):
+            total[column] = total.get(column, 0.0) + x
+        # HiGHS takes each column once; what it does with another program it does not say.
+        self.entries.append((list(total), list(total.values()), low))
         self.upper.append(high)
 
     def _column(self, cost: float = 0.0) -> int:

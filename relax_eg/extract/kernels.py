@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.debug import stage
+from relax_eg.extract.anchors import merged
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernel_cost import KernelCost
@@ -33,7 +34,14 @@ from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Effort
-from relax_eg.extract.states import OVERSIZED, Operation, Several, State, StateTable, operations_of
+from relax_eg.extract.states import (
+    OVERSIZED,
+    Operation,
+    Several,
+    State,
+    StateTable,
+    operations_of,
+)
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 
@@ -221,7 +229,7 @@ class KernelSearch:
     def _candidate_seconds(self, c: int, k: int) -> float:
         site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
         if site.op in VIEWS and c in self.graph.roots:  # what is handed out is no view: it is copied
-            each = (m.kernel(0.0, 0.0, 2 * m.bytes(annotation)) for m in self.models)
+            each = (m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
             return sum(w * s for w, s in zip(self.weights, each, strict=True))
         return sum(w * m.price(site, annotation).seconds for w, m in zip(self.weights, self.models, strict=True))
 
@@ -413,7 +421,7 @@ class KernelSearch:
         efforts = [self.operations[x, k].effort for x, k in members.items()]
         again = sum(s.again for s in states)
         other = sum(e.other for e in efforts) + again
-        made = Several(outputs, loads, members, sum(e.contracting for e in efforts), other)
+        made = Several(outputs, loads, members, merged(s.anchors for s in states), other)
         if all(set(o.outputs) != set(outputs) or o.members != members for o in self.several):
             self.several.append(made)
             self.made = None
@@ -425,6 +433,11 @@ class KernelSearch:
         effort = _QUICK if self.pricing.held else _EFFORT
         seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
+        for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
+            if not self._corrected(ways, problem, choice):
+                break
+            ways, problem = self._problem()
+            choice, _ = self._best(problem, [choice, seed])
         solved = solve_kernels(problem, self._overlap(ways), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):

@@ -57,9 +57,11 @@ class Profile:
     `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
     another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
     `library_speed`: how many times faster a library routine was measured to be than its pattern as one kernel is
-    predicted to be, by name; `platform`: "cpu", "gpu" or "tpu"; `pallas`: whether GPUs
-    get kernels that XLA serves badly through Pallas (`docs/kernels.md`); `calibrated`: whether a machine was measured;
-    `measured`: which, and when.
+    predicted to be, by name; `fused_share`: of the matmul rate, what XLA's own matmul reaches that computes its
+    operands or computes on with its result, where kernels are executables (0: XLA stores these); `pallas_share`: of the
+    rate of a matmul of these sizes, what one through Pallas reaches; `platform`: "cpu", "gpu" or "tpu"; `pallas`:
+    whether GPUs get kernels that XLA serves badly through Pallas (`docs/kernels.md`); `calibrated`: whether a machine
+    was measured; `measured`: which, and when.
     """
 
     name: str
@@ -90,6 +92,8 @@ class Profile:
     scalar_rate: Mapping[str, float] = field(default_factory=dict[str, float])
     modes: tuple[Mode, ...] = ()
     library_speed: Mapping[str, float] = field(default_factory=dict[str, float])
+    fused_share: float = 0.0
+    pallas_share: float = 1.0
     platform: str = "cpu"
     pallas: bool = False
     calibrated: bool = False

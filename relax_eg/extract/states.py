@@ -16,19 +16,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
+from relax_eg.extract.anchors import NO_ANCHOR, Anchor, Anchors, merged, part_of
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.kernel_cost import VIEW, KernelCost
+from relax_eg.extract.kernel_cost import VIEW, KernelCost, Part
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS, Placed, program_at
+from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
-KEPT = 4  # states of a value of each phase, besides its one-operator kernel
+KEPT = 5  # states of a value of each phase, besides its one-operator kernel
 MOST_MEMBERS = 64
 OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
 _TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
@@ -65,15 +68,18 @@ class Local:
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """A way to compute a value inside a kernel. `loads`: classes read from memory, with their bytes; `members`: the
-    candidate of each class computed inside; seconds of contractions and of other arithmetic, `again` of the latter
-    what is done more than once; `estimate`: seconds of the kernel and of what it needs."""
+    candidate of each class computed inside; `anchors`: the contractions among them; seconds of other arithmetic,
+    `again` of it what is done more than once; `moves`: nothing is computed, only moved; `estimate`: seconds of the
+    kernel and of what it needs."""
 
     loads: Mapping[int, int]
     members: Mapping[int, int]
+    anchors: Anchors
     contracting: float
     other: float
     again: float
     local: Local
+    moves: bool
     estimate: float
 
     @property
@@ -88,18 +94,22 @@ class Several:
     outputs: tuple[int, ...]
     loads: Mapping[int, int]
     members: Mapping[int, int]
-    contracting: float
+    anchors: Anchors
     other: float
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A candidate of the graph that may be part of a kernel."""
+    """A candidate of the graph that may be part of a kernel. `contracts`: it has a contraction; `moves`: it computes
+    nothing; `exponential`: it has exponentials."""
 
     placed: Placed
     stages: tuple[StageAccess, ...]
     effort: Effort
     is_view: bool
+    contracts: bool
+    moves: bool
+    exponential: bool
 
 
 class StateTable:
@@ -144,27 +154,39 @@ class StateTable:
 
     def seconds(self, state: State, c: int, model: KernelCost) -> float:
         """Seconds of the kernel that stores class `c`, at the binding of any model."""
-        return self._seconds((c,), state.loads, state.members, state.contracting, state.other + state.again, model)
+        return self._seconds((c,), state.loads, state.members, state.anchors, state.other + state.again, model)
 
     def seconds_of(self, several: Several, model: KernelCost) -> float:
         """Seconds of a kernel with several outputs."""
-        return self._seconds(several.outputs, several.loads, several.members, several.contracting, several.other, model)
+        return self._seconds(several.outputs, several.loads, several.members, several.anchors, several.other, model)
 
     def _seconds(
         self,
         outputs: Sequence[int],
         loads: Mapping[int, int],
         members: Mapping[int, int],
-        contracting: float,
+        anchors: Anchors,
         other: float,
         model: KernelCost,
     ) -> float:
+        single = len(outputs) == 1
         if model is self.model:
-            return model.kernel(contracting, other, sum(loads.values()) + sum(self.bytes[c] for c in outputs))
-        operations = ((self.graph.candidates[x][k].op, self.operations[x, k].placed) for x, k in members.items())
-        efforts = [model.effort(op, placed) for op, placed in operations]
-        moved = sum(model.bytes(self.graph.annotations[x]) for x in (*loads, *outputs))
-        return model.kernel(sum(e.contracting for e in efforts), sum(e.other for e in efforts), moved)
+            moved = sum(loads.values()) + sum(self.bytes[c] for c in outputs)
+            return model.kernel(self._contractions(members, anchors), other, moved, single)
+        efforts = {x: self._effort(x, k, model) for x, k in members.items()}
+        sizes = {x: model.bytes(self.graph.annotations[x]) for x in (*loads, *members)}
+        parts = [part_of(efforts[x].contracting, x, anchors.get(x, NO_ANCHOR), sizes) for x in members]
+        moved = sum(sizes[x] for x in (*loads, *outputs))
+        return model.kernel(parts, sum(e.other for e in efforts.values()), moved, single)
+
+    def _effort(self, c: int, k: int, model: KernelCost) -> Effort:
+        return model.effort(self.graph.candidates[c][k].op, self.operations[c, k].placed)
+
+    def _contractions(self, members: Mapping[int, int], anchors: Anchors) -> list[Part]:
+        """The contractions of a kernel, at the table's binding."""
+        return [
+            part_of(self.operations[x, members[x]].effort.contracting, x, a, self.bytes) for x, a in anchors.items()
+        ]
 
     def recomposed(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
         """The kernel `state` of class `c` with some of what it loads computed inside; None where that is none."""
@@ -253,9 +275,28 @@ class StateTable:
         other = sum(e.other for e in efforts)
         staged = sum(s.again for s in {id(s): s for s in chosen.values() if s is not None}.values() if s.local.phase)
         moved = sum(loads.values()) + self.bytes[c]
-        estimate = self.model.kernel(contracting, other + again + staged, moved)
+        below = {x: s for x, s in chosen.items() if s is not None}
+        anchors = self._anchors(c, operation, below)
+        estimate = self.model.kernel(self._contractions(members, anchors), other + again + staged, moved)
         estimate += sum(self.prices[x] for x in loads)
-        return State(loads, members, contracting, other, again + staged, local, estimate)
+        moves = operation.moves and all(s.moves for s in below.values())
+        return State(loads, members, anchors, contracting, other, again + staged, local, moves, estimate)
+
+    def _anchors(self, c: int, operation: Operation, inside: Mapping[int, State]) -> Anchors:
+        """The contractions of a kernel whose last operation reads these states."""
+        found = merged(s.anchors for s in inside.values())
+        if not operation.moves:
+            reduces = any(stage.does is not Does.POINTWISE for stage in operation.stages)
+            found = {x: replace(a, read=True, reduced=a.reduced or reduces) for x, a in found.items()}
+        if operation.contracts:
+            made = {x: s for x, s in inside.items() if not s.moves}
+            sources = frozenset(y for s in made.values() for y in s.loads)
+            online = any(s.local.phase != POINTWISE and self._exponential(s) for s in made.values())
+            found = {**found, c: Anchor(frozenset(made), sources, online)}
+        return found
+
+    def _exponential(self, state: State) -> bool:
+        return any(self.operations[x, k].exponential for x, k in state.members.items())
 
     def _touched(self, child: int, c: int, k: int) -> int:
         """The bytes of a loaded operand that an operator reads."""
@@ -285,7 +326,7 @@ class StateTable:
         elements = math.prod(self._number(d, operation) for d in buffer.shape)
         points = math.prod(self._number(d, operation) for d in r.loops)
         times = 1.0 if r.once else max(1.0, points / max(1, elements))
-        if stage.does is Does.CONTRACTS:
+        if stage.does is Does.CONTRACTS and self.model.profile.fused_share:  # else it is stored before the matmul
             others = (d for y, d in enumerate(stage.output.shape) if y not in r.axes)
             times *= math.ceil(math.prod(self._number(d, operation) for d in others) / _TILE)
         return times
@@ -444,5 +485,14 @@ def operations_of(
                 is_view = site.op in VIEWS
                 # Inside a kernel a view is a little dearer than outside, where it leaves the kernel an operator.
                 effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
-                found[c, k] = Operation(placed, stages, effort, is_view)
+                contracts = any(s.does is Does.CONTRACTS for s in stages)
+                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program))
     return found
+
+
+@lru_cache(1 << 14)
+def _nature(program: TensorProgram) -> tuple[bool, bool]:
+    """Whether a program only moves elements, and whether it has exponentials."""
+    values = [made.value for made in program.stages]
+    moves = all(isinstance(v.arg if isinstance(v, Cast) else v, Read) for v in values)
+    return moves, any(isinstance(t, Apply) and t.fn == "exp" for v in values for t in walk(v))

@@ -66,9 +66,7 @@ def _reshape(site: Site) -> Annotation:
     shape: Dims = site["shape"]
     # A size that was -1 is what the others leave of the elements. Whether they divide them the sizes may decide.
     left_over = any(rest(have, (*shape[:i], *shape[i + 1 :])) is d for i, d in enumerate(shape))
-    (may_equal if left_over else need_equal)(
-        site, product(have), product(shape), "the number of elements changes"
-    )
+    (may_equal if left_over else need_equal)(site, product(have), product(shape), "the number of elements changes")
     return Tensor(shape, _moved(site))
 
 

@@ -98,9 +98,7 @@ def _approx_top_k(site: Site) -> Annotation:
     return _top_k(site)
 
 
-def _approx_top_k_reference(
-    x: Array, *, k: tuple[Any], axis: int, largest: bool, recall: float
-) -> tuple[Array, Array]:
+def _approx_top_k_reference(x: Array, *, k: tuple[Any], axis: int, largest: bool, recall: float) -> tuple[Array, Array]:
     """The exact answer, which is one of those that are allowed."""
     values = _comparable(x)
     order = np.argsort(-values if largest else values, axis=axis, kind="stable")

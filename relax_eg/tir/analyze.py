@@ -191,17 +191,17 @@ def count(program: TensorProgram) -> Counts:
     sources = (*program.inputs, *(program.buffers[name] for name in program.workspaces))
     read = sum((_read_bytes(buffer, touched.get(buffer.name, [])) for buffer in sources), _ZERO)
     outputs = (program.buffers[name] for name in (*program.outputs, *program.workspaces))
-    written = sum((_product(buffer.shape) * _itemsize(buffer.dtype) for buffer in outputs), _ZERO)
+    written = sum((_product(buffer.shape) * itemsize(buffer.dtype) for buffer in outputs), _ZERO)
     return Counts(flops, read, written)
 
 
 def workspace_bytes(program: TensorProgram) -> dict[str, Dim]:
     """The bytes of each workspace that the program allocates itself, by its name."""
     mine = [program.buffers[name] for name in program.workspaces if name not in program.lifted]
-    return {buffer.name: _product(buffer.shape) * _itemsize(buffer.dtype) for buffer in mine}
+    return {buffer.name: _product(buffer.shape) * itemsize(buffer.dtype) for buffer in mine}
 
 
-def _itemsize(dtype: str) -> int:
+def itemsize(dtype: str) -> int:
     return numpy_dtype(dtype).itemsize  # what is smaller than a byte takes one
 
 
@@ -327,11 +327,11 @@ def _read_bytes(buffer: Buffer, reads: list[tuple[tuple[IndexValue, ...], Dim]])
     elements = _product(buffer.shape)
     distinct = dict(reads)
     if elements in distinct.values():
-        return elements * _itemsize(buffer.dtype)
+        return elements * itemsize(buffer.dtype)
     total = sum(distinct.values(), _ZERO)
     if len(distinct) > 1:
         total = _smaller(total, elements)
-    return total * _itemsize(buffer.dtype)
+    return total * itemsize(buffer.dtype)
 
 
 def _smaller(a: Dim, b: Dim) -> Dim:

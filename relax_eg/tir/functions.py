@@ -267,6 +267,7 @@ _ROWS = (
     Function("complex", 2, _complex, "f", "complex", flops=0),
 )  # fmt: skip
 
+
 def _bits_as(dtype: str) -> Function:
     """The bits of a number read as one of `dtype`, of the same width."""
     return Function(f"bits_as_{dtype}", 1, lambda x: x.view(dtype), "iuf", dtype, 0, widens=False)

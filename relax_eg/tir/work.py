@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from relax_eg.shapes import Dim
-from relax_eg.tir.analyze import factors_of, is_multiply_add, stage_flops
-from relax_eg.tir.expr import Read, Reduce, Scalar, is_loop, loop_of, walk
+from relax_eg.tir.analyze import factors_of, is_multiply_add, itemsize, stage_flops
+from relax_eg.tir.expr import Apply, Cast, Read, Reduce, Scalar, is_loop, loop_of, walk
 from relax_eg.tir.program import Stage, TensorProgram
+
+_NONE = Dim.of(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """A sum of products of two operands: a matmul of `rows` by `depth` by `columns` for each of `batch`; `dtype` is
     what is multiplied. `transposed`: the columns' operand is stored with what is summed over last, as the weight of a
-    linear layer. `windowed`: an operand is read at sums of loop variables, as in a convolution."""
+    linear layer. `windowed`: an operand is read at sums of loop variables, as in a convolution. `made`: bytes of the
+    operands that are computed in the equation, which reads `sources` bytes for them; `result`: bytes of its value where
+    the program computes on with it; `reduced`: a later reduction goes over that. `online`: an operand has exponentials
+    less a maximum over what is summed."""
 
     batch: Dim
     rows: Dim
@@ -24,6 +29,11 @@ class Contraction:
     dtype: str
     transposed: bool = False
     windowed: bool = False
+    made: Dim = _NONE
+    sources: Dim = _NONE
+    result: Dim = _NONE
+    reduced: bool = False
+    online: bool = False
 
     @property
     def flops(self) -> Dim:
@@ -41,9 +51,12 @@ class Work:
 def work(program: TensorProgram) -> Work:
     """What `program` has to do, as expressions in the sizes."""
     found: list[Contraction] = []
-    other = Dim.of(0)
+    other = _NONE
+    there = set(program.workspaces)  # in memory anyway
+    uses = _Uses(_computed_on(program) - there, _reduced(program) - there, _exponentials(program))
     for made in program.stages:
-        mine = [_contraction(made, t) for t in walk(made.value) if isinstance(t, Reduce) and is_multiply_add(made, t)]
+        terms = [t for t in walk(made.value) if isinstance(t, Reduce) and is_multiply_add(made, t)]
+        mine = [_contraction(program, made, t, uses) for t in terms]
         found += mine
         other = other + stage_flops(made)
         for c in mine:
@@ -51,7 +64,58 @@ def work(program: TensorProgram) -> Work:
     return Work(tuple(found), other)
 
 
-def _contraction(made: Stage, term: Reduce) -> Contraction:
+def _computed_on(program: TensorProgram) -> set[str]:
+    """The buffers with which something is computed where they are read: more than a move to another place."""
+    return {
+        t.buffer
+        for made in program.stages
+        if not isinstance(_uncast(made.value), Read)
+        for t in walk(made.value)
+        if isinstance(t, Read)
+    }
+
+
+def _reduced(program: TensorProgram) -> set[str]:
+    """The buffers whose elements, or what is made of them, a reduction of a later stage goes over."""
+    found: set[str] = set()
+    for made in reversed(program.stages):
+        terms = list(walk(made.value))
+        over = any(isinstance(t, Reduce) for t in terms)
+        if over or made.output.name in found:
+            found |= {t.buffer for t in terms if isinstance(t, Read)}
+    return found
+
+
+def _exponentials(program: TensorProgram) -> set[str]:
+    """The buffers from which exponentials less a maximum are computed, and those that hold such."""
+    maxima, found = set[str](), set[str]()
+    for made in program.stages:
+        terms = list(walk(made.value))
+        read = {t.buffer for t in terms if isinstance(t, Read)}
+        less = any(isinstance(t, Reduce) and t.kind == "max" for t in terms)
+        if less:
+            maxima.add(made.output.name)
+        if (less or read & maxima) and any(isinstance(t, Apply) and t.fn == "exp" for t in terms):
+            found |= {made.output.name} | read & maxima
+    return found
+
+
+def _uncast(term: Scalar) -> Scalar:
+    while isinstance(term, Cast):
+        term = term.arg
+    return term
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Of a program, the buffers with which something is computed, those that are reduced, those of exponentials."""
+
+    computed: set[str]
+    reduced: set[str]
+    exponentials: set[str]
+
+
+def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses) -> Contraction:
     extents = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
     outer = frozenset(extents) & term.free
     factors = [f for f in factors_of(term.body) if any(isinstance(t, Read) for t in walk(f))]
@@ -63,6 +127,12 @@ def _contraction(made: Stage, term: Reduce) -> Contraction:
     a, b = first.free & outer, second.free & outer
     depth = _product([extent for _, extent in term.over])
     reduced = {str(loop_of(var)) for var, _ in term.over}
+    every = extents | {str(loop_of(var)): extent for var, extent in term.over}
+    groups = _groups(factors)
+    # A single group (a matrix and a vector) is multiplied and summed at once, as no matmul.
+    computed = [g for g in groups if len(groups) > 1 and (len(g) > 1 or not isinstance(_uncast(g[0]), Read))]
+    sources = {t.buffer for g in computed for f in g for t in _reads(f)}
+    on = made.output.name in uses.computed or _uncast(made.value) is not term
     return Contraction(
         _product([extents[v] for v in sorted(a & b)]),
         _product([extents[v] for v in sorted(outer - b)]),
@@ -71,7 +141,24 @@ def _contraction(made: Stage, term: Reduce) -> Contraction:
         first.dtype,
         _is_transposed(second, reduced),
         any(_is_windowed(f, reduced) for f in (first, second)),
+        _total(_product([every[v] for v in sorted(g[0].free & every.keys())]) * itemsize(g[0].dtype) for g in computed),
+        _total(_product(program.buffers[b].shape) * itemsize(program.buffers[b].dtype) for b in sorted(sources)),
+        _product(made.output.shape) * itemsize(term.dtype) if on else _NONE,
+        made.output.name in uses.reduced,
+        bool(sources & uses.exponentials),
     )
+
+
+def _groups(factors: Sequence[Scalar]) -> list[list[Scalar]]:
+    """The factors that are multiplied before anything is summed: each with the first whose loops include its own."""
+    groups: list[list[Scalar]] = []
+    for f in sorted(factors, key=lambda f: -len(f.free)):
+        wider = next((g for g in groups if f.free <= g[0].free), None)
+        if wider is None:
+            groups.append([f])
+        else:
+            wider.append(f)
+    return groups
 
 
 def _reads(factor: Scalar) -> list[Read]:
@@ -97,3 +184,7 @@ def _product(sizes: Sequence[Dim]) -> Dim:
     for size in sizes:
         total = total * size
     return total
+
+
+def _total(sizes: Iterable[Dim]) -> Dim:
+    return sum(sizes, _NONE)

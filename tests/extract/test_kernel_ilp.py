@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract.kernel_ilp import Overlap, solve_kernels
+from relax_eg.extract.kernel_ilp import Overlap, _Program, solve_kernels
 from relax_eg.extract.problem import Problem, choice_cost, is_acyclic, repaired, tree_choice
 from relax_eg.extract.solve import Effort
 
@@ -117,3 +117,13 @@ def test_both_halves_of_a_layer_are_closed() -> None:
             best.report.after.launches < best.report.before.launches / 2
             and best.report.after.bytes < best.report.before.bytes / 1.5
         )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_row_has_each_column_once(seed: int) -> None:
+    """HiGHS may crash, or never come back, where a row says a column twice."""
+    problem, overlap = overlapping(seed)
+    program = _Program(problem, overlap, 1.0)
+    program._kernels(repaired(problem, tree_choice(problem)))
+    program._derivations()
+    assert all(len(set(columns)) == len(columns) for columns, _, _ in program.entries)

@@ -74,9 +74,18 @@ def _scales_of_wide_logits(dtype: str) -> None:
     def over(q: Any, k: Any, c: Any) -> Any:
         return op.astype(q @ k, "float32") / c, op.astype(_scaled(q, op.divide(1.0, c)) @ k, "float32")
 
+    def summed(q: Any, k: Any, c: Any) -> Any:
+        return op.matmul(q, k, out_dtype="float32") * c, op.matmul(_scaled(q, c), k, out_dtype="float32")
+
+    def summed_over(q: Any, k: Any, c: Any) -> Any:
+        scaled = _scaled(q, op.divide(1.0, c))
+        return op.matmul(q, k, out_dtype="float32") / c, op.matmul(scaled, k, out_dtype="float32")
+
     shapes, doc = f"q: b h s d @ {dtype}, k: b h d t @ {dtype}, c: @ float32", "an attention's scale, of wide logits"
     _rule(shapes, "attention", name=f"scale_into_query_{dtype}", doc=doc)(times)
     _rule(shapes, "attention", name=f"divisor_into_query_{dtype}", doc=doc, when="d >= 1")(over)
+    _rule(shapes, "attention", name=f"scale_into_query_{dtype}_summed", doc=doc)(summed)
+    _rule(shapes, "attention", name=f"divisor_into_query_{dtype}_summed", doc=doc, when="d >= 1")(summed_over)
 
 
 for _dtype in _HALF:
@@ -123,15 +132,17 @@ for _name in ("add", "multiply"):
 _BIASES = ("b h s t", "b 1 s t", "b 1 1 t", "1 1 s t", "s t")
 
 
-def _heads_first(kind: str, name: str, dtype: str, wide: bool, extra: str, rare: bool = False) -> None:
-    """softmax(edited(q k)) v, k with its last axes exchanged already; with `wide` the logits are made float32 first.
-    `dtype`: that of the operands, "" for any; `extra`: the sizes of a bias; `rare`: a mask's fill may be reached."""
-    at, of_logits = (f" @ {dtype}", " @ float32" if wide else f" @ {dtype}") if dtype else ("", "")
+def _heads_first(kind: str, name: str, dtype: str, how: str, extra: str, rare: bool = False) -> None:
+    """softmax(edited(q k)) v, k with its last axes exchanged already. `how`: "wide" where the logits are made float32
+    first, "summed" where they are summed so, "" where they are of the operands' dtype, which is `dtype`, "" for any;
+    `extra`: the sizes of a bias; `rare`: a mask's fill may be reached."""
+    at, of_logits = (f" @ {dtype}", " @ float32" if how else f" @ {dtype}") if dtype else ("", "")
     shapes = f"q: b h s d{at}, k: b h d t{at}, v: b h t d{at}"
-    suffix = "_".join(x for x in (dtype, "wide" if wide else "", extra.replace(" ", "_"), "rare" if rare else "") if x)
+    suffix = "_".join(x for x in (dtype, how, extra.replace(" ", "_"), "rare" if rare else "") if x)
 
     def made(q: Any, k: Any, v: Any, more: Any = None, f: Any = None) -> Any:
-        logits = op.astype(q @ k, "float32") if wide else q @ k
+        logits = op.matmul(q, k, out_dtype="float32") if how == "summed" else q @ k
+        logits = op.astype(logits, "float32") if how == "wide" else logits
         right = [q, op.permute_dims(k, _TURNED), v]
         if kind == "mask":
             logits = op.where(more, logits, f)
@@ -173,13 +184,13 @@ def _dtypes(name: str) -> tuple[str, ...]:
 
 
 def _all_heads_first(kind: str, name: str) -> None:
-    for dtype, wide in ((d, w) for d in _dtypes(name) for w in ((False, True) if d in _HALF else (False,))):
-        if kind == "mask" and dtype != "float32" and not wide:
+    for dtype, how in ((d, w) for d in _dtypes(name) for w in (("", "wide", "summed") if d in _HALF else ("",))):
+        if kind == "mask" and dtype != "float32" and not how:
             continue  # no number of half precision is beyond all logits
         for extra in _BIASES if kind == "bias" else ("",):
-            _heads_first(kind, name, dtype, wide, extra)
+            _heads_first(kind, name, dtype, how, extra)
         if kind == "mask":
-            _heads_first(kind, name, dtype, wide, "", rare=True)
+            _heads_first(kind, name, dtype, how, "", rare=True)
 
 
 # --- attention as jax.nn.dot_product_attention is traced: positions before heads, groups of heads apart ---

@@ -1,0 +1,86 @@
+"""What kernels cost, each an executable of its own: by what the device's compiler makes of a contraction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import relax_eg as rx
+from relax_eg import ir
+from relax_eg.extract.devices import PROFILES
+from relax_eg.extract.kernel_cost import KernelCost, Part
+from relax_eg.ops import site_of
+from relax_eg.ops.libraries import called
+
+CPU, H100 = (KernelCost(PROFILES[name], {}) for name in ("cpu", "h100"))
+MB = 1 << 20
+
+
+def kernel(model: KernelCost, *parts: Part, moved: int = 64 * MB) -> float:
+    return model.kernel(parts, 0.0, moved)
+
+
+def test_on_a_cpu_what_is_computed_before_or_after_a_matmul_goes_through_memory() -> None:
+    p = CPU.profile
+    for part in (Part(1e-2, made=8 * MB), Part(1e-2, result=8 * MB)):
+        more = kernel(CPU, part) - kernel(CPU, Part(1e-2))
+        assert more == pytest.approx(p.launch + p.move(16 * MB), rel=2e-3)
+    assert kernel(CPU, Part(1e-2, made=8 * MB, result=8 * MB)) > kernel(CPU, Part(1e-2, made=8 * MB))
+
+
+def test_on_a_gpu_it_is_computed_in_the_matmul_or_goes_through_memory_whichever_is_faster() -> None:
+    p = H100.profile
+    small, large = Part(1e-4, made=MB // 4, sources=MB // 4), Part(1e-4, made=512 * MB, sources=512 * MB)
+    plain = kernel(H100, Part(1e-4))
+    assert kernel(H100, small) - plain == pytest.approx(p.launch + p.move(MB // 2), rel=2e-3)
+    assert kernel(H100, large) - plain == pytest.approx(1e-4 * (1 / p.fused_share - 1))
+
+
+def test_scores_that_are_reduced_go_through_memory_unless_pallas_has_them() -> None:
+    scores = Part(1e-4, result=512 * MB, reduced=True)
+    values = Part(1e-4, made=512 * MB, sources=512 * MB, online=True)
+    p = H100.profile
+    assert kernel(H100, scores) - kernel(H100, Part(1e-4)) == pytest.approx(p.launch + p.move(1024 * MB))
+    through_pallas = H100.kernel([scores, values], 0.0, MB)
+    through_xla = H100.kernel([scores, values], 0.0, MB, pallas=False)
+    assert (
+        through_pallas == pytest.approx(p.launch + 2e-4 / p.pallas_share, rel=0.01) and through_xla > 3 * through_pallas
+    )
+
+
+def test_an_operand_that_is_decoded_stays_inside_where_there_is_pallas() -> None:
+    part = Part(1e-4, made=512 * MB, sources=64 * MB)
+    without = KernelCost(replace(H100.profile, pallas=False, fused_share=0.0), {})
+    assert kernel(H100, part) < kernel(without, part) / 2
+
+
+def test_a_gpu_computes_while_the_next_kernel_is_dispatched() -> None:
+    p = H100.profile
+    assert H100.called(p.dispatch / 2) == pytest.approx(p.dispatch, rel=0.01)
+    assert H100.called(10 * p.dispatch) == pytest.approx(10 * p.dispatch, rel=0.01)
+    assert CPU.called(1e-3) == CPU.profile.dispatch + 1e-3
+
+
+def test_a_routine_that_xla_compiles_costs_what_xla_makes_of_it() -> None:
+    """The same code, so the same price: a call of it gains nothing on a CPU, and is preferred on a GPU."""
+    x, w = (ir.var(n, ir.Tensor(s)) for n, s in (("x", "1024 1024"), ("w", "1024 1024")))
+    call, product = called("xla.matmul", x, w), rx.op.matmul(x, w)
+    for model, times in ((CPU, 1.0), (H100, 0.98)):
+        a, b = (model.price(site_of(e), e.annotation).seconds for e in (call, product))
+        assert a == pytest.approx(times * b)
+
+
+def test_a_workspace_is_written_by_a_kernel_of_its_own() -> None:
+    @rx.tensor_program
+    def mm_split_k(X: rx.Buffer("64 2048"), W: rx.Buffer("2048 64"), Y: rx.Buffer("64 64")):
+        P = rx.workspace("8 64 64")
+        P[s, i, j] = rx.sum(X[i, s * 256 + k] * W[s * 256 + k, j], over=(k, 256))  # noqa: F821
+        Y[i, j] = rx.sum(P[s, i, j], over=(s, 8))  # noqa: F821
+
+    x, w = (ir.var(n, ir.Tensor(s)) for n, s in (("x", "64 2048"), ("w", "2048 64")))
+    call: Any = ir.call_tir(mm_split_k, [x, w])
+    slow = KernelCost(replace(CPU.profile, launch=CPU.profile.launch + 1.0), {})
+    found, again = (m.price(site_of(call), call.annotation).seconds for m in (CPU, slow))
+    assert again - found == pytest.approx(2.0)
