@@ -35,8 +35,8 @@ from benchmarks import models, scale
 from benchmarks.timing import measure
 from relax_eg.backend.footprint import in_kernels, in_whole
 from relax_eg.backend.kernels import InKernels
-from relax_eg.extract.footprint import shown
-from relax_eg.memory.plan import Plan
+from relax_eg.byte_units import format_bytes
+from relax_eg.memory import Plan
 
 SHARES = (0.8, 0.6, 0.4)
 LARGEST_MISS = 0.05  # of what is seen over what is planned
@@ -159,7 +159,7 @@ def limited_rows(only: str) -> list[tuple[str, ...]]:
         usual = best(1 << 50)
         assert usual.report.memory is not None
         full = usual.report.memory.bytes
-        rows.append((name, "none", shown(full), "", ""))
+        rows.append((name, "none", format_bytes(full), "", ""))
         args = arguments(usual, at)
         for share in SHARES:
             try:
@@ -172,7 +172,7 @@ def limited_rows(only: str) -> list[tuple[str, ...]]:
             runners = {"usual": usual.runner, "limited": found.runner}
             calls = {k: lambda r=r: r.run(args, at) for k, r in runners.items()}  # noqa: B023
             slower = measure(calls, 2.0).speedup("usual", over="limited")
-            rows.append((name, f"{share:.0%}", shown(m.bytes), f"{m.slower:.2f}", str(slower)))
+            rows.append((name, f"{share:.0%}", format_bytes(m.bytes), f"{m.slower:.2f}", str(slower)))
     return rows
 
 
@@ -291,7 +291,8 @@ def main(
     columns = ("live", "planned", "arena", "bound", "inside", "xla", "pool", "tvm")
     table = Table("program", "kernels", *columns, "live over planned")
     for r in rows:
-        table.add_row(r.name, str(r.kernels), *(shown(getattr(r, c)) for c in columns), f"{r.live / r.planned:.3f}")
+        counts = (format_bytes(getattr(r, c)) for c in columns)
+        table.add_row(r.name, str(r.kernels), *counts, f"{r.live / r.planned:.3f}")
     console.print(table)
     if json_out is not None:
         json_out.write_text(json.dumps({"version": 1, "rows": [asdict(r) for r in rows]}, indent=1))

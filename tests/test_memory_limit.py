@@ -11,8 +11,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.errors import ExtractionError, OptionError
-from relax_eg.extract.footprint import bytes_of_text, shown
 
 AT = {"n": 256}
 
@@ -93,7 +93,12 @@ def test_prepared_weights_are_no_part_of_a_call() -> None:
     ("text", "count"), [("512 MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("100", 100), (7, 7)]
 )
 def test_bytes_as_text(text: Any, count: int) -> None:
-    assert bytes_of_text(text) == count
+    assert parse_bytes(text, "memory_limit") == count
+
+
+def test_an_unknown_unit_is_named() -> None:
+    with pytest.raises(OptionError, match="'XB' is no unit: B, KB, MB, GB, KiB, MiB and GiB are"):
+        limited("1 XB")
 
 
 @pytest.mark.parametrize("value", ["512 MB/s", "-1", 0, -5, 1.5, True, "many", "1 XB"])
@@ -107,5 +112,5 @@ def test_what_it_needs() -> None:
         rx.optimize(features, "n 512", memory_limit=10**9)
     with pytest.raises(OptionError, match="leave measure or it out"):
         limited("1 GiB", measure=1)
-    assert shown(1536) == "1.5 KiB" and shown(17) == "17 B"
+    assert format_bytes(1536) == "1.5 KiB" and format_bytes(17) == "17 B"
     assert jax.default_backend() != "cpu" or in_whole(rx.trace(features, "n 512"), set(), AT).bytes > 0

@@ -10,6 +10,7 @@ import jax
 
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import run_at
+from relax_eg.backend.pallas_choice import Pallas
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, np_dtype
@@ -59,8 +60,7 @@ class InKernels:
 def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> InKernels:
     """Of a module run in kernels. Their own memory is that of executables that leave nothing out of the account."""
     module = per_call(module, weights)
-    options = HONEST if jax.default_backend() == "cpu" else {}
-    call = Call(Executables(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    call = _accounted(module, sizes)
     own = call.temporaries(_avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
@@ -80,6 +80,18 @@ def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> I
     found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]))
     told = {(s.function, s.kernel): own[s.name] for s in program.steps}
     return InKernels(found, frozenset(kernels), told)
+
+
+def temporary_bytes(module: Module, sizes: Mapping[str, int], pallas: Pallas | None = None) -> dict[str, int]:
+    """For each kernel of a module the bytes that its executable allocates for itself. Compiles them, runs nothing."""
+    return _accounted(module, sizes, pallas).temporaries(_avals(module.main, sizes))
+
+
+def _accounted(module: Module, sizes: Mapping[str, int], pallas: Pallas | None = None) -> Call:
+    """A call of executables that leave nothing out of the account."""
+    options = HONEST if jax.default_backend() == "cpu" else {}
+    executables = Executables(module, options, pallas)
+    return Call(executables, plan(module, dict(sizes)), sizes, module.main.result.annotation)
 
 
 def _avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:
