@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.backend.footprint import in_kernels, in_whole, likely_at_peak
 from relax_eg.byte_units import format_bytes
 from relax_eg.debug import tell
 from relax_eg.errors import ExtractionError
@@ -66,7 +66,7 @@ class _Limited:
                 if sizes == options.bindings[0] and entry is not None:
                     self._learn(entry, measured.own)
             else:
-                found, there = in_whole(module, weights, sizes), frozenset[tuple[str, Expr]]()
+                found, there = in_whole(module, weights, sizes), likely_at_peak(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None
@@ -117,15 +117,15 @@ class _Limited:
 
     def raise_at_peak(self, base: float) -> None:
         """Raise the price of what is there when most is needed, a few times over."""
-        least = min(self.tried, key=lambda t: t.most.bytes)
+        least = min((t for t in self.tried if t.entry is not None), key=lambda t: t.most.bytes)
         for _ in range(_ROUNDS):
             entry, raised = least.entry, False
             if entry is None or self.full:
                 return
-            for place, built in entry.units.built.items():
+            for place, stored in entry.units.stored.items():
                 there = {e for function, e in least.at_peak if function == place[0]}
                 old = self.known.get(place, Pricing(limit=self.limit))
-                more = {c: old.more.get(c, 1.0) * _MORE for e, c in built.stored.items() if _kernel_of(e) in there}
+                more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}
                 raised |= bool(more)
                 self.known[place] = replace(old, more={**old.more, **more})
             if not raised:

@@ -16,7 +16,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split
-from relax_eg.memory import plan
+from relax_eg.memory import Plan, plan
 
 # XLA's CPU library keeps what its fusions allocate out of the account, and its usual scheduler has no eye for memory.
 HONEST = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -47,6 +47,18 @@ def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int]) -> Foo
     return Footprint(dict(sizes), 0, results, temporary, peak)
 
 
+def likely_at_peak(module: Module, weights: set[str], sizes: Mapping[str, int]) -> frozenset[tuple[str, Expr]]:
+    """The values of one XLA program that are there when most is needed, by function and expression, as if each operator
+    stored its result: XLA does not tell what it has when."""
+    return _at_peak(plan(per_call(module, weights), dict(sizes)))
+
+
+def _at_peak(found: Plan) -> frozenset[tuple[str, Expr]]:
+    steps, writer = found.program.steps, found.program.writer
+    at = {w for x in found.peak for v in x.values if (w := writer[v]) is not None}
+    return frozenset((steps[w].function, steps[w].kernel) for w in at)
+
+
 @dataclass(frozen=True)
 class InKernels:
     """What a call needs in kernels, which are told by their function and expression. `at_peak`: those whose values, or
@@ -64,12 +76,7 @@ def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> I
     own = call.temporaries(_avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
-    kernels = {
-        (program.steps[w].function, program.steps[w].kernel)
-        for x in call.plan.peak
-        for v in x.values
-        if (w := program.writer[v]) is not None
-    }
+    kernels = {*_at_peak(call.plan)}
     temporary = max(own.values(), default=0)
     for s in program.steps:
         if temporary and own[s.name] == temporary:
