@@ -78,6 +78,35 @@ def test_one_program_is_checked_by_what_xla_assigns() -> None:
         limited(100, "whole", fn, specs)
 
 
+def attention(x: Any, wq: Any, wk: Any, wv: Any) -> Any:
+    """Eight heads of width 8, whose scores are eight times as large as all else."""
+    q, k, v = (jnp.swapaxes((x @ w).reshape(x.shape[0], 8, 8), 0, 1) for w in (wq, wk, wv))
+    scores = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) / 3.0)
+    return jnp.einsum("hqk,hkd->hqd", scores, v)
+
+
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_scores_are_there_a_piece_at_a_time(execution: str) -> None:
+    specs = ("n 64", *["64 64"] * 3)
+    usual = limited("1 GiB", execution, attention, specs)
+    assert "computed_in_pieces" not in usual.report.rules  # nobody asks for it
+    without = usual.report.memory.bytes
+    best = limited(int(0.4 * without), execution, attention, specs)
+    row = best.report.memory
+    assert row.bytes <= row.limit < row.without == without
+    assert "computed_in_pieces" in best.report.rules and "R.scan" in str(best.module)
+    measured = (
+        in_whole(best.module, set(), AT) if execution == "whole" else in_kernels(best.module, set(), AT).footprint
+    )
+    assert measured.bytes == row.bytes
+    for n in (256, 100, 3):  # with as many rows in each piece, with fewer in the last, and with none in some
+        xs = [jnp.asarray(0.3 * np.random.default_rng(i).standard_normal(s), jnp.float32)
+              for i, s in enumerate([(n, 64), *[(64, 64)] * 3])]  # fmt: skip
+        assert np.allclose(best(*xs), attention(*xs), atol=1e-5)
+    with pytest.raises(ExtractionError, match="the least that a call needs"):
+        limited(int(0.4 * without), execution, attention, specs, rules=rx.rules.default - "computed_in_pieces")
+
+
 def test_prepared_weights_are_no_part_of_a_call() -> None:
     def fn(w: Any, x: Any) -> Any:
         return jnp.tanh(x @ (w @ w.T))
