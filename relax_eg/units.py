@@ -398,7 +398,8 @@ class Units:
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
     def _alternatives(self, roots: Sequence[Expr]) -> list[tuple[Expr, Expr, str]]:
-        """What schemas propose: (node, equal expression, rule), each rule after the one before."""
+        """What schemas propose: (node, equal expression, rule), each rule after the one before; what saves
+        memory is asked of the node as written."""
         found: list[tuple[Expr, Expr, str]] = []
         schemas = [s for s in self.options.rules.schemas if self.options.held or MEMORY not in s.tags]
         written = postorder(roots) if schemas else []
@@ -409,11 +410,11 @@ class Units:
         for e in written:
             latest = e
             for schema in schemas:
-                if latest.op not in schema.operators:
-                    continue
-                proposed = schema.propose(latest, self)
+                apart = MEMORY in schema.tags  # a form of its own, which others do not go on from
+                asked = e if apart else latest
+                proposed = schema.propose(asked, self) if asked.op in schema.operators else None
                 if proposed is not None:
-                    latest = proposed
+                    latest = latest if apart else proposed
                     found.append((e, proposed, schema.name))
         return found
 

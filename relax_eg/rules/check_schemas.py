@@ -22,7 +22,7 @@ from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
-from relax_eg.rules.schemas import KERNEL, Schema
+from relax_eg.rules.schemas import KERNEL, MEMORY, Schema
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
@@ -125,13 +125,15 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
 
 _KINDS = {
     SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", KERNEL: "kernel",
-    CALL_TIR: "workspace", "matmul": "rows",
+    CALL_TIR: "workspace",
 }  # fmt: skip
 
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
-    if len(schema.operators) > len(_KINDS):  # a rule about operators as such
+    if MEMORY in schema.tags:
+        kinds = ["rows"]
+    elif len(schema.operators) > len(_KINDS):  # a rule about operators as such
         kinds = ["use"]
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
@@ -192,8 +194,11 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
         )  # fmt: skip
         e = made[int(rng.integers(len(made)))](e)
         inside.append(e)
-    ends = (lambda: op.matmul(e, v), lambda: op.matmul(op.permute_dims(v, (1, 0)), op.permute_dims(e, (1, 0))),
-            lambda: op.sum(e, 1), lambda: op.matmul(op.permute_dims(e, (1, 0)), x), lambda: op.sum(e, 0))  # fmt: skip
+    ends = (
+        lambda: op.matmul(e, v), lambda: op.matmul(op.permute_dims(v, (1, 0)), op.permute_dims(e, (1, 0))),
+        lambda: op.sum(e, 1), lambda: op.matmul(op.permute_dims(e, (1, 0)), x), lambda: op.sum(e, 0),
+        lambda: op.add(op.sum(e, 1), op.sum(op.multiply(e, e), 1)),
+    )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))

@@ -26,7 +26,7 @@ from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.slicing import Axes, sliced_with
 
-ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min")
+ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
 PIECES = 8
 _LEAST = 2  # elements of the axis in a piece, at the sizes of interest
 _MOST = 48  # operators that are computed in pieces together
