@@ -1,7 +1,7 @@
 """The memory of a call beside its arguments: our plans, XLA's own assignment, a pool without a plan, TVM's greedy.
 
     python -m benchmarks.memory [--only minilm] [--sizes 16,128,64] [--json out.json]
-    python -m benchmarks.memory --limits        # `memory_limit` at shares of what three programs need without one
+    python -m benchmarks.memory --limits [--execution whole]    # `memory_limit` at shares of what programs need
 
 Every program runs in kernels (`execution="kernels"`), called at the given sizes one after the other, then once more. A
 column is a number of bytes for all those calls: *live* is what the arrays of the process were seen to take, most at
@@ -35,8 +35,8 @@ from benchmarks import models, scale
 from benchmarks.timing import measure
 from relax_eg.backend.footprint import in_kernels, in_whole
 from relax_eg.backend.kernels import InKernels
-from relax_eg.extract.footprint import shown
-from relax_eg.memory.plan import Plan
+from relax_eg.byte_units import format_bytes
+from relax_eg.memory import Plan
 
 SHARES = (0.8, 0.6, 0.4)
 LARGEST_MISS = 0.05  # of what is seen over what is planned
@@ -137,12 +137,20 @@ def two_passes(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
     return sum((jnp.sum(h * jax.lax.rsqrt(total + 1.0), axis=1) for h in hs), jnp.zeros(x.shape[0]))
 
 
-def limited_rows(only: str) -> list[tuple[str, ...]]:
+def attention(x: jax.Array, ws: list[jax.Array]) -> jax.Array:
+    """Eight heads of width 32: their scores are most of what there is."""
+    q, k, v = (jnp.swapaxes((x @ w).reshape(x.shape[0], 8, 32), 0, 1) for w in ws[:3])
+    scores = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) / 6.0)
+    return jnp.swapaxes(jnp.einsum("hqk,hkd->hqd", scores, v), 0, 1).reshape(x.shape) @ ws[3]
+
+
+def limited_rows(only: str, execution: Any) -> list[tuple[str, ...]]:
     """Programs by share of what they need without a limit: bytes, and times longer as predicted and as timed."""
     layer = llama([128])
     cases = {
         "features": Case(features, ("n 1024",), ({"n": 1024},)),
         "two passes": Case(two_passes, ("n 64", ["64 1024"] * 3), ({"n": 1024},)),
+        "attention": Case(attention, ("n 256", ["256 256"] * 4), ({"n": 512},)),
         "llama layer": layer,
     }
     rows: list[tuple[str, ...]] = []
@@ -151,16 +159,15 @@ def limited_rows(only: str) -> list[tuple[str, ...]]:
             continue
         (at,) = case.sizes
 
-        def best(limit: int, case: Case = case, at: Mapping[str, int] = at) -> InKernels:
-            found = rx.optimize(case.fn, *case.specs, at=at, execution="kernels", memory_limit=limit)
-            assert isinstance(found, InKernels)
-            return found
+        def best(limit: int, case: Case = case, at: Mapping[str, int] = at) -> rx.Optimized:
+            return rx.optimize(case.fn, *case.specs, at=at, execution=execution, memory_limit=limit)
 
         usual = best(1 << 50)
         assert usual.report.memory is not None
         full = usual.report.memory.bytes
-        rows.append((name, "none", shown(full), "", ""))
-        args = arguments(usual, at)
+        rows.append((name, "none", format_bytes(full), "", ""))
+        given = iter(arguments(usual, at))
+        args = jax.tree.map(lambda _: next(given), case.specs)  # noqa: B023
         for share in SHARES:
             try:
                 found = best(int(share * full))
@@ -169,14 +176,13 @@ def limited_rows(only: str) -> list[tuple[str, ...]]:
                 continue
             m = found.report.memory
             assert m is not None
-            runners = {"usual": usual.runner, "limited": found.runner}
-            calls = {k: lambda r=r: r.run(args, at) for k, r in runners.items()}  # noqa: B023
+            calls = {"usual": lambda: usual(*args), "limited": lambda found=found: found(*args)}  # noqa: B023
             slower = measure(calls, 2.0).speedup("usual", over="limited")
-            rows.append((name, f"{share:.0%}", shown(m.bytes), f"{m.slower:.2f}", str(slower)))
+            rows.append((name, f"{share:.0%}", format_bytes(m.bytes), f"{m.slower:.2f}", str(slower)))
     return rows
 
 
-def arguments(best: InKernels, sizes: Mapping[str, int]) -> list[Any]:
+def arguments(best: rx.Optimized, sizes: Mapping[str, int]) -> list[Any]:
     rng = np.random.default_rng(0)
     made: list[Any] = []
     for p in best.module.main.params:
@@ -274,6 +280,7 @@ def _bytes(plan: Plan, v: int, sizes: Mapping[str, int]) -> int:
 def main(
     only: Annotated[str, typer.Option(help="programs whose names contain this")] = "",
     sizes: Annotated[str, typer.Option(help="tokens (or images, 16 tokens each) of successive calls")] = "64,16,128,64",
+    execution: Annotated[str, typer.Option(help="with --limits: kernels or whole")] = "kernels",
     limits: Annotated[bool, typer.Option("--limits", help="limits of memory in place of plans")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="fail where live is off the plan by over 5%")] = False,
@@ -282,7 +289,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 160)
     if limits:
         table = Table("program", "limit", "bytes", "times longer, predicted", "measured")
-        for cells in limited_rows(only):
+        for cells in limited_rows(only, execution):
             table.add_row(*cells)
         console.print(table)
         return
@@ -291,7 +298,8 @@ def main(
     columns = ("live", "planned", "arena", "bound", "inside", "xla", "pool", "tvm")
     table = Table("program", "kernels", *columns, "live over planned")
     for r in rows:
-        table.add_row(r.name, str(r.kernels), *(shown(getattr(r, c)) for c in columns), f"{r.live / r.planned:.3f}")
+        counts = (format_bytes(getattr(r, c)) for c in columns)
+        table.add_row(r.name, str(r.kernels), *counts, f"{r.live / r.planned:.3f}")
     console.print(table)
     if json_out is not None:
         json_out.write_text(json.dumps({"version": 1, "rows": [asdict(r) for r in rows]}, indent=1))

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.backend.footprint import in_kernels, in_whole, likely_at_peak
+from relax_eg.byte_units import format_bytes
 from relax_eg.debug import tell
 from relax_eg.errors import ExtractionError
-from relax_eg.extract.footprint import Footprint, MemoryRow, shown
+from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.ir.expr import TUPLE_GET, Expr
@@ -65,7 +66,7 @@ class _Limited:
                 if sizes == options.bindings[0] and entry is not None:
                     self._learn(entry, measured.own)
             else:
-                found, there = in_whole(module, weights, sizes), frozenset[tuple[str, Expr]]()
+                found, there = in_whole(module, weights, sizes), likely_at_peak(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None
@@ -73,7 +74,7 @@ class _Limited:
         seconds = sum(c / max(s, 1e-12) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
         self.tried.append(Tried(entry, held, seconds, most, at_peak))
         label = "as written" if entry is None else entry.label
-        tell(2, f"memory: {label}: {shown(most.bytes)}, {seconds:.3g} of the time as written")
+        tell(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
         return self.tried[-1]
 
     def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
@@ -116,15 +117,15 @@ class _Limited:
 
     def raise_at_peak(self, base: float) -> None:
         """Raise the price of what is there when most is needed, a few times over."""
-        least = min(self.tried, key=lambda t: t.most.bytes)
+        least = min((t for t in self.tried if t.entry is not None), key=lambda t: t.most.bytes)
         for _ in range(_ROUNDS):
             entry, raised = least.entry, False
             if entry is None or self.full:
                 return
-            for place, built in entry.units.built.items():
+            for place, stored in entry.units.stored.items():
                 there = {e for function, e in least.at_peak if function == place[0]}
                 old = self.known.get(place, Pricing(limit=self.limit))
-                more = {c: old.more.get(c, 1.0) * _MORE for e, c in built.stored.items() if _kernel_of(e) in there}
+                more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}
                 raised |= bool(more)
                 self.known[place] = replace(old, more={**old.more, **more})
             if not raised:
@@ -181,12 +182,12 @@ def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
     counted = Counter(dict[str, int]())
     for value, count in least.peak:
         counted[value] += count
-    peak = ", ".join(f"{value} ({shown(count)})" for value, count in counted.most_common())
+    peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in counted.most_common())
     place = f" at {at}" if at else ""
     return ExtractionError(
-        f"{name}(): memory_limit is {shown(limit)}, and of {len(tried)} programs the least that a call needs beside "
-        f"its arguments is {shown(least.bytes)}{place}: {shown(least.planned)} for values in between, "
-        f"{shown(least.results)} for results, {shown(least.temporary)} inside executables\n"
+        f"{name}(): memory_limit is {format_bytes(limit)}, and of {len(tried)} programs the least that a call needs "
+        f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
+        f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
     )

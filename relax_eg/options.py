@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from relax_eg.backend.libraries import unavailable
+from relax_eg.byte_units import parse_bytes
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
 from relax_eg.extract.devices import profile
-from relax_eg.extract.footprint import bytes_of_text
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
@@ -211,7 +211,7 @@ def _check_execution(traced: Source, execution: Any) -> None:
 
 
 def _limit(traced: Source, given: Any, measure: int, assumed: bool) -> int:
-    limit = bytes_of_text(given)
+    limit = parse_bytes(given, "memory_limit")
     if traced.in_steps:
         raise OptionError(f"memory_limit: {traced.name}() runs in steps, whose memory is not known ahead; leave it out")
     if measure:

@@ -44,6 +44,7 @@ from relax_eg.options import ASSUMED_SIZE, Options
 from relax_eg.origins import origins_of, origins_told, source_text
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
+from relax_eg.rules.schemas import MEMORY
 from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
 
@@ -96,7 +97,8 @@ class Units:
     `functions`: every function in its best form so far, those that rules made included. `bytes_cost`: by function and
     block, what bytes in memory cost. `grown`: e-graphs of other searches for the same program, by what they are of. Of
     the latest run are `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the
-    expressions of its form compute, and the rules that made them; `built`: the kernels of each block; and with
+    expressions of its form compute, and the rules that made them; `built`: the kernels of each block; `stored`: of each
+    block the values of its form that may be in memory, and their classes; and with
     `record`, `searched`: what is needed to explain the outcome; what would run in kernels is in operators then, and
     `in_kernels[f, n]` has the values of block `n` of function `f` in kernels.
     `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
@@ -108,6 +110,7 @@ class Units:
     bytes_cost: Mapping[tuple[str, int], Pricing] = field(default_factory=dict[Any, Any])
     grown: dict[Any, _Saturated] | None = None
     built: dict[tuple[str, int], Built] = field(default_factory=dict[Any, Any])
+    stored: dict[tuple[str, int], Mapping[Expr, int]] = field(default_factory=dict[Any, Any])
     searched: list[Searched] = field(default_factory=list[Searched])
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
     functions: dict[str, Function] = field(init=False)
@@ -168,7 +171,7 @@ class Units:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
         # New ones, so that a copy of this object keeps what the run before gave.
-        self.outcomes, self.searched, self.built, self.in_kernels = [], [], {}, {}
+        self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
         self.functions, self.origins = dict(self.functions), dict(self.origins)
         entry = self.module.main
         self._ahead = _known_ahead(entry, weights)
@@ -271,8 +274,8 @@ class Units:
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
-            share, held = self._share_prepared, self.options.held
-            chosen = cheapest(read.graph, read.decode, weights, models, share=share, held=held)
+            share, pricing = self._share_prepared, self._pricing(place)
+            chosen = cheapest(read.graph, read.decode, weights, models, share=share, pricing=pricing)
         selection = chosen.selection
         if self.watch is not None:
             self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
@@ -291,6 +294,7 @@ class Units:
             runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
         self.outcomes.append(Outcome(saturation, made, row, runner_up))
         cheap, makers, classes = read.decode_with_rules(selection.choice)
+        self.stored[place] = classes
         self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
         values = [cheap]
         if kept is not None:
@@ -327,13 +331,16 @@ class Units:
     ) -> ChosenKernels:
         """The cheapest kernels for the block's values."""
         models, steps = self._kernel_models(block), self.options.steps
-        cost = self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
-        share = self._share_prepared
+        cost, share = self._pricing(place), self._share_prepared
         with self._advised():
             found = cheapest_kernels(read.graph, read.build, models, steps, self._names, weights, once, cost, share)
         if once is None:
-            self.built[place] = found.built
+            self.built[place], self.stored[place] = found.built, found.built.stored
         return found
+
+    def _pricing(self, place: tuple[str, int]) -> Pricing:
+        """What bytes cost in a block."""
+        return self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
 
     def _kernel_models(self, block: Block) -> list[KernelCost]:
         options = self.options
@@ -391,9 +398,10 @@ class Units:
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
     def _alternatives(self, roots: Sequence[Expr]) -> list[tuple[Expr, Expr, str]]:
-        """What schemas propose: (node, equal expression, rule), each rule after the one before."""
+        """What schemas propose: (node, equal expression, rule), each rule after the one before; what saves
+        memory is asked of the node as written."""
         found: list[tuple[Expr, Expr, str]] = []
-        schemas = self.options.rules.schemas
+        schemas = [s for s in self.options.rules.schemas if self.options.held or MEMORY not in s.tags]
         written = postorder(roots) if schemas else []
         self._readers = {}
         for e in written:
@@ -402,11 +410,11 @@ class Units:
         for e in written:
             latest = e
             for schema in schemas:
-                if latest.op not in schema.operators:
-                    continue
-                proposed = schema.propose(latest, self)
+                apart = MEMORY in schema.tags  # a form of its own, which others do not go on from
+                asked = e if apart else latest
+                proposed = schema.propose(asked, self) if asked.op in schema.operators else None
                 if proposed is not None:
-                    latest = proposed
+                    latest = latest if apart else proposed
                     found.append((e, proposed, schema.name))
         return found
 
@@ -422,6 +430,11 @@ class Units:
         return [f for name, f in self.functions.items() if name in needed]
 
     # What schemas may ask.
+
+    def extent(self, size: Dim) -> int:
+        """See `rules.schemas.Functions`."""
+        known = self.options.bindings[0]
+        return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self._readers.get(e, ())

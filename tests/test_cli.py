@@ -87,6 +87,16 @@ def test_bounds_weights_numerics_and_budget(folder: Path) -> None:
     assert result.exit_code == 0 and "stopped: node limit" in text(result)
 
 
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_a_memory_limit_is_in_the_report(folder: Path, execution: str) -> None:
+    page = folder / "report.html"
+    words = ["--at", "n=64", "--memory-limit", "80KiB", "--execution", execution, "--html", page]
+    result = run("optimize", f"{folder}/model.py:chain", *CHAIN, *words)
+    assert result.exit_code == 0, result.output
+    assert " of 80 KiB allowed (" in text(result) and "without a limit" in text(result)
+    assert " of 80 KiB allowed (" in page.read_text()
+
+
 def test_rules_in_and_out(folder: Path) -> None:
     chain = ["optimize", f"{folder}/model.py:chain", *CHAIN, "--at", "n=512"]
     assert "kept as written" in text(run(*chain, "--without", "matmul"))
@@ -115,6 +125,23 @@ def test_rules_in_and_out(folder: Path) -> None:
         (["model.py:chain", *CHAIN, "--numerics", "fast"], "numerics='fast': one of exact, reassociate, approximate"),
         (["model.py:chain", *CHAIN, "--weights", "w"], "weights: chain has no argument 'w'"),
         (["model.py:chain", *CHAIN, "--rules", "nothing.py"], "no file nothing.py"),
+        (
+            ["model.py:chain", *CHAIN, "--at", "n=64", "--memory-limit", "2 parsecs"],
+            "--memory-limit='2 parsecs': bytes, or a text such as '512 MiB' or '2 GB', is accepted ('parsecs' is no",
+        ),
+        (["model.py:chain", *CHAIN, "--memory-limit", "0"], "--memory-limit='0': bytes, or a text"),
+        (
+            ["model.py:chain", *CHAIN, "--memory-limit", "1MB"],
+            "memory_limit: sizes to keep it at are needed: at={{...}}",
+        ),
+        (
+            ["model.py:chain", *CHAIN, "--at", "n=64", "--memory-limit", "100B", "--measure", "2"],
+            "memory_limit: what is timed is not looked at for its memory; leave measure or it out",
+        ),
+        (
+            ["model.py:chain", *CHAIN, "--at", "n=64", "--memory-limit", "100B"],
+            "chain(): memory_limit is 100 B, and of",
+        ),
         (["model.py:chain", "--spec", "n"], "missing a required argument: 'b'"),
         (["model.py:chain", *CHAIN, "--without", "nonsense"], "--without 'nonsense': no rule has this name"),
         (["model.py:branch", "--spec", "n"], "TraceError: cannot trace `branch` (model.py:9)"),

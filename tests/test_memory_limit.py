@@ -11,8 +11,8 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.errors import ExtractionError, OptionError
-from relax_eg.extract.footprint import bytes_of_text, shown
 
 AT = {"n": 256}
 
@@ -78,6 +78,35 @@ def test_one_program_is_checked_by_what_xla_assigns() -> None:
         limited(100, "whole", fn, specs)
 
 
+def attention(x: Any, wq: Any, wk: Any, wv: Any) -> Any:
+    """Eight heads of width 8, whose scores are eight times as large as all else."""
+    q, k, v = (jnp.swapaxes((x @ w).reshape(x.shape[0], 8, 8), 0, 1) for w in (wq, wk, wv))
+    scores = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) / 3.0)
+    return jnp.einsum("hqk,hkd->hqd", scores, v)
+
+
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_scores_are_there_a_piece_at_a_time(execution: str) -> None:
+    specs = ("n 64", *["64 64"] * 3)
+    usual = limited("1 GiB", execution, attention, specs)
+    assert "computed_in_pieces" not in usual.report.rules  # nobody asks for it
+    without = usual.report.memory.bytes
+    best = limited(int(0.4 * without), execution, attention, specs)
+    row = best.report.memory
+    assert row.bytes <= row.limit < row.without == without
+    assert "computed_in_pieces" in best.report.rules and "R.scan" in str(best.module)
+    measured = (
+        in_whole(best.module, set(), AT) if execution == "whole" else in_kernels(best.module, set(), AT).footprint
+    )
+    assert measured.bytes == row.bytes
+    for n in (256, 100, 3):  # with as many rows in each piece, with fewer in the last, and with none in some
+        xs = [jnp.asarray(0.3 * np.random.default_rng(i).standard_normal(s), jnp.float32)
+              for i, s in enumerate([(n, 64), *[(64, 64)] * 3])]  # fmt: skip
+        assert np.allclose(best(*xs), attention(*xs), atol=1e-5)
+    with pytest.raises(ExtractionError, match="the least that a call needs"):
+        limited(int(0.4 * without), execution, attention, specs, rules=rx.rules.default - "computed_in_pieces")
+
+
 def test_prepared_weights_are_no_part_of_a_call() -> None:
     def fn(w: Any, x: Any) -> Any:
         return jnp.tanh(x @ (w @ w.T))
@@ -93,7 +122,12 @@ def test_prepared_weights_are_no_part_of_a_call() -> None:
     ("text", "count"), [("512 MiB", 512 << 20), ("2GB", 2 * 10**9), ("1.5 kib", 1536), ("100", 100), (7, 7)]
 )
 def test_bytes_as_text(text: Any, count: int) -> None:
-    assert bytes_of_text(text) == count
+    assert parse_bytes(text, "memory_limit") == count
+
+
+def test_an_unknown_unit_is_named() -> None:
+    with pytest.raises(OptionError, match="'XB' is no unit: B, KB, MB, GB, KiB, MiB and GiB are"):
+        limited("1 XB")
 
 
 @pytest.mark.parametrize("value", ["512 MB/s", "-1", 0, -5, 1.5, True, "many", "1 XB"])
@@ -107,5 +141,5 @@ def test_what_it_needs() -> None:
         rx.optimize(features, "n 512", memory_limit=10**9)
     with pytest.raises(OptionError, match="leave measure or it out"):
         limited("1 GiB", measure=1)
-    assert shown(1536) == "1.5 KiB" and shown(17) == "17 B"
+    assert format_bytes(1536) == "1.5 KiB" and format_bytes(17) == "17 B"
     assert jax.default_backend() != "cpu" or in_whole(rx.trace(features, "n 512"), set(), AT).bytes > 0

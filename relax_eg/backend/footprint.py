@@ -10,12 +10,13 @@ import jax
 
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import run_at
+from relax_eg.backend.pallas_choice import Pallas
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split
-from relax_eg.memory import plan
+from relax_eg.memory import Plan, plan
 
 # XLA's CPU library keeps what its fusions allocate out of the account, and its usual scheduler has no eye for memory.
 HONEST = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -46,6 +47,18 @@ def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int]) -> Foo
     return Footprint(dict(sizes), 0, results, temporary, peak)
 
 
+def likely_at_peak(module: Module, weights: set[str], sizes: Mapping[str, int]) -> frozenset[tuple[str, Expr]]:
+    """The values of one XLA program that are there when most is needed, by function and expression, as if each operator
+    stored its result: XLA does not tell what it has when."""
+    return _at_peak(plan(per_call(module, weights), dict(sizes)))
+
+
+def _at_peak(found: Plan) -> frozenset[tuple[str, Expr]]:
+    steps, writer = found.program.steps, found.program.writer
+    at = {w for x in found.peak for v in x.values if (w := writer[v]) is not None}
+    return frozenset((steps[w].function, steps[w].kernel) for w in at)
+
+
 @dataclass(frozen=True)
 class InKernels:
     """What a call needs in kernels, which are told by their function and expression. `at_peak`: those whose values, or
@@ -59,17 +72,11 @@ class InKernels:
 def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> InKernels:
     """Of a module run in kernels. Their own memory is that of executables that leave nothing out of the account."""
     module = per_call(module, weights)
-    options = HONEST if jax.default_backend() == "cpu" else {}
-    call = Call(Executables(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    call = _accounted(module, sizes)
     own = call.temporaries(_avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
-    kernels = {
-        (program.steps[w].function, program.steps[w].kernel)
-        for x in call.plan.peak
-        for v in x.values
-        if (w := program.writer[v]) is not None
-    }
+    kernels = {*_at_peak(call.plan)}
     temporary = max(own.values(), default=0)
     for s in program.steps:
         if temporary and own[s.name] == temporary:
@@ -80,6 +87,18 @@ def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> I
     found = Footprint(dict(sizes), call.planned_bytes, results, temporary, tuple(named[:_NAMED]))
     told = {(s.function, s.kernel): own[s.name] for s in program.steps}
     return InKernels(found, frozenset(kernels), told)
+
+
+def temporary_bytes(module: Module, sizes: Mapping[str, int], pallas: Pallas | None = None) -> dict[str, int]:
+    """For each kernel of a module the bytes that its executable allocates for itself. Compiles them, runs nothing."""
+    return _accounted(module, sizes, pallas).temporaries(_avals(module.main, sizes))
+
+
+def _accounted(module: Module, sizes: Mapping[str, int], pallas: Pallas | None = None) -> Call:
+    """A call of executables that leave nothing out of the account."""
+    options = HONEST if jax.default_backend() == "cpu" else {}
+    executables = Executables(module, options, pallas)
+    return Call(executables, plan(module, dict(sizes)), sizes, module.main.result.annotation)
 
 
 def _avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:

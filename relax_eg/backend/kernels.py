@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits
 from relax_eg.backend.family import Family, Variant
+from relax_eg.backend.footprint import temporary_bytes
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized, Ready
@@ -26,7 +27,7 @@ from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
-from relax_eg.memory import plan, program_of
+from relax_eg.memory import Plan, as_it_runs, plan, program_of
 from relax_eg.shapes import Scope
 
 _MOST_HELD = 2  # times the storages of the largest binding: what those of all bindings that were called may take
@@ -50,6 +51,7 @@ class KernelRunner:
         self._scope = scope
         self._executables = Executables(module, compiler_options or {}, pallas)
         self._calls: dict[Any, Call] = {}
+        self._temporaries: dict[Any, Mapping[str, int]] = {}
 
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         """What the entry returns for these arrays: an array, or a tuple of them."""
@@ -85,6 +87,19 @@ class KernelRunner:
             allowed -= n
             if allowed < 0 and c is not latest:
                 c.forget()
+
+    def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """For each kernel of the call at a binding, by its name there, the bytes that its executable allocates for
+        itself. On a CPU they are those of an executable that leaves nothing out of XLA's account, which is compiled
+        for that."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._temporaries:
+            self._temporaries[key] = temporary_bytes(self.module, self._told(sizes), self.pallas)
+        return self._temporaries[key]
+
+    def measured_plan(self, sizes: Mapping[str, int]) -> Plan:
+        """The memory of the call at a binding as it runs, what executables allocate for themselves among it."""
+        return as_it_runs(self.call(sizes).plan, self.temporary_bytes(sizes))
 
     @property
     def held_bytes(self) -> int:
@@ -172,6 +187,10 @@ class InKernels(Optimized):
     def runner(self) -> KernelRunner:
         """What runs the variant for the first of `at`, its weights being arguments."""
         return self.runners[0]
+
+    def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """For each kernel of `module`, at these sizes, the bytes that its executable allocates for itself."""
+        return self.runner.temporary_bytes(sizes)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = self._program

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import relax_eg as rx
+from relax_eg.byte_units import parse_bytes
 from relax_eg.cli.common import LiveLine, err, load_object, out, read_bounds, read_rules, read_sizes, run
 from relax_eg.errors import OptionError
 
@@ -32,6 +33,9 @@ def optimize(
     measure: Annotated[int, typer.Option("--measure", help="Programs to time; 0: price decides.")] = 0,
     sharing: Annotated[str, typer.Option("--sharing", help="Repeated blocks optimized once: on or off.")] = "on",
     execution: Annotated[str, typer.Option("--execution", help="whole, or kernels: one by one.")] = "whole",
+    memory_limit: Annotated[
+        str | None, typer.Option("--memory-limit", help="Bytes of a call beside its arguments, at --at: 80MiB, 2GB.")
+    ] = None,
     cache: Annotated[bool, typer.Option(help="Take what an earlier run found, and keep what this one finds.")] = True,
     json: Annotated[Path | None, typer.Option("--json", help="Write the report here.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the report as one HTML file.")] = None,
@@ -71,12 +75,14 @@ def optimize(
                 measure=measure,
                 sharing=sharing,  # type: ignore[arg-type]
                 execution=execution,  # type: ignore[arg-type]
+                memory_limit=None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit"),
                 cache=cache,
             )
 
     def saved() -> rx.Optimized:
         given = {"--spec": spec, "--at": at, "--bounds": bounds, "--assume": assume, "--weights": weights}
         given |= {"--rules": rules, "--without": without, "--measure": measure, "--target": target}
+        given |= {"--memory-limit": memory_limit}
         if wrong := [option for option, value in given.items() if value]:
             raise OptionError(f"{function} is saved and not searched again: {', '.join(wrong)} cannot change it")
         return rx.load(function)

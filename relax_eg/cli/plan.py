@@ -10,6 +10,8 @@ import typer
 import relax_eg as rx
 from relax_eg.cli.common import LiveLine, err, load_object, out, read_bounds, read_sizes, run
 from relax_eg.errors import OptionError
+from relax_eg.extract.devices import profile
+from relax_eg.measure.device import here
 from relax_eg.memory.files import load, save
 from relax_eg.memory.picture import draw
 
@@ -36,6 +38,9 @@ def plan(
         bool, typer.Option("--as-written", help="Plan the operators as written, not the kernels optimize chooses.")
     ] = False,
     target: Annotated[str, typer.Option("--target", help="Device profile, for the kernels.")] = "",
+    temporary: Annotated[
+        str, typer.Option("--temporary", help="Kernels' own memory: measured (compiled here), estimated or none.")
+    ] = "",
     json: Annotated[Path | None, typer.Option("--json", help="Write the plan here.")] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Draw the memory timeline: plan.svg, plan.png.")
@@ -47,18 +52,19 @@ def plan(
     def action() -> None:
         bounds = read_upper(bound or [])
         sizes = read_sizes(at or [], "--at")
-        module = _module(model, spec or [], bounds, sizes, assume or [], target, written)
+        found = _found(model, spec or [], bounds, sizes, assume or [], target, written)
         if check is not None:
-            load(check, module)
+            load(check, found if isinstance(found, rx.Module) else found.module)
             out.print(f"{check}: holds", markup=False, highlight=False, soft_wrap=True)
             return
         made = rx.plan_memory(
-            module,
+            found,
             bounds=bounds,
             at=sizes or None,
             assume=assume or (),
             results=results,  # type: ignore[arg-type]
             aliasing=aliasing,  # type: ignore[arg-type]
+            temporary=temporary or _usual(target),  # type: ignore[arg-type]
             check=True,
         )
         out.print(str(made), markup=False, highlight=False, soft_wrap=True)
@@ -83,7 +89,12 @@ def read_upper(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
     return read_bounds(wide)
 
 
-def _module(
+def _usual(target: str) -> str | None:
+    """How kernels' own memory is known if nobody says it: what is compiled here tells nothing of another device."""
+    return "estimated" if target and profile(target).platform != here().platform else None
+
+
+def _found(
     model: str,
     specs: list[str],
     bounds: dict[str, tuple[int | None, int | None]],
@@ -91,10 +102,10 @@ def _module(
     assume: list[str],
     target: str,
     written: bool,
-) -> rx.Module:
-    """The module that a command names: what is saved and what is text as it is, else the kernels that are chosen."""
+) -> rx.Module | rx.Optimized:
+    """What a command names: what is saved and what is text as it is, else the kernels that are chosen."""
     if model.endswith(".rxe"):
-        return rx.load(model).module
+        return rx.load(model)
     if model.endswith(".onnx"):
         found = rx.from_onnx(model)
     elif ":" in model:
@@ -107,7 +118,7 @@ def _module(
         return found if isinstance(found, rx.Module) else rx.trace(found, *specs)
     usual = {n: high for n, (_, high) in bounds.items() if high is not None}
     with LiveLine(model) as line:
-        best = rx.optimize(
+        return rx.optimize(
             found,
             *specs,
             target=target or None,
@@ -117,4 +128,3 @@ def _module(
             execution="kernels",
             progress=line,
         )
-    return best.module

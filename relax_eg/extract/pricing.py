@@ -44,3 +44,6 @@ class Pricing:
             return seconds
         stored = sum(n * self.more.get(c, 1.0) for c, n in zip(outputs, sizes, strict=True))
         return seconds + self.held * (stored + inside * (inside / self.limit) ** _STEEP)
+
+
+FREE = Pricing()  # bytes have no price

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
-from relax_eg.extract.pricing import ONCE
+from relax_eg.extract.pricing import FREE, ONCE, Pricing
 from relax_eg.extract.select import Selection, select, select_exactly
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, FUNCTION, VAR, Expr, postorder, tuple_
@@ -34,16 +34,16 @@ def cheapest(
     models: Sequence[WholeCost],
     once: float | None = None,
     share: float = PREPARED_SHARE,
-    held: float = 0.0,
+    pricing: Pricing = FREE,
 ) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
     Bytes of prepared values get a price, which is raised until they fit into `share` times the weights'.
     With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
-    and takes no bytes to speak of. `held`: the price of a byte of every other value that a kernel stores.
+    and takes no bytes to speak of. `pricing`: the price of a byte of every other value that a kernel stores.
     """
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
-    costs = _costs(graph, static, models, once=ONCE if once is None else once, held=held)
+    costs = _costs(graph, static, models, once=ONCE if once is None else once, pricing=pricing)
     selection = select(graph, costs)
     if not weights or once is not None:
         return Chosen(select_exactly(graph, costs, selection), costs)
@@ -57,7 +57,7 @@ def cheapest(
     for _ in range(12):
         if fits(selection):
             break
-        costs = _costs(graph, static, models, price, held=held)
+        costs = _costs(graph, static, models, price, pricing=pricing)
         selection = select(graph, costs)
         price *= 4
     exact = select_exactly(graph, costs, selection)
@@ -85,10 +85,10 @@ def _costs(
     models: Sequence[WholeCost],
     price: float = 0.0,
     once: float = ONCE,
-    held: float = 0.0,
+    pricing: Pricing = FREE,
 ) -> list[list[float]]:
     """Seconds of every candidate, summed over the bindings in units of the program as written; `price` per byte
-    prepared, `once` the share of its seconds that prepared work costs, `held` per byte of what else is stored."""
+    prepared, `once` the share of its seconds that prepared work costs, by `pricing` per byte of what else is stored."""
     weigh = [1.0]
     if len(models) > 1:
         weigh = [1.0 / max(_written_seconds(graph, static, m), 1e-12) for m in models]
@@ -101,10 +101,9 @@ def _costs(
             runs_once = static[c] and all(static[k] for k in candidate.children)
             if runs_once:
                 prices.append(once * seconds + price * per_model[0].bytes)
-            elif held and per_model[0].launches:
-                prices.append(seconds + held * _bytes(graph.annotations[c], models[0].binding))
             else:
-                prices.append(seconds)
+                size = _bytes(graph.annotations[c], models[0].binding) if pricing.held and per_model[0].launches else 0
+                prices.append(pricing.of((c,), candidate.children, seconds, (size,)))
         costs.append(prices)
     return costs
 

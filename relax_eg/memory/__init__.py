@@ -1,7 +1,7 @@
 """Memory, planned with proofs: liveness, order, storages and offsets of what a module's entry needs."""
 
 from relax_eg.memory.liveness import Lifetime, Liveness, liveness
-from relax_eg.memory.plan import Plan, plan, plan_memory
+from relax_eg.memory.planner import Plan, as_it_runs, plan, plan_memory
 from relax_eg.memory.steps import Program, Step, Tree, Value, leaves, operands_of, program_of
 from relax_eg.memory.storages import Reuse, RuntimePlan, RuntimeStep, Storage, runtime_plan
 
@@ -17,6 +17,7 @@ __all__ = [
     "Storage",
     "Tree",
     "Value",
+    "as_it_runs",
     "leaves",
     "liveness",
     "operands_of",

@@ -11,8 +11,9 @@ from typing import Any
 from relax_eg.errors import MemoryPlanError, RelaxEgError
 from relax_eg.ir import Module
 from relax_eg.memory.check import Placement, problems
-from relax_eg.memory.plan import Plan, bindings_of
+from relax_eg.memory.planner import Plan, bindings_of
 from relax_eg.memory.steps import Program, Temporary, program_of
+from relax_eg.memory.temporaries import Temporaries
 from relax_eg.shapes import Dim, Scope
 
 FORMAT = "relax_eg memory plan"
@@ -55,6 +56,11 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "static": plan.static,
         "arena": str(plan.bytes),
         "bound": [str(d) for d in plan.offsets.bound],
+        "temporaries": {
+            "source": plan.temporaries.source,
+            "at": dict(plan.temporaries.at),
+            "bytes": {name: str(d) for name, d in plan.temporaries.of_step.items()},
+        },
         "order": list(placed.order),
         "storages": [{"bytes": str(s.bytes), "itemsize": s.itemsize, "dtype": s.dtype} for s in plan.runtime.storages],
         "values": rows,
@@ -83,7 +89,7 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
         raise MemoryPlanError(f'{where}: this is no memory plan; a file with "format": "{FORMAT}" is accepted')
     if data.get("version") != VERSION:
         raise MemoryPlanError(f"{where}: version {data.get('version')!r}; version {VERSION} is accepted")
-    program = program_of(module, temporary)
+    program = _temporaries(where, data).of(program_of(module, temporary))
     if data.get("kernels") != program_key(program):
         raise MemoryPlanError(f"{where}: the plan is of other kernels than those of {program.name}()")
     try:
@@ -99,6 +105,15 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
             f"{where}: changed after it was written (its checksum is another); plan again to change it"
         )
     return placed
+
+
+def _temporaries(where: str, data: Mapping[str, Any]) -> Temporaries:
+    """What kernels have for themselves, as a plan file says; an older one says nothing."""
+    found = data.get("temporaries", {})
+    try:
+        return Temporaries(of_step={str(name): Dim.of(d) for name, d in found.get("bytes", {}).items()})
+    except (TypeError, ValueError, AttributeError, RelaxEgError) as e:
+        raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
 
 
 def _placement(data: Mapping[str, Any]) -> Placement:

@@ -34,7 +34,7 @@ from relax_eg.ir import (
     var,
 )
 from relax_eg.memory.liveness import last_use
-from relax_eg.memory.plan import Plan
+from relax_eg.memory.planner import Plan
 from relax_eg.memory.steps import Program, Step, Tree, behind, operands_of
 from relax_eg.ops import api
 from relax_eg.ops.libraries import with_sizes_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relax_eg.byte_units import format_bytes
 from relax_eg.errors import MemoryPlanError
 from relax_eg.memory.liveness import Lifetime, liveness
-from relax_eg.memory.plan import Plan
-from relax_eg.memory.report import mib
+from relax_eg.memory.planner import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,10 +55,10 @@ def _needed(axes: Axes, plan: Plan) -> None:
     written = liveness(plan.written, plan.live.results, plan.at.keys()).at(plan.at)
     planned = plan.live.at(plan.at)
     if plan.order.after < plan.order.before:
-        line(written, color="#999999", linewidth=1, label=f"as written, {mib(max(written))}")
-    line(planned, color="#2f5f9e", linewidth=1.2, label=f"needed, {mib(max(planned, default=0))}")
+        line(written, color="#999999", linewidth=1, label=f"as written, {format_bytes(max(written))}")
+    line(planned, color="#2f5f9e", linewidth=1.2, label=f"needed, {format_bytes(max(planned, default=0))}")
     arena = plan.bytes_at(plan.at)
-    axes.axhline(arena / unit, color="#b03a3a", linewidth=0.8, linestyle="--", label=f"arena, {mib(arena)}")
+    axes.axhline(arena / unit, color="#b03a3a", linewidth=0.8, linestyle="--", label=f"arena, {format_bytes(arena)}")
     axes.set_ylabel("MiB" if unit == 1 << 20 else "KiB")
     axes.set_ylim(0)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
@@ -96,7 +96,8 @@ def _arena(axes: Axes, plan: Plan) -> None:
     name = plan.program.steps[peak].name if count else ""
     place = "right" if peak > count / 2 else "left"
     axes.annotate(
-        f"peak: {mib(max(needed, default=0))} in {name}", (peak + (0 if place == "right" else 1), arena / unit),
+        f"peak: {format_bytes(max(needed, default=0))} in {name}",
+        (peak + (0 if place == "right" else 1), arena / unit),
         ha=place, va="bottom", fontsize=7, color="#b03a3a",
     )  # fmt: skip
     axes.set_xlim(0, max(count, 1))
@@ -105,7 +106,7 @@ def _arena(axes: Axes, plan: Plan) -> None:
     axes.set_ylabel(f"place in the arena, {'MiB' if unit == 1 << 20 else 'KiB'}")
     boxes = [Patch(color=COLORS[r], label=r) for r in roles]
     axes.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7, frameon=False)
-    listed = [f"{mib(int(x.bytes.evaluate(plan.at)))}  {_label(plan, x, LETTERS)}" for x in plan.peak[:LISTED]]
+    listed = [f"{format_bytes(int(x.bytes.evaluate(plan.at)))}  {_label(plan, x, LETTERS)}" for x in plan.peak[:LISTED]]
     listed += [f"and {len(plan.peak) - LISTED} more"] if len(plan.peak) > LISTED else []
     words = "\n".join(["at the peak:", *listed])
     axes.text(1.02, 0.72, words, transform=axes.transAxes, va="top", fontsize=6.5, linespacing=1.5)

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from relax_eg.byte_units import format_bytes
 from relax_eg.memory.proofs import Reuse
 from relax_eg.memory.steps import Program
 from relax_eg.shapes import Dim, Refuted
 
 if TYPE_CHECKING:
-    from relax_eg.memory.plan import Plan
+    from relax_eg.memory.planner import Plan
 
 LINES = 12  # of tensors and of proofs that are listed
 WIDTH = 80  # characters of an expression
-
-
-def mib(count: int) -> str:
-    """Bytes, as people read them."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} bytes"
 
 
 def plan_text(plan: Plan) -> str:
@@ -34,17 +27,19 @@ def plan_text(plan: Plan) -> str:
     storages = plan.runtime.bytes_at(plan.at)
     least = plan.bound_at(plan.at)
     planned = len(plan.live.lifetimes)
+    inside = plan.runtime.inside_at(plan.at)
     lines = [
         f"memory of {plan.program.name}(): {len(plan.program.steps)} kernels, {planned} allocations"
         + (f" for {len(offsets.of_value)} tensors" if len(offsets.of_value) > planned else ""),
-        f"  arena          {mib(arena)}{here}"
+        f"  arena          {format_bytes(arena)}{here}"
         + (", fixed for all sizes in bounds" if plan.static else f" = {_shown(plan.bytes)} bytes"),
-        f"  needed at once {mib(needed)}{f' at {whole}' if whole else ''}: gap {plan.gap:.2%}"
+        f"  needed at once {format_bytes(needed)}{f' at {whole}' if whole else ''}: gap {plan.gap:.2%}"
         + (", and no packing is lower" if offsets.optimal else ""),
-        f"  whole storages {mib(storages)}{f' at {at}' if at else ''} in {len(plan.runtime.storages)} of them"
+        f"  whole storages {format_bytes(storages)}{f' at {at}' if at else ''} in {len(plan.runtime.storages)} of them"
         f" ({plan.runtime.aliasing}): {storages / max(least, 1):.2f} times what is needed at once",
         f"  order          {_order(plan)}",
     ]
+    lines.append(f"  temporaries    {_temporaries(plan, inside, at)}")
     if plan.results != 0:
         lines.append(f"  handed out     {_bytes_of(plan.results, plan)} beside the arena")
     if plan.live.unsized:
@@ -52,7 +47,8 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  not planned    {names}: their sizes are known only when they are there")
     lines += ["", f"  at the peak{f' ({at})' if at else ''}:"] if plan.peak else []
     lines += [
-        f"    {mib(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}" for x in plan.peak[:LINES]
+        f"    {format_bytes(int(x.bytes.evaluate(plan.at))):>12}  {_names(plan.program, x.values)}"
+        for x in plan.peak[:LINES]
     ]
     lines += [f"    and {len(plan.peak) - LINES} more"] if len(plan.peak) > LINES else []
     for what, reuses in (("arena", offsets.reuses), ("storages", plan.runtime.reuses)):
@@ -86,18 +82,37 @@ def _reuse(program: Program, r: Reuse) -> str:
     return f"{taker} after {before}: {_shown(c.left)} {c.op} {_shown(c.right)} {why}"
 
 
+def _temporaries(plan: Plan, inside: Sequence[int], at: str) -> str:
+    """What executables allocate for themselves, and how that is known."""
+    told = plan.temporaries
+    measured = ", ".join(f"{n} = {v}" for n, v in told.at.items())
+    how = {
+        "measured": f"measured{f' at {measured}' if measured else ''}",
+        "estimated": "estimated from the equations",
+        "given": "as given",
+        "none": "only what the module states",
+    }[told.source]
+    most = max(inside, default=0)
+    if not most:
+        return f"none ({how})"
+    kernel = plan.runtime.steps[inside.index(most)].step.name
+    total = format_bytes(plan.runtime.peak_at(plan.at))
+    where = f" at {at}" if at else ""
+    return f"{format_bytes(most)} at most{where}, inside {kernel} ({how}); {total} with the storages"
+
+
 def _order(plan: Plan) -> str:
     o = plan.order
     searched = f"{o.exact} of {o.blocks} blocks ordered exactly" if o.blocks else "nothing to choose"
     if o.after < o.before:
         always = f"never more, whatever the sizes: {plan.lower_everywhere.verdict}"
-        return f"{mib(o.after)} at once instead of {mib(o.before)} as written ({searched}; {always})"
+        return f"{format_bytes(o.after)} at once instead of {format_bytes(o.before)} as written ({searched}; {always})"
     return f"as written ({searched})"
 
 
 def _bytes_of(d: Dim, plan: Plan) -> str:
     if d.variables <= plan.at.keys():
-        return mib(int(d.evaluate(plan.at)))
+        return format_bytes(int(d.evaluate(plan.at)))
     return f"{_shown(d)} bytes"
 
 

@@ -206,6 +206,20 @@ def program_of(module: Module, temporary: Temporary | None = None, function: str
     return _Tracer(module, temporary, impure_functions(module)).run(f, (f.name,))
 
 
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A function that is being followed. `env`: what its expressions are in memory; `known`: callable variables by what
+    they stand for; `sizes`: its size variables in the entry's; `prefix`: of the names in it; `calls`: the functions
+    that lead here, it last."""
+
+    function: Function
+    env: dict[Expr, Tree]
+    known: dict[Expr, Expr]
+    sizes: Mapping[str, Dim]
+    prefix: str
+    calls: tuple[str, ...]
+
+
 class _Tracer:
     def __init__(self, module: Module, temporary: Temporary | None, impure: frozenset[str]) -> None:
         self.module = module
@@ -244,33 +258,24 @@ class _Tracer:
     def _function(
         self, f: Function, args: Sequence[Tree], sizes: Mapping[str, Dim], prefix: str, calls: tuple[str, ...]
     ) -> Tree:
-        env: dict[Expr, Tree] = dict(zip(f.params, args, strict=True))
-        known: dict[Expr, Expr] = {}  # callable variables by what they stand for
+        frame = _Frame(f, dict(zip(f.params, args, strict=True)), {}, sizes, prefix, calls)
         for block in f.blocks:
             for b in block.bindings:
                 if not block.dataflow and b.value.op != VAR:
-                    env.pop(b.value, None)  # a step is run each time it is written
+                    frame.env.pop(b.value, None)  # a step is run each time it is written
                 is_step = effect_of(b.value, self.impure) is not None
                 self.region += is_step
-                self._visit(f, b.value, env, known, sizes, prefix, calls, b.name)
+                self._visit(b.value, frame, b.name)
                 self.region += is_step
-                env[b.var] = env[b.value]
+                frame.env[b.var] = frame.env[b.value]
                 if b.value.op == FUNCTION:
-                    known[b.var] = b.value
-        self._visit(f, f.result, env, known, sizes, prefix, calls, None)
-        return env[f.result]
+                    frame.known[b.var] = b.value
+        self._visit(f.result, frame)
+        return frame.env[f.result]
 
-    def _visit(
-        self,
-        f: Function,
-        root: Expr,
-        env: dict[Expr, Tree],
-        known: Mapping[Expr, Expr],
-        sizes: Mapping[str, Dim],
-        prefix: str,
-        calls: tuple[str, ...],
-        name: str | None,
-    ) -> None:
+    def _visit(self, root: Expr, frame: _Frame, name: str | None = None) -> None:
+        """Put what `root` is in memory into the frame; `name`: of the variable it is bound to."""
+        env, calls = frame.env, frame.calls
         todo = [root]
         while todo:
             e = todo[-1]
@@ -282,7 +287,6 @@ class _Tracer:
             todo.pop()
             if e in env:
                 continue
-            own = name if e is root else None
             if e.op == TUPLE:
                 env[e] = tuple(env[a] for a in e.args)
             elif e.op == TUPLE_GET:
@@ -296,17 +300,17 @@ class _Tracer:
                 env[e] = self.constants[e]
             elif e.op in VIEWS or e.op == MATCH_CAST:
                 env[e] = env[behind(e) if e.op in VIEWS else e.args[0]]
-            elif (callee := self._callee(e, known, calls)) is not None:
+            elif (callee := self._callee(e, frame.known, calls)) is not None:
                 inner = call_sizes([p.annotation for p in callee.params], [a.annotation for a in e.args[1:]])
                 env[e] = self._function(
                     callee,
                     [env[a] for a in e.args[1:]],
-                    {v: d.substitute(sizes) for v, d in inner.items()},
-                    f"{self._fresh(prefix + callee.name)}/",
+                    {v: d.substitute(frame.sizes) for v, d in inner.items()},
+                    f"{self._fresh(frame.prefix + callee.name)}/",
                     (*calls, callee.name),
                 )
             else:
-                env[e] = self._kernel(f, e, env, sizes, prefix, calls, own)
+                env[e] = self._kernel(e, frame, name if e is root else None)
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
@@ -324,19 +328,11 @@ class _Tracer:
         f = self.functions.get(called.attr("name")) if called.op == FUNCTION else None
         return None if f is None or f.name in calls or f.name in self.impure else f
 
-    def _kernel(
-        self,
-        f: Function,
-        e: Expr,
-        env: dict[Expr, Tree],
-        sizes: Mapping[str, Dim],
-        prefix: str,
-        calls: tuple[str, ...],
-        name: str | None,
-    ) -> Tree:
+    def _kernel(self, e: Expr, frame: _Frame, name: str | None) -> Tree:
+        prefix, env = frame.prefix, frame.env
         label = self._fresh(prefix + kernel_name(e))
         spaces = _passed_workspaces(e)
-        at = dict(sizes)
+        at = dict(frame.sizes)
         own: list[int] = []
         operands: list[Tree] = []
         for a in operands_of(e):
@@ -350,11 +346,13 @@ class _Tracer:
         writes = tuple(leaves(made))
         for space, annotation in _hidden_workspaces(e):
             own += leaves(self._new(substitute(annotation, at), f"{label}.{space}", "workspace"))
-        most = self._inside(e, at, calls)
+        most = self._inside(e, at, frame.calls)
         if most != 0:
             own += leaves(self._new(Tensor((most,), "uint8"), f"{label}.inside", "workspace"))
         pairs = self._overwritable(e, operands, writes)
-        step = Step(len(self.steps), label, e, f.name, at, tuple(operands), writes, tuple(own), pairs, self.region)
+        step = Step(
+            len(self.steps), label, e, frame.function.name, at, tuple(operands), writes, tuple(own), pairs, self.region
+        )
         extra = None if self.temporary is None else self.temporary(step)
         if extra is not None and not (isinstance(extra, int) and extra <= 0):
             space = self._new(Tensor((Dim.of(extra),), "uint8"), f"{label}.temporary", "workspace")

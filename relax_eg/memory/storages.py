@@ -67,6 +67,18 @@ class RuntimePlan:
         """Bytes of all storages where the entry's sizes are these."""
         return sum(int(s.bytes.evaluate(sizes)) for s in self.storages)
 
+    def inside_at(self, sizes: Mapping[str, int]) -> list[int]:
+        """For each step the bytes that its executable allocates for itself and gives back: the workspaces that it is
+        not passed."""
+        values = self.program.values
+        own = [[d for v in s.step.workspaces if v not in self.of_value and (d := values[v].bytes) is not None]
+               for s in self.steps]  # fmt: skip
+        return [sum(int(d.evaluate(sizes)) for d in space) for space in own]
+
+    def peak_at(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of all storages, which a call has from its beginning, and the most that an executable allocates."""
+        return self.bytes_at(sizes) + max(self.inside_at(sizes), default=0)
+
 
 def runtime_plan(live: Liveness, sizes: Sizes, aliasing: Aliasing = "elements") -> RuntimePlan:
     """Storages for the lifetimes of `live`, in the order of its steps.

@@ -22,7 +22,7 @@ from relax_eg.ir.tensor_calls import call_tir
 from relax_eg.ops import api as op
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.record import call
-from relax_eg.rules.schemas import KERNEL, Schema
+from relax_eg.rules.schemas import KERNEL, MEMORY, Schema
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, loops, program, stage, sum_
 
@@ -51,6 +51,9 @@ class Known:
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return [x for x in self.written for a in x.args if a is e]
+
+    def extent(self, size: Dim) -> int:
+        return int(size.evaluate(dict.fromkeys(size.variables, 64)))
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
@@ -128,7 +131,9 @@ _KINDS = {
 
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
-    if len(schema.operators) > len(_KINDS):  # a rule about operators as such
+    if MEMORY in schema.tags:
+        kinds = ["rows"]
+    elif len(schema.operators) > len(_KINDS):  # a rule about operators as such
         kinds = ["use"]
     if not kinds:
         raise schema.error(f"no test programs have {', '.join(sorted(schema.operators))}; {', '.join(_KINDS)} do")
@@ -139,6 +144,8 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
         return _use_trial(schema, rng)
     if kind == "workspace":
         return _workspace_trial(rng)
+    if kind == "rows":
+        return _rows_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
@@ -164,6 +171,37 @@ def _kernel_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     node = drawn(inner)
     args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in ((k, k), (k, k), (k,)))
     return Trial(Module((_main(params, node),)), node, args), Known({})
+
+
+def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """A product or a sum of what is larger than it: matrices of products, through elementwise operators, reductions,
+    transposes and broadcasts, of which some are read elsewhere, too."""
+    n, m = (int(rng.integers(0, 20)) for _ in range(2))
+    specs = {"x": "n 2", "y": "m 2", "b": "m", "v": "m 2"}
+    params = x, y, b, v = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    rows, columns = Dim.var("n"), Dim.var("m")
+    e = op.matmul(x, op.permute_dims(y, (1, 0)))
+    inside = [e]
+    for _ in range(int(rng.integers(1, 6))):
+        made = (
+            lambda e: op.add(e, b), lambda e: op.multiply(e, e), lambda e: op.maximum(e, inside[0]),
+            lambda e: op.subtract(e, op.sum(e, 1, keepdims=True)), lambda e: op.negative(e), lambda e: op.triu(e),
+            lambda e: op.subtract(e, op.broadcast_to(op.sum(e, 1, keepdims=True), (rows, columns))),
+            lambda e: op.subtract(e, op.sum(e, 0, keepdims=True)), lambda e: op.cumsum(e, 0),
+            lambda e: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
+            lambda e: op.reshape(op.reshape(e, (rows * columns,)), (rows, columns)), lambda e: op.flip(e, 0),
+            lambda e: op.squeeze(op.expand_dims(e, 1), 1),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))](e)
+        inside.append(e)
+    ends = (
+        lambda: op.matmul(e, v), lambda: op.matmul(op.permute_dims(v, (1, 0)), op.permute_dims(e, (1, 0))),
+        lambda: op.sum(e, 1), lambda: op.matmul(op.permute_dims(e, (1, 0)), x), lambda: op.sum(e, 0),
+        lambda: op.add(op.sum(e, 1), op.sum(op.multiply(e, e), 1)),
+    )  # fmt: skip
+    node = ends[int(rng.integers(len(ends)))]()
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
 
 
 def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:

@@ -31,6 +31,10 @@ class Functions(Protocol):
         """The nodes of the block as written that read `e`, once for each operand that is `e`."""
         ...
 
+    def extent(self, size: Dim) -> int:
+        """About how much a size is, at the sizes that the program is to be best at."""
+        ...
+
     def best(self, name: str, outside: bool = False) -> Function | None:
         """The function in its best form if it is one pure block, else None. With `outside`: best when what follows from
         the parameters that are the same at every step is nearly free."""
@@ -48,6 +52,10 @@ class Functions(Protocol):
         """`function` applied to each of `length` slices of its `mapped` parameters, the results stacked; None where
         that cannot be formed."""
         ...
+
+
+# The tag of what saves memory, and mostly costs time: asked where a byte in memory has a price.
+MEMORY = "memory"
 
 
 @dataclass(frozen=True)

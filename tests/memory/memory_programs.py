@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from relax_eg.ir import Object, Tensor, var
 from relax_eg.memory import Program, Step, Value
-from relax_eg.memory.plan import Plan, planned
+from relax_eg.memory.planner import Plan, planned
 from relax_eg.memory.proofs import Sizes
 from relax_eg.shapes import Dim, Scope
 

@@ -137,9 +137,9 @@ def test_a_call_beyond_a_bound_is_refused(module: rx.Module) -> None:
 
 def test_the_report_tells_bytes_peak_and_proofs(module: rx.Module) -> None:
     text = str(rx.plan_memory(module, at={"n": 100}))
-    assert "needed at once 117.19 KiB at n = 100: gap 0.00%" in text
+    assert "needed at once 117.2 KiB at n = 100: gap 0.00%" in text
     assert "at the peak (n = 100):" in text and "matmul" in text
-    assert "proved (canonical)" in text and "handed out     400 bytes beside the arena" in text
+    assert "proved (canonical)" in text and "handed out     400 B beside the arena" in text
     text = str(
         rx.plan_memory(
             rx.trace(lambda x: jnp.log(jnp.pad(jnp.transpose(jnp.pad(jnp.exp(x), 1)), 1)), "n n"), aliasing="fits"
@@ -170,7 +170,7 @@ def test_a_picture_names_the_peak_and_its_tensors(suffix: str, module: rx.Module
         assert data.startswith(b"\x89PNG")
         return
     text = data.decode()
-    for word in ("peak: 117.19 KiB in matmul.2", "arena, 117.19 KiB", "memory of run() at n = 100", "cos"):
+    for word in ("peak: 117.2 KiB in matmul.2", "arena, 117.2 KiB", "memory of run() at n = 100", "cos"):
         assert word in text
     draw(rx.plan_memory(module, at={"n": 100}), path)
     assert path.read_text() == text  # the same picture each time

@@ -16,7 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from relax_eg.memory import Program, leaves, packing
 from relax_eg.memory.check import problems
 from relax_eg.memory.packing import Span, liveness_bound, pack
-from relax_eg.memory.plan import Plan
+from relax_eg.memory.planner import Plan
 
 ALIASING = ("elements", "dtype", "bytes", "fits")
 
@@ -186,7 +186,7 @@ def test_another_order_needs_less() -> None:
     assert (plan.order.before, plan.order.after) == (804, 408)
     assert plan.order.exact == plan.order.blocks == 1
     assert plan.lower_everywhere.holds
-    assert "408 bytes at once instead of 804 bytes as written (1 of 1 blocks ordered exactly; never more" in str(plan)
+    assert "408 B at once instead of 804 B as written (1 of 1 blocks ordered exactly; never more" in str(plan)
     assert plan.bytes_at({"n": 4}) == 408
     assert planned_in(program, {"n": 4}, reorder=False).bytes_at({"n": 4}) == 804
 

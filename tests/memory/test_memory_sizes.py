@@ -6,7 +6,7 @@ import pytest
 from memory_programs import memory_program, planned_in
 
 from relax_eg.memory import Reuse
-from relax_eg.memory.plan import planned
+from relax_eg.memory.planner import planned
 from relax_eg.memory.proofs import Sizes
 from relax_eg.shapes import Dim, Proved, Refuted, Scope
 

@@ -99,7 +99,7 @@ def test_sets_of_them() -> None:
     default = rx.rules.default
     assert "loop_steps" in default and "loop_steps" not in default - "loops"
     left = [s.name for s in (default - "fusion" - "loop_steps").schemas]
-    assert left == ["sums_in_order", "loop_invariants", "calls_ahead"]
+    assert left == ["sums_in_order", "loop_invariants", "calls_ahead", "computed_in_pieces"]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas
     assert "loop_steps: a contraction" in str(default)

@@ -12,6 +12,7 @@ from relax_eg.rules.book.legalization import legalization
 from relax_eg.rules.book.libraries import calls
 from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
+from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.reduction import reduction
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
@@ -24,7 +25,7 @@ libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
-    (*sums.schemas, *functions.schemas, *fusion.schemas),
+    (*sums.schemas, *functions.schemas, *fusion.schemas, *pieces.schemas),
 )
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "legalization",
     "libraries",
     "movement",
+    "pieces",
     "reduction",
     "sums",
     "systems",

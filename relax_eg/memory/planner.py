@@ -6,7 +6,7 @@ import difflib
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from relax_eg.memory.proofs import Comparison, Sizes
 from relax_eg.memory.schedule import Order, least_peak, peak_of
 from relax_eg.memory.steps import Program, Temporary, program_of, sizes_in
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan
+from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measured
 from relax_eg.shapes import Dim, Scope, dim_max
 
 Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
@@ -34,7 +35,8 @@ class Plan:
 
     `written`: its kernels as the module has them; `program`: in the order in which they run; `order`: how that was
     found; `live`: what is needed when; `offsets`: one arena; `runtime`: whole storages; `scope`: what the sizes may be;
-    `at`: the sizes that order and packing were made for.
+    `at`: the sizes that order and packing were made for; `temporaries`: what kernels have for themselves, which is
+    among what is needed, in the arena, and beside the storages.
     """
 
     written: Program
@@ -45,6 +47,7 @@ class Plan:
     runtime: RuntimePlan
     scope: Scope
     at: Mapping[str, int]
+    temporaries: Temporaries = NOT_COUNTED
     seconds: float = field(default=0.0, compare=False)
 
     @property
@@ -170,7 +173,7 @@ def plan_memory(
     assume: Iterable[str] = (),
     results: Results = "apart",
     aliasing: Aliasing = "elements",
-    temporary: Temporary | None = None,
+    temporary: Temporary | Asked | None = None,
     reorder: bool = True,
     align: int | None = None,
     check: bool = False,
@@ -180,13 +183,18 @@ def plan_memory(
     `module`: a Module, or what `optimize` returns. `bounds`: what sizes may be, `(low, high)` or one integer that fixes
     the size; where all are bounded, the arena is one number of bytes. `at`: the sizes to be best at, one binding or a
     list of which the first counts; left out, the upper bounds. `assume`: what else holds of sizes. `results`: whether
-    what is
-    returned is in the arena ("planned": valid until the next call) or the caller's own ("apart"). `aliasing`: which
-    storages the backend lets a kernel take over. `temporary`: see `program_of`. `reorder`: whether kernels may change
-    places. `align`: what offsets are multiples of, in bytes; left out, the largest element. `check`: replay the plan at
-    many sizes; MemoryPlanError if anything is destroyed.
+    what is returned is in the arena ("planned": valid until the next call) or the caller's own ("apart"). `aliasing`:
+    which storages the backend lets a kernel take over. `reorder`: whether kernels may change places. `align`: what
+    offsets are multiples of, in bytes; left out, the largest element. `check`: replay the plan at many sizes;
+    MemoryPlanError if anything is destroyed.
+
+    `temporary`: what kernels allocate for themselves, planned as workspaces. "measured": they are compiled at the
+    largest sizes, or where those are not bounded at the first of `at`; the default for what
+    `optimize(execution="kernels")` returned, and for nothing else. "estimated": from their equations. "none". Or a
+    function that says it of each step (see `program_of`).
     """
     started = time.perf_counter()
+    executables = module if isinstance(module, Measurable) else None
     module = getattr(module, "module", module)
     if not isinstance(module, Module):
         raise OptionError(f"plan_memory() takes a Module or what optimize() returns, got {type(module).__name__}")
@@ -195,14 +203,53 @@ def plan_memory(
             raise OptionError(f"{option}={value!r}: {' or '.join(map(repr, accepted))} is accepted")
     if align is not None and (isinstance(align, bool) or not isinstance(align, int) or align < 1):
         raise OptionError(f"align={align!r}: a number of bytes from 1 on is accepted")
-    program = program_of(module, temporary)
+    temporary = _checked(temporary, executables)
+    program = program_of(module, temporary if callable(temporary) else None)
     scope = _scope(module, bounds or {}, assume, program.variables)
     bindings = [at] if isinstance(at, Mapping) else list(at or ()) or [{}]
     first, *also = (_chosen(scope, program.variables, given) for given in bindings)
-    made = planned(program, Sizes(scope, first), results, aliasing, reorder, align, also, started)
+    temporaries = Temporaries("given") if callable(temporary) else NOT_COUNTED
+    if temporary == "estimated":
+        temporaries = estimated(program, first)
+    elif temporary == "measured":
+        assert executables is not None
+        sizes = _corner_of(scope, first) or first
+        temporaries = measured(program, executables.temporary_bytes(sizes), sizes)
+    made = planned(
+        program, Sizes(scope, first), results, aliasing, reorder, align, also, started, temporaries=temporaries
+    )  # fmt: skip
     if check and (found := made.check()):
         raise MemoryPlanError(f"{program.name}(): the plan does not hold: {found[0]}")
     return made
+
+
+def _checked(temporary: Temporary | Asked | None, executables: Measurable | None) -> Temporary | Asked:
+    """What is asked of kernels' own memory, or what is usual for what is planned."""
+    if temporary is None:
+        return "none" if executables is None else "measured"
+    if not isinstance(temporary, str) or temporary in ("estimated", "none"):
+        return temporary
+    if temporary != "measured":
+        raise OptionError(
+            f"temporary={temporary!r}: 'measured', 'estimated', 'none' or a function of a step is accepted"
+        )
+    if executables is None:
+        raise OptionError(
+            "temporary='measured': there are no executables to look at; accepted: what optimize(execution='kernels') "
+            "returned, or temporary='estimated'"
+        )
+    return temporary
+
+
+def _corner_of(scope: Scope, at: Mapping[str, int]) -> Mapping[str, int] | None:
+    """The upper bounds of all sizes, if there are such and they are allowed together."""
+    sides = {n: scope.bounds(n)[1] for n in at}
+    corner = {n: high for n, high in sides.items() if high is not None}
+    try:
+        scope.check(corner, "the largest sizes")
+    except BoundsError:
+        return None
+    return corner if len(corner) == len(at) else None
 
 
 _ALIASING = ("elements", "dtype", "bytes", "fits")
@@ -217,21 +264,46 @@ def planned(
     align: int | None = None,
     also: Sequence[Mapping[str, int]] = (),
     started: float | None = None,
+    temporaries: Temporaries = NOT_COUNTED,
 ) -> Plan:
     """The plan for what happens to memory in a program; see `plan_memory`. `also`: other sizes that its order is to be
-    good at; `started`: when planning began."""
+    good at; `started`: when planning began; `temporaries`: what kernels have for themselves, beside what is in it."""
     started = time.perf_counter() if started is None else started
-    known = sizes.at.keys()
+    written = temporaries.of(written)
     counted = [_counted(written, at) for at in (sizes.at, *also)]
     order = _best_order(written, counted) if reorder else Order.as_written(written, counted[0])
-    program = written.reordered(order.steps)
+    made = _in_order(written, order, sizes, results, aliasing, align)
+    return replace(made, temporaries=temporaries, seconds=time.perf_counter() - started)
+
+
+def as_it_runs(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
+    """A plan that `plan` made, the same order and storages, with what its executables were found to allocate for
+    themselves, by kernel, among what is needed."""
+    temporaries = measured(made.written, bytes_of, made.at, only=True)
+    written = temporaries.of(made.written)
+    before, after = (peak_of(p, _counted(p, made.at)) for p in (written, written.reordered(made.order.steps)))
+    order = replace(made.order, before=before, after=after)
+    sizes = Sizes(made.scope, made.at, only_there=True)
+    counting = _in_order(written, order, sizes, made.live.results, made.runtime.aliasing)
+    return replace(counting, temporaries=temporaries, seconds=made.seconds)
+
+
+def _in_order(
+    written: Program,
+    order: Order,
+    sizes: Sizes,
+    results: Results = "apart",
+    aliasing: Aliasing = "elements",
+    align: int | None = None,
+) -> Plan:
+    """Arena and storages for the kernels of a program in that order."""
+    program, known = written.reordered(order.steps), sizes.at.keys()
     live = liveness(program, results, known)
     offsets = offset_plan(live, sizes, align)
     # What is handed out has no storage that a later call could overwrite.
     apart = live if results == "apart" else liveness(program, "apart", known)
     runtime = runtime_plan(apart, sizes, aliasing)
-    seconds = time.perf_counter() - started
-    return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at), seconds)
+    return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at))
 
 
 def _counted(program: Program, at: Mapping[str, int]) -> list[int]:

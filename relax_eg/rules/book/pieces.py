@@ -1,0 +1,178 @@
+"""Less memory by computing in pieces: what is large only on the way to a smaller result is there a piece at a time.
+
+An attention's scores, the hidden layer of a perceptron, the products that a sum is of: where the equations say that
+rows of the result follow from rows of what is on the way, the result is computed for some rows, then for others, and
+joined. That costs time, mostly, so the rule is asked only where `optimize` is given a `memory_limit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from relax_eg.ir.annotations import Tensor, dims_of
+from relax_eg.ir.calls import function_ref
+from relax_eg.ir.control import scan
+from relax_eg.ir.expr import CONSTANT, CORE, VAR, Expr, tuple_, tuple_get, var
+from relax_eg.ir.module import pure_function
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.ops import api as op
+from relax_eg.ops import bytes_of
+from relax_eg.ops.fused import program_at
+from relax_eg.ops.record import call
+from relax_eg.rules.rule import RuleSet
+from relax_eg.rules.schemas import MEMORY, Functions, Schema
+from relax_eg.shapes import Dim, ceildiv
+from relax_eg.tir.slicing import Axes, sliced_with
+
+ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
+PIECES = 8
+_LEAST = 2  # elements of the axis in a piece, at the sizes of interest
+_MOST = 48  # operators that are computed in pieces together
+_SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that of the result
+
+
+def _in_pieces(e: Expr, known: Functions) -> Expr | None:
+    if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
+        return None
+    found: list[tuple[int, int, int, dict[Expr, tuple[int, Axes]]]] = []
+    for axis, d in enumerate(e.annotation.shape):
+        extent = known.extent(d)
+        if extent < _LEAST * PIECES:
+            continue
+        region = _region(e, axis, known)
+        largest = max((known.extent(bytes_of(x.annotation)) for x in region if x is not e), default=0)
+        if largest > known.extent(bytes_of(e.annotation)):
+            found.append((largest, extent, -axis, region))
+    if not found:
+        return None
+    *_, axis, region = max(found, key=lambda f: f[:3])
+    return _in_a_loop(e, -axis, region, known)
+
+
+def _region(e: Expr, axis: int, known: Functions) -> dict[Expr, tuple[int, Axes]]:
+    """What is computed in pieces with `e`, readers first: the axis of each, and those of its operands. It is read
+    nowhere else."""
+    region: dict[Expr, tuple[int, Axes]] = {}
+    wants: dict[Expr, list[int | None]] = {}
+    todo = [(e, axis)]
+    while todo and len(region) < _MOST:
+        x, a = todo.pop()
+        axes = _sliced(x, a)
+        if axes is None:
+            continue
+        region[x] = a, axes
+        for arg, place in zip(x.args, axes, strict=True):
+            asked = wants.setdefault(arg, [])
+            asked.append(place)
+            if place is not None and len(asked) == len(known.readers(arg)) and {*asked} == {place}:
+                todo.append((arg, place))
+    return region
+
+
+def _sliced(x: Expr, axis: int) -> Axes | None:
+    if x.op in (VAR, CONSTANT) or x.op in CORE:
+        return None
+    placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+    if placed is None or len(placed.program.inputs) != len(x.args):
+        return None
+    # What shapes it may hold more sizes than that of its result is not made anew.
+    if x.op not in _SHAPED and any(_holds_sizes(v) for _, v in x.attrs):
+        return None
+    return sliced_with(placed.program, axis)
+
+
+def _holds_sizes(value: Any) -> bool:
+    return isinstance(value, Dim) or (isinstance(value, tuple) and any(_holds_sizes(v) for v in value))  # type: ignore[reportUnknownVariableType]
+
+
+def _in_a_loop(e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], known: Functions) -> Expr | None:
+    """`e` from its pieces along `axis`, made one after the other and stacked. So that all have one size, zeros stand
+    behind the last places; what follows from them is cut off."""
+    extent = e.shape[axis]
+    rows = ceildiv(extent, PIECES)
+    more = rows * PIECES - extent
+    size = rows if rows.is_const else Dim.var(_unused(e, region))
+    whole: dict[Expr, Expr] = {}  # what every step reads all of, as the loop's body knows it
+    sliced: dict[tuple[Expr, int], Expr] = {}  # what it reads a piece of, along that axis
+    made: dict[Expr, Expr] = {}
+    for x in reversed(region):
+        a, axes = region[x]
+        args: list[Expr] = []
+        for arg, place in zip(x.args, axes, strict=True):
+            if arg in made and place is not None:
+                args.append(made[arg])
+            elif place is not None:
+                shape = _with(arg.shape, place, size)
+                piece = sliced.setdefault((arg, place), var(f"x{len(sliced)}", Tensor(shape, arg.dtype)))
+                args.append(piece)
+            elif arg.op == CONSTANT:
+                args.append(arg)
+            else:
+                args.append(whole.setdefault(arg, var(f"c{len(whole)}", arg.annotation)))
+        piece = _again(x, args, a, size)
+        if piece is None:
+            return None
+        made[x] = piece
+    body = pure_function(e.op, (*whole.values(), *sliced.values()), [made[e]])
+    body = replace(body, result=tuple_((body.result,)))
+    if not sliced or missing_sizes(body):
+        return None
+    xs = [_pieces(arg, place, rows, more) for arg, place in sliced]
+    step = function_ref(known.add(body, "in_pieces"))
+    stacked = tuple_get(scan(step, list(whole), (), xs, length=Dim.of(PIECES)), 0)
+    ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
+    joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * PIECES))
+    if more != 0:
+        joined = op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape)
+    return joined if joined.annotation == e.annotation else None
+
+
+def _pieces(x: Expr, axis: int, rows: Dim, more: Dim) -> Expr:
+    """`x` cut along `axis` and stacked, with zeros behind."""
+    if more != 0:
+        widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
+        x = op.pad(x, widths, op.zeros((), x.dtype))
+    apart = (*x.shape[:axis], Dim.of(PIECES), rows, *x.shape[axis + 1 :])
+    return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
+
+
+def _unused(e: Expr, region: dict[Expr, tuple[int, Axes]]) -> str:
+    """A name for the size of a piece that no size has."""
+    taken = {v for x in region for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
+    name, n = "rows", 0
+    while name in taken:
+        n += 1
+        name = f"rows{n}"
+    return name
+
+
+def _with(shape: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
+    return tuple(size if i == axis else d for i, d in enumerate(shape))
+
+
+def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
+    """The operator of `x` for as many places along `axis` as its operands have now; None where it gives something
+    else."""
+    attrs = dict(x.attrs)
+    wanted = _with(x.shape, axis, size)
+    if x.op in _SHAPED:
+        attrs["shape"] = wanted
+    made = call(x.op, args, attrs)
+    return made if made.annotation == Tensor(wanted, x.dtype) else None
+
+
+pieces = RuleSet(
+    "pieces",
+    schemas=(
+        Schema(
+            "computed_in_pieces",
+            "rows of a result from rows of what is large on the way to it, some at a time, joined",
+            "exact",
+            frozenset((MEMORY,)),
+            _in_pieces,
+            frozenset(ANCHORS),
+        ),
+    ),
+)
