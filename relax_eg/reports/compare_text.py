@@ -50,7 +50,7 @@ def headline(c: Comparison) -> str:
     told = [", ".join(names)]
     told += [first.target] if len(targets) == 1 else []
     told += [f"at {sizes(first.at)}"] if len(ats) == 1 and first.at else []
-    return "   ".join(told)
+    return ", ".join(told)
 
 
 def summary(c: Comparison, i: int) -> str:

@@ -77,7 +77,7 @@ def page_of_report(r: CostReport, path: str | Path | None = None, derivation: st
 
 def notebook_of_comparison(c: Comparison) -> str:
     """What a notebook shows of a comparison: totals and what changed, without the plots."""
-    shown = _shown(c, compare_text.headline(c), 0, with_figures=False)
+    shown = _shown(c, "", 0, with_figures=False)
     return _template("notebook.html").render(section=shown, css=_css())
 
 

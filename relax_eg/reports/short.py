@@ -55,17 +55,19 @@ def _gain(c: Comparison) -> str:
 
 
 def _by(c: Comparison) -> str:
-    """Where most of the difference is, and what made it."""
-    sign = 1 if c.columns[1].cost.seconds <= c.columns[0].cost.seconds else -1
-    moved = [r for r in c.rows if sign * r.delta(1) < 0]
-    total = sum(r.delta(1) for r in moved)
-    if not total or abs(total) <= _SAME * c.columns[0].cost.seconds:
+    """Where most of the difference is, what made it, and what the rest comes to."""
+    total = c.columns[1].cost.seconds - c.columns[0].cost.seconds
+    if abs(total) <= _SAME * c.columns[0].cost.seconds or not c.rows:
         return ""
-    most = max(moved, key=lambda r: abs(r.delta(1)))
-    share = most.delta(1) / total
-    made = "; ".join(most.causes[1])
-    what = "gain" if sign > 0 else "loss"
-    return f"{_percent(share)} of the predicted {what} is at {_line(most)}" + (f", {made}." if made else ".")
+    most = min(c.rows, key=lambda r: r.delta(1)) if total < 0 else max(c.rows, key=lambda r: r.delta(1))
+    rest = total - most.delta(1)
+    made = "; ".join(most.causes[1]).removesuffix(", ...")
+    elsewhere = f"; elsewhere {_change(rest)}" if abs(rest) > _SAME * c.columns[0].cost.seconds else ""
+    return f"{_change(most.delta(1))} predicted at {_line(most)}" + (f", {made}" if made else "") + f"{elsewhere}."
+
+
+def _change(seconds: float) -> str:
+    return f"{time(abs(seconds))} {'less' if seconds < 0 else 'more'}"
 
 
 def _left(c: Comparison, i: int) -> str:

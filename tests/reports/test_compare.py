@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import relax_eg as rx
 from relax_eg.cli import app
 from relax_eg.errors import OptionError
+from relax_eg.extract.figures import time
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports.align import Column
 from relax_eg.reports.curves import over_bindings
@@ -56,10 +57,11 @@ def test_two_programs_in_short(chosen: rx.CostReport) -> None:
     before, after = chosen.before.seconds, chosen.after.seconds
     assert f"{before / after:.3g}x faster, predicted on cpu, at s=128" in told["Gained"]
     rows = rx.compare(chosen).rows
-    gains = {r.where: r.seconds(0) - r.seconds(1) for r in rows if r.delta(1) < 0}
-    share = 100 * max(gains.values()) / sum(gains.values())
-    assert told["Changed"].startswith(
-        f"{share:.0f}% of the predicted gain is at {max(gains, key=lambda w: gains[w])} ("
+    most = min(rows, key=lambda r: r.delta(1))
+    rest = after - before - most.delta(1)
+    assert told["Changed"].startswith(f"{time(-most.delta(1))} less predicted at {most.where} (")
+    assert (f"; elsewhere {time(abs(rest))} {'less' if rest < 0 else 'more'}." in told["Changed"]) == (
+        abs(rest) > 5e-3 * before
     )
     dearest = max(rows, key=lambda r: r.seconds(1))
     assert f"{100 * dearest.seconds(1) / after:.0f}% of the " in told["Where time still goes"]
@@ -77,7 +79,7 @@ def test_what_did_not_pay_in_short(chosen: rx.CostReport) -> None:
     assert "as written and chosen alike" in dict(in_short(rx.compare(kept)))["Gained"]
     worse = replace(chosen, before=chosen.after, after=chosen.before)
     told = dict(in_short(rx.compare(worse)))
-    assert "x slower, predicted" in told["Gained"] and "of the predicted loss is at" in told["Changed"]
+    assert "x slower, predicted" in told["Gained"] and " more predicted at " in told["Changed"]
 
 
 def test_several_programs_in_short(chosen: rx.CostReport, unfused: rx.CostReport) -> None:
