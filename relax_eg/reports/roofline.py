@@ -42,6 +42,11 @@ class Roofline:
         return self.flops / self.bytes if self.bytes else 0.0
 
     @property
+    def streaming(self) -> float:
+        """Seconds that all bytes take if memory delivers them."""
+        return self.bytes / self.bandwidth
+
+    @property
     def reached(self) -> float:
         return self.flops / self.seconds if self.seconds > 0 else 0.0
 
