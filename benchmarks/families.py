@@ -236,7 +236,8 @@ def main(
     rows: dict[str, Outcome] = {}
     if path is not None and path.exists():
         for row in json.loads(path.read_text(encoding="utf-8")):
-            rows[row["case"]] = Outcome(**{**row, "points": [Point(**p) for p in row["points"]]})
+            read: dict[str, Any] = {**row, "points": [Point(**p) for p in row["points"]]}
+            rows[row["case"]] = Outcome(**read)
 
     def told(row: Outcome, status: Any) -> None:
         rows[row.case] = row
