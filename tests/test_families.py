@@ -346,3 +346,14 @@ def test_jit_dispatches_while_it_traces() -> None:
     for n in (4, 4000):
         np.testing.assert_allclose(fast(*arguments(n)), lora(*arguments(n)), rtol=2e-3, atol=2e-3)
     assert len(fast.optimized[-1].variants) == 2
+
+
+def test_the_benchmark_goes_on_from_what_it_has() -> None:
+    first = run("rows", 3, "cpu", 0, 0.0)
+    late = run("rows", 5, "cpu", 0, 0.0, earlier=first, until=0.0)  # begins nothing new
+    assert late.points == first.points and len(first.points) == 3
+    told: list[int] = []
+    whole = run("rows", 5, "cpu", 0, 0.0, earlier=first, told=lambda o: told.append(len(o.points)))
+    assert whole.points[:3] == first.points and told == [1, 2, 3, 4, 5]
+    other = replace(first, guards=["all sizes"], points=[replace(p, regret=9.0) for p in first.points])
+    assert max(run("rows", 2, "cpu", 0, 0.0, earlier=other).regrets) < 9.0  # of another family nothing is kept
