@@ -25,7 +25,7 @@ from relax_eg.extract import figures
 
 Params = dict[str, Any]
 BATCHES, CACHED, DTYPE = (1, 2, 4, 8, 16, 32, 64), 1024, "bfloat16"
-TARGETS = ("h100", "a100", "rtx4090")
+TARGETS = ("rtx4090", "a100", "h100", "h200")
 
 
 # The base of the angles by which queries and keys are turned.

@@ -1,21 +1,24 @@
 """Families against programs extracted for one size alone: is the dispatched variant as good everywhere?
 
-    python -m benchmarks.families [--only chain] [--sizes 200] [--target cpu] [--measured 30] [--out families.json]
+    python -m benchmarks.families [--only chain] [--sizes 200] [--target cpu] [--measured 30] [--json families.json]
 
 For each case a family is found once. Then at random sizes, none of which the family was made from (half drawn evenly by
 how many times they differ, half evenly), `optimize(at=size)` searches anew, and its program's predicted seconds are
 compared with those of the variant that the family dispatches to. With --measured both run in turns in one process at
-the first so many of these sizes that take at most --longest seconds as predicted. Also told: variants, the proof of
-cover, seconds to find the family, and microseconds to dispatch.
+the first so many of these sizes that take at most --longest seconds as predicted; where both are the same program there
+is nothing to time. Also told: variants, the proof of cover, seconds to find the family, microseconds to dispatch.
+
+With --json the figures are in a file after every size, and a later call goes on from there: --seconds 250 makes pieces.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 import timeit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 import relax_eg as rx
@@ -105,21 +107,37 @@ CASES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
+class Point:
+    """What a case came to at some sizes. `regret`: by how much the variant is predicted slower than the program for
+    these sizes alone; `same`: whether both are the same program; `slower`: seconds of a call of the one over those of
+    the other on the clock (1 where they are the same), None where that was not timed."""
+
+    at: dict[str, int]
+    regret: float
+    same: bool
+    slower: float | None = None
+
+
+@dataclass
 class Outcome:
-    """What a case came to: `regrets` as predicted, `slower` as measured (seconds of the family over those of the
-    program for that size), one for each size."""
+    """What a case came to. `seconds`: to find the family; `dispatch`: seconds, the most at any of 50 sizes."""
 
     case: str
     target: str
-    variants: int
+    guards: list[str]
     cover: str
     seconds: float
     dispatch: float
-    sizes: list[dict[str, int]]
-    regrets: list[float]
-    measured: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
-    slower: list[float] = field(default_factory=list[float])
+    points: list[Point] = field(default_factory=list[Point])
+
+    @property
+    def regrets(self) -> list[float]:
+        return [p.regret for p in self.points]
+
+    @property
+    def timed(self) -> list[float]:
+        return [p.slower for p in self.points if p.slower is not None]
 
 
 def sizes_of(case: Case, count: int, options: Options, seed: int = 20) -> list[dict[str, int]]:
@@ -137,10 +155,17 @@ def sizes_of(case: Case, count: int, options: Options, seed: int = 20) -> list[d
     return list(found.values())
 
 
-def run(name: str, count: int, target: str, timed: int, longest: float, quiet: bool = True) -> Outcome:
-    """A case at `count` sizes, the first `timed` of them that are short enough on the clock."""
+def run(
+    name: str, count: int, target: str, timed: int, longest: float, *, earlier: Outcome | None = None,
+    until: float = math.inf, told: Callable[[Outcome], None] | None = None,
+) -> Outcome:  # fmt: skip
+    """A case at `count` sizes, the first `timed` of them that are short enough on the clock. Goes on from an `earlier`
+    outcome of the same family; begins nothing new after `until` (as `time.perf_counter`); `told`: is given the outcome
+    after every size."""
     case = CASES[name]
-    more: dict[str, Any] = {"bounds": case.bounds, "weights": case.weights, "target": target, "cache": False}
+    # An executable for each combination of sizes on both sides: what padding costs is not asked here.
+    more: dict[str, Any] = {"bounds": case.bounds, "weights": case.weights, "target": target, "dynamic": "exact"}
+    more["cache"] = False
     started = time.perf_counter()
     best = rx.optimize(case.fn, *case.specs, **more)
     seconds = time.perf_counter() - started
@@ -149,31 +174,35 @@ def run(name: str, count: int, target: str, timed: int, longest: float, quiet: b
         traced, None, target, None, case.bounds, case.weights, None, "reassociate", Budget(), None, "on", 0
     )
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-    dispatch = Dispatch([Guard.read(v.guard) for v in best.variants])
-    sizes, regrets = sizes_of(case, count, options), list[float]()
-    alone: list[rx.Optimized] = []
+    guards = [v.guard for v in best.variants]
+    dispatch = Dispatch([Guard.read(g) for g in guards])
+    sizes = sizes_of(case, count, options)
 
     def predicted(module: Any, kept: bool, at: Mapping[str, int]) -> float:
         return of_a_call(price(module, options, at, None if kept else weights), options)
 
-    for at in track(sizes, name, disable=quiet):
-        one = rx.optimize(case.fn, *case.specs, at=at, **more)
-        mine = best.variants[dispatch.at(at)]
-        here = predicted(mine.module, mine.report.kept_as_written, at)
-        regrets.append(here / predicted(one.module, one.report.kept_as_written, at) - 1)
-        alone.append(one)
     took = [min(timeit.repeat(lambda at=at: dispatch.at(at), number=500, repeat=7)) / 500 for at in sizes[:50]]
     cover = best.report.family.cover if best.report.family else ""
-    found = Outcome(name, target, len(best.variants), cover, seconds, max(took), sizes, regrets)
-    for at, one in zip(sizes, alone, strict=True):
-        if len(found.slower) >= timed:
-            break
+    known = earlier.points if earlier is not None and (earlier.target, earlier.guards) == (target, guards) else []
+    found = Outcome(name, target, guards, cover, seconds, max(took))
+    before = {tuple(p.at.values()): p for p in known}
+    for at in sizes:
         mine = best.variants[dispatch.at(at)]
-        if predicted(mine.module, mine.report.kept_as_written, at) > longest:
-            continue
-        same = mine.module == one.module and mine.report.kept_as_written == one.report.kept_as_written
-        found.measured.append(at)
-        found.slower.append(1.0 if same else _slower(traced, options, best, one, at))
+        here = predicted(mine.module, mine.report.kept_as_written, at)
+        is_timed = len(found.timed) < timed and here <= longest
+        point = before.get(tuple(at.values()))
+        if point is None or (is_timed and point.slower is None):
+            if time.perf_counter() > until:
+                continue
+            one = rx.optimize(case.fn, *case.specs, at=at, **more)
+            regret = here / predicted(one.module, one.report.kept_as_written, at) - 1
+            same = mine.module == one.module and mine.report.kept_as_written == one.report.kept_as_written
+            point = Point(at, regret, same)
+            if is_timed:
+                point.slower = 1.0 if same else _slower(traced, options, best, one, at)
+        found.points.append(point)
+        if told is not None:
+            told(found)
     return found
 
 
@@ -199,26 +228,53 @@ def main(
     target: Annotated[str, typer.Option(help="a profile")] = "cpu",
     measured: Annotated[int, typer.Option(help="of the sizes so many are also timed")] = 0,
     longest: Annotated[float, typer.Option(help="seconds of a call as predicted; longer ones are not timed")] = 0.1,
-    out: Annotated[Path | None, typer.Option(help="a JSON file for all figures")] = None,
+    seconds: Annotated[float, typer.Option(help="stop then; the same call with --json goes on")] = math.inf,
+    path: Annotated[Path | None, typer.Option("--json", help="all figures; read first, written after each")] = None,
 ) -> None:
     """Families against programs extracted for one size alone."""
+    console, until = Console(width=None if sys.stdout.isatty() else 140), time.perf_counter() + seconds
+    rows: dict[str, Outcome] = {}
+    if path is not None and path.exists():
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            read: dict[str, Any] = {**row, "points": [Point(**p) for p in row["points"]]}
+            rows[row["case"]] = Outcome(**read)
+
+    def told(row: Outcome, status: Any) -> None:
+        rows[row.case] = row
+        status.update(f"{row.case}: {len(row.points)} of {sizes} sizes, {len(row.timed)} timed")
+        _write(rows, path)
+
+    names = only.split(",")
+    if unknown := [n for n in names if n not in CASES]:
+        raise typer.BadParameter(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    for name in names:
+        with console.status(name) as status:
+            more: dict[str, Any] = {"earlier": rows.get(name), "until": until}
+            told(run(name, sizes, target, measured, longest, **more, told=lambda row, s=status: told(row, s)), status)
+    console.print(_table([rows[n] for n in names]))
+
+
+def _write(rows: Mapping[str, Outcome], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([asdict(r) for r in rows.values()], indent=1) + "\n", encoding="utf-8")
+
+
+def _table(rows: Sequence[Outcome]) -> Table:
     table = Table(box=None, header_style="dim")
-    for column in ("case", "variants", "cover", "found in", "dispatch", "worst predicted", "beyond 2%", "slower by"):
+    for column in ("case", "variants", "cover", "found in", "dispatch", "sizes", "worst predicted", "beyond 2%"):
         table.add_column(column)
-    rows: list[Outcome] = []
-    for name in only.split(","):
-        row = run(name, sizes, target, measured, longest, quiet=False)
-        rows.append(row)
-        beyond = sum(r > 0.02 for r in row.regrets)
-        slower = f"{max(row.slower) - 1:+.1%} of {len(row.slower)}" if row.slower else ""
+    for column in ("timed", "other programs", "worst timed", "beyond 10%"):
+        table.add_column(column)
+    for row in rows:
+        timed = [p for p in row.points if p.slower is not None]
         table.add_row(
-            name, str(row.variants), row.cover, f"{row.seconds:.2f} s", f"{row.dispatch * 1e6:.1f} us",
-            f"{max(row.regrets):.2%} of {len(row.regrets)}", str(beyond), slower,
+            row.case, str(len(row.guards)), row.cover, f"{row.seconds:.2f} s", f"{row.dispatch * 1e6:.2f} us",
+            str(len(row.points)), f"{max(row.regrets, default=0.0):.2%}", str(sum(r > 0.02 for r in row.regrets)),
+            str(len(timed)), str(sum(not p.same for p in timed)),
+            f"{max(row.timed, default=1.0):.2f}" if timed else "", str(sum(s > 1.1 for s in row.timed)),
         )  # fmt: skip
-    Console().print(table)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n", encoding="utf-8")
+    return table
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import numpy as np
 
 from relax_eg.debug import stage, tell
 from relax_eg.extract.boundary import boundary
-from relax_eg.extract.cover import Leaf, Partition, few
+from relax_eg.extract.cover import GAINING, NEARER, Leaf, Partition, beside, few
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.numbers import evaluated
 from relax_eg.extract.profile import AS_USUAL
@@ -33,12 +33,13 @@ from relax_eg.measured import Candidate, Search
 from relax_eg.options import Sizes, allows
 from relax_eg.prices import NEVER_SLOWER, seconds_at
 from relax_eg.shapes import Dim, Proved, Scope
-from relax_eg.shapes.guards import Bound, Guard, covered
+from relax_eg.shapes.guards import Bound, Dispatch, Guard, covered
 
 MOST = 6  # variants
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
 _FAR = 4096  # sizes are looked at up to here, or this many times the least, where no upper bound was given
 _SAMPLES = 3000  # sizes at which every program is priced
+_FRESH = (2, 3, 4)  # seeds of further random sizes, at which the guards are tried
 _LATTICE = 1500  # of them on a lattice, at most
 _LEVELS = {1: 9, 2: 5, 3: 3}  # of a grid of extractions, by how many sizes vary
 _CORNERS = 16
@@ -51,7 +52,7 @@ _CURVES = 4
 _FRUGAL_POINTS = 4
 _BLOCK = 8
 _FULL_SUMS = 4  # sizes: sums of more have products of two sizes at most, and powers are for fewer
-_CHANGE = 1e-3  # of the cost: by so much a change that gains less than 5% counts as worse
+_LIKE = 1 + (NEVER_SLOWER - 1) * (1 + GAINING) / 2  # times cheaper: here guards part a program and the one as written
 _MODULI = 2  # of one size
 
 
@@ -88,11 +89,15 @@ def family(search: Search) -> Family:
         pool.fill_frugally(open_)
         ratios = pool.ratios()
         chosen, limit, open_ = few(ratios, MOST, pool.may_share)
-    best = _divided(pool, ratios, chosen, limit)
-    members, guards, served_by, proof = best
+    members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
+    for seed in _FRESH:
+        if len(members) == 1 or not pool.learned(members, guards, limit, seed):
+            break
+        ratios = pool.ratios()
+        members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
     own = np.array([members[s] for s in served_by])
-    regrets = ratios[own, np.arange(len(own))]
-    worst = ratios[members].max(1)
+    costly = pool.ratios(told=True)
+    regrets, worst = costly[own, np.arange(len(own))], costly[members].max(1)
     fallback = int(np.argmin(worst))
     row = FamilyRow(
         pool.extractions, pool.stop, len(pool.programs), len(own), proof, max(0.0, float(regrets.max()) - 1),
@@ -195,16 +200,25 @@ class _Pool:
                     known.add(entry.module)
                     self._add(Candidate(entry, AS_USUAL))
 
-    def ratios(self) -> np.ndarray:
-        """What each program costs at each point beside what would be chosen for that point alone: the cheapest, or the
-        one as written where that is less than 5% dearer. There others count as a little worse, however cheap they are:
-        what is gained is less than predictions can tell."""
-        costs = np.array(self.costs)
-        least = costs.min(0)
-        stays = costs[0] <= NEVER_SLOWER * least
-        found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), 1e-300), 1.0)
-        found[1:, stays] += _CHANGE
-        return found
+    def learned(self, members: Sequence[int], guards: Sequence[Guard], limit: float, seed: int) -> bool:
+        """Whether there are sizes, among as many new random ones, at which these guards choose a program that is not
+        near though another member is; they are sample points from now on."""
+        points = self._allowed(self._random(_SAMPLES, np.random.default_rng(seed)))
+        columns = self._columns(points)
+        costs = [self.seconds(p, columns) for p in self.programs]
+        dispatch = Dispatch(guards)
+        ratios = beside(np.array(costs), NEVER_SLOWER)[members]
+        served = ratios[[dispatch.at(p) for p in points], np.arange(len(points))]
+        missed = np.flatnonzero(served > np.maximum(limit, ratios.min(0) * (1 + NEARER)))
+        if len(missed):
+            self.columns = {v: np.concatenate([c, columns[v][missed]]) for v, c in self.columns.items()}
+            self.costs = [np.concatenate([c, new[missed]]) for c, new in zip(self.costs, costs, strict=True)]
+            tell(2, f"family: {len(missed)} of {len(points)} new sizes had another program")
+        return bool(len(missed))
+
+    def ratios(self, told: bool = False) -> np.ndarray:
+        """What each program costs at each sample point, as `cover.beside` has it."""
+        return beside(np.array(self.costs), NEVER_SLOWER, told)
 
     # --- what is prepared from weights ---
 
@@ -264,8 +278,9 @@ class _Pool:
             terms = list(dict.fromkeys([*terms, *(math.prod(s, start=Dim.of(1)) for s in powers)]))
         columns = self.values(terms)
         found: list[Dim] = []
-        for p, q in itertools.combinations(programs, 2):
-            whole = boundary(self.costs[p], self.costs[q], columns, (*groups, len(terms)))
+        for p, q in itertools.combinations(sorted(programs), 2):
+            other = self.costs[q] if p else _LIKE * self.costs[q]
+            whole = boundary(self.costs[p], other, columns, (*groups, len(terms)))
             if whole is not None:
                 found.append(sum((c * t for c, t in zip(whole, terms, strict=True) if c), Dim.of(0)))
         return found

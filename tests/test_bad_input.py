@@ -99,6 +99,8 @@ def test_wrong_options(options: dict[str, Any], error: type[Exception], text: st
 def test_sizes_that_contradict_the_bounds() -> None:
     with says(BoundsError, "the bounds of `n`", "5", "3"):
         rx.optimize(chain, *CHAIN, bounds={"n": (5, 3)})
+    with says(BoundsError, "the upper bound of `n` is 0; a traced program takes sizes >= 1"):
+        rx.optimize(chain, *CHAIN, bounds={"n": (0, 0)})
     with says(BoundsError, "the bounds of `n` hold 'a', which is no integer; accepted: (low, high)", ""):
         rx.optimize(chain, *CHAIN, bounds={"n": ("a", 5)})  # type: ignore[dict-item]
     with says(BoundsError, "chain(): n = 9 exceeds its bound 5 (declared in optimize(bounds=...))", ""):

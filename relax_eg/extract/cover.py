@@ -18,8 +18,25 @@ Interval = tuple[int | None, int | None]
 
 LIMITS = (1.01, 1.02)  # what is near, at best and at most
 LEAVES = 24  # boxes of a family at most
-_HELPS = 0.005  # of the cost: by so much a program has to be nearer where none may be near
+NEARER = 0.005  # of the cost: by so much a program has to be nearer where none may be near
+GAINING = 0.6  # of what a change has to gain: where it gains as much it may be taken, if that makes boxes simpler
+_CHANGE = 1e-3  # of the cost: by so much it counts as worse there
 _PENALTY = 0.003  # of the points: by so many more must a later group of features tell programs apart
+
+
+def beside(costs: Table, pays: float, told: bool = False) -> Table:
+    """The ratios of a table of costs: to what would be chosen for a point alone. That is the cheapest program, or the
+    first, the one as written, where nothing is more than `pays` times cheaper. There others count as far off, however
+    cheap they are, unless they are about to gain as much: less is not what predictions can tell. `told`: they count as
+    what they cost."""
+    least = costs.min(0)
+    stays = costs[0] <= pays * least
+    found = np.maximum(costs / np.maximum(np.where(stays, costs[0], least), 1e-300), 1.0)
+    if not told:
+        found[1:, stays] += _CHANGE
+        doubtful = costs[0] < (1 + GAINING * (pays - 1)) * costs[1:]
+        found[1:] = np.where(stays & doubtful, np.maximum(found[1:], pays), found[1:])
+    return found
 
 
 def few(ratios: Table, most: int, fits: Callable[[Sequence[int]], bool]) -> tuple[list[int], float, np.ndarray]:
@@ -55,7 +72,7 @@ def _covering(
         least = ratios[chosen].min(0)[open_]
         gains = np.maximum(least - ratios[:, open_], 0.0).sum(1) / open_.sum()
         order = sorted(range(len(ratios)), key=lambda p: (-gains[p], mean[p], p))
-        best = next((p for p in order if gains[p] >= _HELPS and fits([*chosen, p])), None)
+        best = next((p for p in order if gains[p] >= NEARER and fits([*chosen, p])), None)
         if best is None:
             break
         chosen.append(best)
@@ -69,7 +86,7 @@ def _needed(ratios: Table, near: Table, chosen: list[int], fits: Callable[[Seque
         rest = [q for q in chosen if q != p]
         if not rest or not fits(rest):
             continue
-        as_near = np.where(covered, near[rest].any(0), ratios[rest].min(0) <= least * (1 + _HELPS))
+        as_near = np.where(covered, near[rest].any(0), ratios[rest].min(0) <= least * (1 + NEARER))
         chosen = rest if as_near.all() else chosen
     return chosen
 
@@ -99,7 +116,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         # Where none is within the limit, those are near that are as good as the best.
-        self._near = self.ratios <= np.maximum(self.limit, self.ratios.min(0) * (1 + _HELPS)) * (1 + 1e-9)
+        self._near = self.ratios <= np.maximum(self.limit, self.ratios.min(0) * (1 + NEARER)) * (1 + 1e-9)
         self.leaves = [self._leaf({}, np.arange(self.ratios.shape[1]))]
         done: list[Leaf] = []
         while self.leaves and len(self.leaves) + len(done) < self.most:

@@ -37,7 +37,8 @@ class Part:
     `what`: the operator, library routine or tensor program; `result`: what it computes, with sizes by name; `lines`:
     the user's lines that it stands for, first that of its result; `rule`: the rule that made it, "" as written;
     `count`: how often the program text has it, all else as often as it runs; `operators`: those inside a kernel of
-    several; `ahead`: computed once from the weights, and in no total.
+    several; `ahead`: computed once from the weights, and in no total; `dtype`: that of what it reads first, which says
+    how fast it multiplies.
     """
 
     what: str
@@ -52,6 +53,7 @@ class Part:
     seconds: float
     operators: tuple[str, ...] = ()
     ahead: bool = False
+    dtype: str = ""
 
     @property
     def line(self) -> str:
@@ -106,7 +108,7 @@ class _Sum:
         self.seconds += c.seconds * times
 
 
-_Key = tuple[str, str, str, tuple[str, ...], str, tuple[str, ...], bool]
+_Key = tuple[str, str, str, tuple[str, ...], str, tuple[str, ...], bool, str]
 
 
 def parts_of(
@@ -126,11 +128,11 @@ def parts_of(
     made = [
         Part(
             what, result, where, lines, rule, int(s.count), int(s.flops), int(s.bytes), int(s.launches), s.seconds,
-            within, ahead,
+            within, ahead, dtype,
         )
-        for (what, result, where, lines, rule, within, ahead), s in sums.items()
+        for (what, result, where, lines, rule, within, ahead, dtype), s in sums.items()
     ]  # fmt: skip
-    return tuple(sorted(made, key=lambda p: (p.ahead, -p.seconds, p.what, p.lines, p.result)))
+    return tuple(sorted(made, key=lambda p: (p.ahead, -p.seconds, p.what, p.lines, p.result, p.dtype)))
 
 
 def _add_parts(
@@ -157,8 +159,14 @@ def _add_parts(
         if rest.seconds <= 0 and not rest.launches:
             continue
         what = label_of(e)
-        key = (what, str(e.annotation), function.name, lines, origin.rule, operators.get(what, ()), ahead)
+        key = (what, str(e.annotation), function.name, lines, origin.rule, operators.get(what, ()), ahead, _dtype(e))
         sums.setdefault(key, _Sum()).add(1, rest, times)
+
+
+def _dtype(e: Expr) -> str:
+    """The dtype of the first array that a node reads, else of what it gives; "" where there is none."""
+    found = (a.dtype for a in (*(x.annotation for x in e.args), e.annotation) if isinstance(a, Tensor))
+    return next((str(d) for d in found if d is not None), "")
 
 
 def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:

@@ -47,6 +47,8 @@ class Sizes:
     def __init__(self, bounds: Mapping[str, tuple[int, int]] | None = None) -> None:
         constraints: list[str] = []
         for name, (low, high) in (bounds or {}).items():
+            if high < 1:
+                raise BoundsError(f"the upper bound of `{name}` is {high}; a traced program takes sizes >= 1")
             if low > high:
                 pair = f"({low}, {high})"
                 raise BoundsError(f"the bounds of `{name}` are empty: {pair}; accepted: (low, high) with low <= high")

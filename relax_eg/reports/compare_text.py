@@ -50,7 +50,7 @@ def headline(c: Comparison) -> str:
     told = [", ".join(names)]
     told += [first.target] if len(targets) == 1 else []
     told += [f"at {sizes(first.at)}"] if len(ats) == 1 and first.at else []
-    return "   ".join(told)
+    return ", ".join(told)
 
 
 def summary(c: Comparison, i: int) -> str:
@@ -75,7 +75,8 @@ def rules_told(c: Comparison, i: int) -> str:
     new = {} if here.as_written else dict(here.report.rules)
     more = [f"{r} x{n - old.get(r, 0)}" for r, n in new.items() if n > old.get(r, 0)]
     less = [f"{r} x{n - new.get(r, 0)}" for r, n in old.items() if n > new.get(r, 0)]
-    both = [f"rules more: {', '.join(more)}"] * bool(more) + [f"rules less: {', '.join(less)}"] * bool(less)
+    first = "rules used" if base.as_written else "rules used more"
+    both = [f"{first}: {', '.join(more)}"] * bool(more) + [f"rules used less: {', '.join(less)}"] * bool(less)
     return "; ".join(both)
 
 

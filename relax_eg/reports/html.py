@@ -24,6 +24,7 @@ from relax_eg.reports.egraph import Picture
 from relax_eg.reports.plain import written
 from relax_eg.reports.report import CostReport
 from relax_eg.reports.roofline import roofline
+from relax_eg.reports.short import in_short, ratio, timed
 
 MOST_BARS = 10  # rows of the chart by source line; the table has all
 MOST_STEPS = 200  # of a derivation
@@ -76,7 +77,7 @@ def page_of_report(r: CostReport, path: str | Path | None = None, derivation: st
 
 def notebook_of_comparison(c: Comparison) -> str:
     """What a notebook shows of a comparison: totals and what changed, without the plots."""
-    shown = _shown(c, compare_text.headline(c), 0, with_figures=False)
+    shown = _shown(c, "", 0, with_figures=False)
     return _template("notebook.html").render(section=shown, css=_css())
 
 
@@ -126,6 +127,8 @@ def _versions(reports: Iterable[CostReport]) -> str:
 def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) -> dict[str, Any]:
     """What the template shows of a comparison."""
     longest = max((x.cost.seconds for x in c.columns), default=0.0) or 1.0
+    measured = timed(c.columns)
+    here = measured or [x.cost.seconds for x in c.columns]
     columns = [
         {
             "label": x.label,
@@ -133,9 +136,11 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
             "cost": x.cost,
             "measured": x.measured,
             "share": x.cost.seconds / longest,
+            "seconds": here[i],
+            "kind": "predicted" if measured is None else f"measured; predicted: {time(x.cost.seconds)}",
             "summary": compare_text.summary(c, i) if i else "",
             "rules": compare_text.rules_told(c, i) if i else "",
-            "gain": _gain(c, i),
+            "gain": f"{ratio(here[0], here[i])} than {c.columns[0].label}" if _differs(here, i) else "",
             "changes": [
                 {
                     "where": r.where,
@@ -159,7 +164,9 @@ def _shown(c: Comparison, heading: str, number: int, with_figures: bool = True) 
         "heading": heading,
         "number": number,
         "headline": compare_text.headline(c),
+        "short": in_short(c),
         "statements": c.statements,
+        "unchanged": [x.label for i, x in enumerate(c.columns) if i and not c.changes(i)],
         "columns": columns,
         "by": c.by,
         "rows": c.rows,
@@ -189,9 +196,8 @@ def _roof(x: Column) -> str:
     return f"{found.bound}, {100 * found.share:.3g}%"
 
 
-def _gain(c: Comparison, i: int) -> str:
-    x, y = c.columns[0].cost.seconds, c.columns[i].cost.seconds
-    return f"{x / y:.2f}x" if i and x > 0 and y > 0 else ""
+def _differs(seconds: Sequence[float], i: int) -> bool:
+    return i > 0 and seconds[0] > 0 and seconds[i] > 0 and ratio(seconds[0], seconds[i]) != "as fast"
 
 
 def _kernels(x: Column) -> dict[str, Any]:
@@ -205,9 +211,11 @@ def _figures(c: Comparison) -> list[Figure]:
     devices = {x.report.device.name: x.report.device for x in c.columns if x.report.device is not None}
     for name, device in devices.items():
         here = [(i, x) for i, x in numbered if x.report.device is not None and x.report.device.name == name]
+        memory, cache = (f"{si(speed)}B/s" for speed in (device.bandwidth, device.cache_bandwidth))
         note = (
-            "Large dots are programs, small ones their dearest kernels. Left of the bend memory is the limit; what is "
-            "above the line reads from cache, or keeps values in registers."
+            "Large dots are programs, small ones their dearest kernels; higher is better. The solid line is what the "
+            f"device allows for bytes from memory ({memory}), the dashed one for bytes from cache ({cache}): a dot "
+            "between them reads what is still in cache. Above both, bytes never leave a kernel's registers."
         )
         svg = plots.roofline_plot(device, here)
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))

@@ -44,9 +44,13 @@ class Axis:
     def ticks(self, most: int = 5) -> list[float]:
         """Round values along the axis, `most` or so."""
         if self.log:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            step = max(1, math.ceil((last - first + 1) / most))
-            found = [10.0**e for e in range(first, last + 1, step)]
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            for leading in ((1, 2, 5), (1, 3), (1,)):
+                found = [m * 10.0**e for e in range(first, last + 1) for m in leading]
+                found = [v for v in found if self.low * (1 - 1e-9) <= v <= self.high * (1 + 1e-9)]
+                if len(found) <= most:
+                    break
+            found = found[:: max(1, math.ceil(len(found) / most))]
             return found if len(found) > 1 else [self.low, self.high]
         if self.high <= self.low:
             return [self.low]
@@ -123,20 +127,21 @@ def roofline_plot(device: DeviceRow, columns: Sequence[tuple[int, Column]]) -> M
     kernels = [
         (i, p, of_part(p, device))
         for i, c in columns
-        for p in [p for p in c.cost.parts if p.flops and p.bytes and p.seconds > 0 and not p.ahead][:MOST_POINTS]
+        for p in [p for p in c.cost.parts if p.launches and p.flops and p.bytes and not p.ahead][:MOST_POINTS]
     ]
     every = [r for _, _, r in whole] + [r for _, _, r in kernels]
-    peak = max(r.peak for _, _, r in whole)
+    peak = max(r.peak for r in every)
     ridge = peak / device.bandwidth
     x = _x(min(ridge, *(r.intensity for r in every)) / 3, max(ridge, *(r.intensity for r in every)) * 5, si, True)
     y = _y(min(r.reached for r in every) / 3, peak * 3, si, True)
     title = f"roofline of {device.name}: " + "; ".join(
         f"{c.label} at {r.intensity:.3g} flops a byte reaches {si(r.reached)}flop/s" for _, c, r in whole
     )
-    plot = Plot(title, x, y, "flops for each byte moved", "flop/s")
-    start = max(x.low, y.low / device.bandwidth)
-    plot.line([(start, start * device.bandwidth), (ridge, peak), (x.high, peak)], None, "roof")
-    plot.words(x.high, peak, f"{device.name}: {si(peak)}flop/s, {si(device.bandwidth)}B/s", "end", -6)
+    plot = Plot(title, x, y, "flops for each byte read or written", "flop/s")
+    for speed, kind in ((device.cache_bandwidth, "roof cached"), (device.bandwidth, "roof")):
+        start = max(x.low, y.low / speed)
+        plot.line([(start, start * speed), (peak / speed, peak), (x.high, peak)], None, kind)
+    plot.words(x.high, peak, f"arithmetic: {si(peak)}flop/s", "end", -6)
     for i, p, r in kernels:
         said = f"{p.what} at {p.line or 'no line'}: {time(p.seconds)}, {r.intensity:.3g} flops a byte"
         plot.point(r.intensity, max(r.reached, y.low), i, 3, said)
@@ -153,7 +158,8 @@ def memory_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
         return None
     high = max(m.peak for _, _, m in told)
     title = "memory: " + "; ".join(f"{c.label} peaks at {si(m.peak)}B" for _, c, m in told)
-    plot = Plot(title, _x(0, 1, lambda v: f"{100 * v:.0f}%"), _y(0, max(high, 1) * 1.08, si), "of the program", "bytes")
+    x, y = _x(0, 1, lambda v: f"{100 * v:.0f}%"), _y(0, max(high, 1) * 1.08, si)
+    plot = Plot(title, x, y, "share of the kernels that have run", "bytes alive")
     for i, _, m in told:
         n = len(m.moments)
         steps = [(x, t.bytes) for k, t in enumerate(m.moments) for x in (k / n, (k + 1) / n)]
@@ -178,7 +184,8 @@ def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
     rounds = max(len(nodes) for _, _, nodes in lines) - 1
     high = max(max(nodes) for _, _, nodes in lines)
     title = "growth: " + "; ".join(f"{label} ends at {nodes[-1]} nodes" for _, label, nodes in lines)
-    plot = Plot(title, _x(0, rounds, lambda v: f"{v:g}"), _y(0, high * 1.08, si), "round", "e-graph nodes")
+    x, y = _x(0, rounds, lambda v: f"{v:g}"), _y(0, high * 1.08, si)
+    plot = Plot(title, x, y, "round of the search", "e-graph nodes")
     for i, _, nodes in lines:
         plot.line(list(enumerate(map(float, nodes))), i)
         plot.point(len(nodes) - 1, nodes[-1], i, 3, f"{nodes[-1]} nodes after {len(nodes) - 1} rounds", "whole")
@@ -196,7 +203,7 @@ def curve_plot(curve: Curve) -> Markup | None:
     x = _x(min(sizes), max(sizes), lambda v: f"{v:g}", log)
     y = _y(min(costs) / 1.5, max(costs) * 1.5, time, True)
     title = f"cost over {curve.variable}: " + ", ".join(s.label for s in curve.series)
-    plot = Plot(title, x, y, curve.variable, "predicted time")
+    plot = Plot(title, x, y, f"size {curve.variable}", "predicted time")
     for c in curve.crossovers:
         plot.line([(c.size, y.low), (c.size, y.high)], None, "crossing")
         plot.words(c.size, y.high, f"{curve.variable}={c.size}", "start" if c.size < max(sizes) / 2 else "end", 12)

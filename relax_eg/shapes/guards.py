@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from operator import itemgetter, mul
 
 from relax_eg.errors import SpecError
-from relax_eg.shapes.dim import Dim
+from relax_eg.shapes.dim import Atom, Dim, Monomial
 from relax_eg.shapes.piecewise import dim_select
 from relax_eg.shapes.relation import Relation, read_statement
 from relax_eg.shapes.scope import Scope
@@ -93,61 +91,77 @@ def _bound(relation: Relation) -> Bound:
 
 
 class Dispatch:
-    """Which of several guards holds: a few comparisons a call, of products and sums that are computed once."""
+    """Which of several guards holds: `at(sizes)` is the place of the first that does.
+
+    The guards are made one Python function, once: a call computes products and sums that several bounds read only once,
+    and compares plain integers.
+    """
 
     def __init__(self, guards: Sequence[Guard], fallback: int = 0) -> None:
         """`fallback`: the one where none holds."""
-        dims = list(dict.fromkeys(b.dim for g in guards for box in g.boxes for b in box))
-        place = {d: i for i, d in enumerate(dims)}
-        self._boxes = [
-            (i, tuple((place[b.dim], -inf if b.low is None else b.low, inf if b.high is None else b.high) for b in box))
-            for i, g in enumerate(guards)
-            for box in g.boxes
-        ]
-        self._fallback = fallback
-        self._empty: list[int | None] = [None] * len(dims)
-        # Products of sizes stand behind the sizes, each one size more than another before it.
-        self._names = sorted({v for d in dims for v in d.variables})
-        self._steps: list[tuple[int, int]] = []
-        self._products: dict[tuple[str, ...], int] = {(v,): i for i, v in enumerate(self._names)}
-        self._readers = [self._reader(d) for d in dims]
+        self.at: Callable[[Mapping[str, int]], int] = _Writer().function(guards, fallback)
 
-    def at(self, sizes: Mapping[str, int]) -> int:
-        """The place of the first guard that holds at `sizes`."""
-        products = [sizes[v] for v in self._names]
-        for i, j in self._steps:
-            products.append(products[i] * products[j])
-        values = self._empty.copy()
-        for index, box in self._boxes:
-            for place, low, high in box:
-                value = values[place]
-                if value is None:
-                    value = values[place] = self._readers[place](products, sizes)
-                if not low <= value <= high:
-                    break
-            else:
-                return index
-        return self._fallback
 
-    def _reader(self, d: Dim) -> Callable[[Sequence[int], Mapping[str, int]], int]:
-        """`d.evaluate`, faster where it is a sum of products of variables."""
-        if any(atom.op != "var" for monomial, _ in d.terms for atom in monomial):
-            return lambda _, sizes: d.evaluate(sizes)
-        places = [self._product(tuple(atom.name for atom in monomial)) for monomial, _ in d.terms]
-        coefficients, constant = [c for _, c in d.terms], d.const
-        if coefficients == [1] and not constant:
-            return lambda products, _, place=places[0]: products[place]
-        # A place twice does no harm: of a single one itemgetter would give no tuple.
-        take, times = itemgetter(*places, places[0]), [*coefficients, 0]
-        return lambda products, _: sum(map(mul, times, take(products)), constant)
+class _Writer:
+    """Writes guards as Python: integers, names of its own, and calls for the rare sizes that are neither sums of
+    products nor quotients by a number."""
 
-    def _product(self, names: tuple[str, ...]) -> int:
-        """The place of a product of sizes."""
-        for end in range(2, len(names) + 1):
-            if names[:end] not in self._products:
-                self._products[names[:end]] = len(self._names) + len(self._steps)
-                self._steps.append((self._products[names[: end - 1]], self._products[names[end - 1 : end]]))
-        return self._products[names]
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: dict[object, str] = {}  # of values that have been computed
+        self._called: dict[str, Callable[[Mapping[str, int]], int]] = {}
+
+    def function(self, guards: Sequence[Guard], fallback: int) -> Callable[[Mapping[str, int]], int]:
+        for index, guard in enumerate(guards):
+            for box in guard.boxes:
+                tests = [self._test(b) for b in box]
+                self._lines.append(f"if {' and '.join(tests) or 'True'}: return {index}")
+        body = "\n".join(f"    {line}" for line in (*self._lines, f"return {fallback}"))
+        made: dict[str, Callable[[Mapping[str, int]], int]] = dict(self._called)
+        exec(f"def at(sizes):\n{body}\n", made)  # no text of anybody else is in it: names are numbered
+        return made["at"]
+
+    def _test(self, b: Bound) -> str:
+        value = self._dim(b.dim)
+        if b.low == b.high:
+            return f"{value} == {b.low}"
+        low, high = "" if b.low is None else f"{b.low} <= ", "" if b.high is None else f" <= {b.high}"
+        return f"{low}{value}{high}"
+
+    def _dim(self, d: Dim) -> str:
+        if d.is_const:
+            return str(d.const)
+        products = [(self._product(monomial), c) for monomial, c in d.terms]
+        parts = [name if c == 1 else f"{c}*{name}" for name, c in products]
+        return self._value(d, " + ".join([*parts, str(d.const)] if d.const else parts))
+
+    def _product(self, monomial: Monomial) -> str:
+        *first, last = monomial
+        if not first:
+            return self._atom(last)
+        return self._value(monomial, f"{self._product(tuple(first))} * {self._atom(last)}")
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.op == "var":
+            return self._value(atom, f"sizes[{atom.name!r}]")
+        if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].value > 0:
+            return self._value(atom, f"{self._dim(atom.args[0])} // {atom.args[1].value}")
+        return self._value(atom, f"{self._function(atom)}(sizes)")
+
+    def _function(self, atom: Atom) -> str:
+        name = f"call{len(self._called)}"
+        self._called[name] = atom.evaluate
+        return name
+
+    def _value(self, key: object, text: str) -> str:
+        """The name of a value, computed where it is first needed."""
+        if text.isidentifier():
+            return text
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = f"v{len(self._names)}"
+            self._lines.append(f"{name} = {text}")
+        return name
 
 
 def covered(guards: Sequence[Guard], scope: Scope, timeout_ms: int = PROOF_MS) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from relax_eg.extract.boundary import boundary
-from relax_eg.extract.cover import Partition, few
+from relax_eg.extract.cover import Partition, beside, few
 
 
 def anything(_: object) -> bool:
@@ -83,3 +83,12 @@ def test_where_two_programs_cost_the_same() -> None:
     assert (above > cut).mean() > 0.97 and (below < cut).mean() > 0.97
     assert boundary(x, x * 1.2, terms, (4,)) is None
     assert boundary(x, x, terms, (4,)) is None
+
+
+def test_what_gains_less_than_predictions_can_tell_is_not_near() -> None:
+    written, other = [100.0] * 5, [101.0, 99.0, 97.0, 96.0, 90.0]
+    told = beside(np.array([written, other]), 1.05, told=True)
+    np.testing.assert_allclose(told, [[1, 1, 1, 1, 100 / 90], [1.01, 1, 1, 1, 1]])
+    chosen = beside(np.array([written, other]), 1.05)
+    assert list(chosen[0]) == [1, 1, 1, 1, 100 / 90]
+    assert list(chosen[1]) == [1.05, 1.05, 1.001, 1.001, 1.0]  # from three percent on it may serve

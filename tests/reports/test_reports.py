@@ -7,11 +7,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import jsonschema
 import pytest
 
 import relax_eg as rx
 from relax_eg.errors import OptionError
+from relax_eg.extract.detail import Part
+from relax_eg.extract.report import DeviceRow, OperatorRow, ProgramCost
+from relax_eg.reports.roofline import of_part, roofline
 from relax_eg.reports.schema import schema, text
 from tests.reports.programs import attention, line
 
@@ -71,7 +76,51 @@ def test_the_roofline_is_that_of_the_profile(best: rx.Optimized) -> None:
     assert (device.bandwidth, device.rate("float32")) == (profile.bandwidth, profile.rate("float32"))
     after = best.report.after
     assert roof.intensity == after.flops / after.bytes and roof.ridge == 120e9 / 15e9
-    assert roof.least == max(after.flops / 120e9, after.bytes / 15e9)
+    assert roof.source == "memory"
+    assert roof.least == pytest.approx(max(after.flops / 120e9, after.bytes / 15e9))
+    assert roof.roof == after.flops / roof.least and roof.share == roof.least / after.seconds
+
+
+def decoder(x: Any, w: Any) -> Any:
+    """Halves, multiplied into wider sums, as accelerators do it."""
+    return jax.nn.softmax(jnp.einsum("nk,km->nm", x, w, preferred_element_type=jnp.float32))
+
+
+@pytest.mark.parametrize("target", sorted(rx.PROFILES))
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_nothing_is_above_its_roof(target: str, execution: Any) -> None:
+    more: dict[str, Any] = {"target": target, "execution": execution, "cache": False}
+    half = rx.optimize(decoder, "n 4096 @ bfloat16", "4096 4096 @ bfloat16", at=[{"n": 2048}, {"n": 1}], **more).report
+    found: set[str] = set()
+    for report in (*attention(**more, at=[{"s": 128}, {"s": 4096}]).report.at_each(), *half.at_each()):
+        assert report.device is not None
+        for cost in (report.before, report.after):
+            roofs = [roofline(cost, report.device), *(of_part(p, report.device) for p in cost.parts if not p.ahead)]
+            assert all(r.share <= 1 + 1e-6 and r.reached <= r.roof * (1 + 1e-6) for r in roofs)
+            found |= {r.source for r in roofs}
+    assert "memory" in found
+    product = next(p for p in half.before.parts if p.what == "matmul")
+    assert product.dtype == "bfloat16" and 'dtype="float32"' in product.result
+    assert half.device is not None
+    assert of_part(product, half.device).peak == rx.PROFILES[target].rate("bfloat16")  # not that of the sums
+
+
+def test_where_bytes_come_from_by_hand() -> None:
+    rates = {"float32": 50.0, "bfloat16": 100.0}
+    device = DeviceRow("slow", "cpu", False, rates, 1.0, 10.0, 100.0, 64.0, 0.0, 0.0)
+
+    def kernel(seconds: float, dtype: str = "float32") -> Part:
+        return Part("matmul", "", "main", (), "", 1, 100, 1000, 1, seconds, dtype=dtype)
+
+    parts = kernel(200.0), kernel(20.0), kernel(5.0, "bfloat16")
+    each = [of_part(p, device) for p in parts]
+    assert [r.source for r in each] == ["memory", "cache", "registers"]
+    assert [r.bound for r in each] == ["memory", "cache", "arithmetic"]
+    assert [r.least for r in each] == [100.0, 10.0, 1.0]
+    assert [r.share for r in each] == [0.5, 0.5, 0.2]
+    whole = roofline(ProgramCost((OperatorRow("matmul", 3, 300, 3000, 3, 225.0),), parts=parts), device)
+    assert (whole.source, whole.bound, whole.moving, whole.least) == ("memory", "memory", 110.0, 110.0)
+    assert whole.peak == 300 / (200 / 50 + 100 / 100) and whole.share == 110 / 225
 
 
 def test_memory_of_a_chain_by_hand() -> None:
