@@ -66,6 +66,42 @@ def _resnext(b: _Builder, layers: int) -> list[int]:
     return [x]
 
 
+def _resnet(b: _Builder, layers: int) -> list[int]:
+    """Bottleneck blocks, each stage at half the size and twice the width of the one before."""
+    x = b.g.leaf("input:x", 64, 56, 56)
+    width = 32
+    for layer in range(layers):
+        stride = 2 if layer and layer % 3 == 0 else 1
+        width *= stride
+        y = b.relu_conv(b.relu_conv(x, width, 1), width, 3, stride)
+        short = x if layer % 3 else b.conv(x, 4 * width, 1, stride)
+        x = b.relu(b.add(b.conv(y, 4 * width, 1), short))
+    return [x]
+
+
+def _mobilenet(b: _Builder, layers: int) -> list[int]:
+    """Inverted residuals: wide inside, each channel on its own there, a shortcut between the narrow ends."""
+    x = b.conv(b.g.leaf("input:x", 16, 56, 56), 24, 1)
+    for layer in range(layers):
+        wide = 72 + 24 * (layer % 2)
+        y = b.relu_conv(b.relu_conv(x, wide, 1), wide, 3, groups=wide)
+        x = b.add(x, b.conv(y, 24, 1))
+    return [x]
+
+
+def _vgg(b: _Builder, layers: int) -> list[int]:
+    x = b.g.leaf("input:x", 32, 64, 64)
+    outputs: list[int] = []
+    for layer in range(layers):
+        width = 32 * (1 + layer // 2)
+        x = b.relu_conv(b.relu_conv(x, width, 3), width, 3)
+        if layer % 2:
+            x = b.g.new("pool:2", x)
+            # Heads of several sizes on every other stage's end, as detectors have them.
+            outputs += [b.conv(x, n, 1) for n in (12, 24, 40)]
+    return [x, *outputs]
+
+
 def _inception(b: _Builder, layers: int) -> list[int]:
     x = b.g.leaf("input:x", 192, 17, 17)
     for _ in range(layers):
@@ -129,6 +165,9 @@ _MODELS: dict[str, tuple[Callable[[_Builder, int], list[int]], int, int]] = {
     "lstm": (_lstm, 8, 2),
     "bert": (_bert, 8, 2),
     "resnext": (_resnext, 10, 2),
+    "resnet": (_resnet, 9, 2),
+    "mobilenet": (_mobilenet, 9, 2),
+    "vgg": (_vgg, 6, 2),
     "inception": (_inception, 6, 2),
     "squeezenet": (_squeezenet, 8, 2),
     "nasnet": (_nasnet, 5, 1),
@@ -136,21 +175,77 @@ _MODELS: dict[str, tuple[Callable[[_Builder, int], list[int]], int, int]] = {
 _ROUNDS = 15
 
 
+def _saturated(name: str, nodes: int, seed: int, times: int = 1) -> dict[str, Any]:
+    """A network, `times` as deep as it usually is here, and what the rules make of it up to `nodes`."""
+    network, layers, merges = _MODELS[name]
+    b = _Builder()
+    roots = network(b, times * layers + seed)
+    for round_ in range(_ROUNDS):
+        before = len(b.g.nodes)
+        if round_ < merges:
+            b.g.merge(nodes)
+        b.g.round(nodes)
+        if len(b.g.nodes) >= nodes or len(b.g.nodes) == before:
+            break
+    return b.g.serialize(roots)
+
+
 def _model(name: str) -> Callable[[int, int], dict[str, Any]]:
+    return lambda nodes, seed=0: _saturated(name, nodes, seed)
+
+
+def _acyclic(name: str) -> Callable[[int, int], dict[str, Any]]:
     def make(nodes: int, seed: int = 0) -> dict[str, Any]:
-        network, layers, merges = _MODELS[name]
-        b = _Builder()
-        roots = network(b, layers + seed)
-        for round_ in range(_ROUNDS):
-            before = len(b.g.nodes)
-            if round_ < merges:
-                b.g.merge(nodes)
-            b.g.round(nodes)
-            if len(b.g.nodes) >= nodes or len(b.g.nodes) == before:
+        data: dict[str, Any] = {}
+        for times in (1, 2, 4, 8, 16):
+            data = without_circles(_saturated(name, times * nodes, seed, times))
+            if len(data["nodes"]) >= nodes / 2:
                 break
-        return b.g.serialize(roots)
+        return data
 
     return make
 
 
-MODELS = {name: _model(name) for name in _MODELS}
+def without_circles(data: dict[str, Any]) -> dict[str, Any]:
+    """The e-graph without the nodes that close a circle of classes: from the roots depth first, a node that reads a
+    class under way goes, as in graph optimizers that keep their e-graphs free of circles. So do nodes that then read a
+    class without nodes, and what no root can reach."""
+    nodes: dict[str, Any] = data["nodes"]
+    rows: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        rows.setdefault(node["eclass"], []).append(name)
+    below = {name: [nodes[x]["eclass"] for x in node["children"]] for name, node in nodes.items()}
+    under_way: set[str] = set()
+    kept: dict[str, list[str]] = {}  # of classes that are done
+    # A class and the node that is looked at next, and those of its nodes that stay.
+    stack: list[tuple[str, int, list[str]]] = []
+
+    def enter(c: str) -> None:
+        under_way.add(c)
+        stack.append((c, 0, []))
+
+    for root in data["root_eclasses"]:
+        if root not in kept:
+            enter(root)
+        while stack:
+            c, i, stay = stack.pop()
+            if i == len(rows[c]):
+                under_way.remove(c)
+                kept[c] = stay
+                continue
+            name = rows[c][i]
+            closes = any(x in under_way or kept.get(x) == [] for x in below[name])
+            new = next((x for x in below[name] if x not in kept), None)
+            if closes or new is None:
+                stack.append((c, i + 1, stay if closes else [*stay, name]))
+            else:
+                stack.append((c, i, stay))
+                enter(new)
+    # A child is named by a node of its class that is still there.
+    left = {
+        name: {**nodes[name], "children": [kept[x][0] for x in below[name]]} for row in kept.values() for name in row
+    }
+    return {**data, "nodes": left}
+
+
+MODELS = {name: _model(name) for name in _MODELS} | {f"{name}_acyclic": _acyclic(name) for name in _MODELS}

@@ -21,7 +21,7 @@ from relax_eg.extract.foreign import extract as choose
 def extract(
     graph: Annotated[Path, typer.Argument(help="An e-graph in the egraph-serialize format.")],
     method: Annotated[str, typer.Option("--method", help="tree, dag, ilp or all.")] = "all",
-    time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for the search, about.")] = 50.0,
+    time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for reading and searching, about.")] = 50.0,
     save: Annotated[Path | None, typer.Option("--save", help="Write the best choice here.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the neighbourhoods that the search looks at.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Processes; 1: the same choice each time.")] = 2,
@@ -37,6 +37,7 @@ def extract(
             raise OptionError(f"--time-limit {time_limit}: a number of seconds >= 0 is accepted")
         if jobs not in (1, 2):
             raise OptionError(f"--jobs {jobs}: 1 or 2 is accepted")
+        started = time.perf_counter()
         data = read_json(graph)
         read = egraph_of(data, str(graph))
         if check is not None:
@@ -45,12 +46,12 @@ def extract(
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn()
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(graph.name, total=max(time_limit, 1e-3), state="reading")
-            started = time.perf_counter()
 
             def told(what: str, cost: float, bound: float) -> None:
                 bar.update(task, completed=time.perf_counter() - started, state=f"{what}: {cost:.6g}")
 
-            results = choose(read, method, time_limit, told, seed, jobs)  # type: ignore[arg-type]
+            left = max(0.0, time_limit - (time.perf_counter() - started))
+            results = choose(read, method, left, told, seed, jobs)  # type: ignore[arg-type]
         best = min(results, key=lambda r: r.cost)
         if json:
             rows = [{k: v for k, v in r.as_data().items() if k not in ("schema", "choice")} for r in results]

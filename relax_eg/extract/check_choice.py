@@ -62,11 +62,15 @@ def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> Checked
             continue
         if node.get("subsumed"):
             faults.append(f"class {eclass!r} has the node {name!r}, which is subsumed")
-        spent.append(float(node.get("cost", 1.0)))
+        cost = node.get("cost", 1.0)
+        spent.append(math.inf if cost is None else float(cost))
+        if not spent[-1] < math.inf:
+            faults.append(f"class {eclass!r} has the node {name!r}, which costs {spent[-1]}: it cannot be had")
         below = dict.fromkeys(str(nodes[child]["eclass"]) for child in node.get("children", ()))
         agenda += [(x, False) for x in below]
     cost = math.fsum(spent)
     claimed = saved.get("cost")
-    if not isinstance(claimed, int | float) or not abs(cost - claimed) <= _EXACT * max(abs(cost), abs(claimed)):
+    close = isinstance(claimed, int | float) and math.isclose(cost, claimed, rel_tol=_EXACT)
+    if not close:
         faults.append(f"the choice costs {cost!r}, not {claimed!r} as it says")
     return Checked(tuple(faults), cost, len(spent))

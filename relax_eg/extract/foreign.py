@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,16 +133,33 @@ def egraph_of(data: Any, name: str = "the e-graph") -> ForeignGraph:
         raise ExtractionError(f"{name} has no root_eclasses; a list of at least one class is accepted")
     unknown = [r for r in roots if str(r) not in class_of]
     if unknown:
-        raise ExtractionError(f"{name}: the root {unknown[0]!r} is no class of any node")
+        what = "a node; roots are named by classes" if str(unknown[0]) in where else "no class of any node"
+        raise ExtractionError(f"{name}: the root {unknown[0]!r} is {what}")
+    if sum(max((x for x in row if x < math.inf), default=0.0) for row in costs) == math.inf:
+        dearest, cost = max(_finite(names, costs), key=lambda found: found[1])
+        raise ExtractionError(
+            f"{name}: costs add up to more than a float holds; the dearest node {dearest!r} costs {cost!r}, "
+            f"inf is accepted for never"
+        )
     graph = ForeignGraph(Problem(reads, costs, tuple(dict.fromkeys(class_of[str(r)] for r in roots))), classes, names)
     _check_computable(graph, name)
     return graph
 
 
+def _finite(names: list[list[str]], costs: list[list[float]]) -> Iterator[tuple[str, float]]:
+    for row, prices in zip(names, costs, strict=True):
+        yield from ((n, x) for n, x in zip(row, prices, strict=True) if x < math.inf)
+
+
 def _cost(cost: Any, node: str, name: str) -> float:
     """A cost as a number; "inf" and null (what some writers make of it) stand for a node that cannot be had."""
-    if isinstance(cost, int | float) and not isinstance(cost, bool) and not math.isnan(cost) and cost >= 0:
-        return float(cost)
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0:
+        try:
+            return float(cost)
+        except OverflowError:
+            raise ExtractionError(
+                f"{name}: node {node!r} costs more than a float holds (1.8e308); inf is accepted for never"
+            ) from None
     if cost is None or (isinstance(cost, str) and cost.lower() in ("inf", "infinity")):
         return math.inf
     raise ExtractionError(f"{name}: node {node!r} costs {cost!r}; a number >= 0 is accepted, or inf for never")

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.extract.ascent import ascent
 from relax_eg.extract.ilp import SCALE, Row, relaxation
 from relax_eg.extract.problem import Problem, choice_cost, operands_first, repaired, used_classes
 from relax_eg.extract.prune import strong_components, undominated
-from relax_eg.extract.solve import PROVED, Effort, Solved, gap, shared_bound
+from relax_eg.extract.solve import PROVED, Effort, Solved, gap
 
 _NEGLIGIBLE = 1e-4  # of SCALE: prices of views are far below what HiGHS can tell apart
 
@@ -38,7 +39,7 @@ class Overlap:
 
 def solve_kernels(problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort) -> Solved:
     """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any."""
-    cost, bound = choice_cost(problem, seed), shared_bound(problem)
+    cost, bound = choice_cost(problem, seed), ascent(problem)[0]
     best = list(seed)
     if gap(cost, bound) <= effort.gap or problem.node_count > effort.candidates:
         return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy")

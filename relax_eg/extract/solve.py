@@ -15,25 +15,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.extract import ilp
+from relax_eg.extract.ascent import ascent
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.loops import Loop, loops_within
 from relax_eg.extract.neighbours import Improver
-from relax_eg.extract.problem import Part, Problem, choice_cost, operands_first, repaired, tree_choice, used_classes
+from relax_eg.extract.problem import Part, Problem, choice_cost, repaired, tree_choice, used_classes
 from relax_eg.extract.prune import Pruned, prune
 from relax_eg.extract.search import swap_search
 
 PROVED = 1e-6  # a gap below this is none: costs and bounds are sums of rounded numbers
 _SHRUNK = 0.8  # of the candidates: what is left after fixing is looked at as a new problem only if it is this small
 _DEPTH = 4
-_BOUND_ROUNDS = 4
-_FIRST = 0.12  # of the time for HiGHS, which ends most problems early, and then
+_FIRST = 0.4  # of the time for HiGHS, which ends most problems early, and then
 _AROUND = 0.85  # of what is left for neighbourhoods
-_INNER_NODES = 100  # of HiGHS, for a neighbourhood, and
+_INNER_NODES = 100  # of HiGHS, in a search inside of the search, and
 _INNER_ROUNDS = 40  # of its cuts
 _RELAX = 0.4  # of the time for the relaxation, at most
 _FAR = 0.2  # open after that, as a share of the cost: HiGHS alone will not close it
-_SOON = 0.15  # of the time for annealing before the relaxation
-_EASY = 1000  # candidates of a part up to which it is relaxed before anything else is tried
+_ASCEND = 0.1  # of the time for the first bound, at most
+_TARGETS = (0.0, 0.05, 0.2)  # of what is open: how near the bound choices are looked for first,
+_NARROW = 0.1  # of the time for each
 _SWAP_WORK = 1_500_000  # classes looked at by one swap search
 
 Progress = Callable[[str, float, float], None]
@@ -194,18 +195,18 @@ class _Part:
         if self.number is None:
             return
         heard = self.parent.partner.heard(self.number)
-        if heard is not None:
-            cost = choice_cost(self.problem, heard)
-            if cost < self.cost:
-                self.offer(repaired(self.problem, heard), cost)
-            elif self.cost < min(cost, self.told) * (1 - 1e-9):
-                self.told = self.cost
-                self.parent.partner.tell(self.number, self.best)
+        cost = math.inf if heard is None else choice_cost(self.problem, heard)
+        if heard is not None and cost < self.cost:
+            self.offer(repaired(self.problem, heard), cost)
+        elif self.cost < min(cost, self.told) * (1 - 1e-9):
+            self.told = self.cost
+            self.parent.partner.tell(self.number, self.best)
 
     def search(self, seed: Sequence[int], known: Sequence[Loop]) -> float:
         """Find `best`; a bound on any choice."""
         self.best, self.cost = started(self.problem, seed)
-        self.bound = shared_bound(self.problem)
+        self.bound, found = ascent(self.problem, self._until(_ASCEND))
+        known = list(dict.fromkeys([*known, *found]))
         self.tell("greedy")
         if not self.closed and self.problem.node_count <= self.effort.candidates:
             self.parent.searched = True
@@ -223,9 +224,7 @@ class _Part:
         problem = self.problem
         if self.effort.neighbourhoods:
             self.improver = improver_of(problem, self.best, self.effort)
-            if problem.node_count > _EASY:
-                self._around(1, self._until(_SOON))
-        model = ilp.Model(problem, self.cost / ilp.SCALE, list(known))
+        model = ilp.Model(problem, max(self.cost / ilp.SCALE, math.ulp(0.0)), list(known))
         relaxed = ilp.relax(model, self.effort.cut_rounds, self.cost, self._until(_RELAX))
         self.exchange()
         if relaxed is None:
@@ -235,6 +234,8 @@ class _Part:
         self.tell("relaxed")
         for costs in _hints(problem, model, relaxed):
             self.offer(*_swapped(problem, tree_choice(problem, costs)))
+        if self.improver is not None:
+            self._near_bound(model, relaxed)
         if self.closed:
             return
         keep = model.within(relaxed, self.cost, self.best)
@@ -248,6 +249,21 @@ class _Part:
         cost = choice_cost(problem, choice)
         if cost < self.cost:
             self.offer(repaired(problem, choice), cost)
+
+    def _near_bound(self, model: ilp.Model, relaxed: ilp.Relaxed) -> None:
+        """Search among the few candidates that a choice near the relaxation's bound may use, then among more."""
+        for share in _TARGETS:
+            if self.closed:
+                break
+            target = relaxed.bound + share * (self.cost - relaxed.bound)
+            pruned, parts = ordered_parts(self.problem, model.within(relaxed, target, self.best))
+            inner = _Search(_inner(self.effort), None, Partner())
+            choice, low = inner.whole(pruned, parts, self.best, self._until(_NARROW), _DEPTH - 1, model.loops)
+            # A choice cheaper than the target is within what was kept.
+            self.bound = max(self.bound, min(target, low))
+            self.offer(repaired(self.problem, choice), choice_cost(self.problem, choice))
+            self.tell("near the bound")
+            self.exchange()
 
     def _integer(self, model: ilp.Model) -> None:
         """HiGHS for a while; where that does not end it, improving without a bound, and HiGHS again from there."""
@@ -290,12 +306,16 @@ class _Part:
             self.tell("around")
 
 
+def _inner(effort: Effort) -> Effort:
+    """How hard to try in a search inside of a search."""
+    return replace(effort, nodes=_INNER_NODES, cut_rounds=_INNER_ROUNDS, neighbourhoods=0)
+
+
 def improver_of(problem: Problem, choice: Sequence[int], effort: Effort) -> Improver:
     """What improves `choice`, acyclic over all classes, with the exact search for its neighbourhoods."""
-    inner = replace(effort, nodes=_INNER_NODES, cut_rounds=_INNER_ROUNDS, neighbourhoods=0)
 
     def solver(part: Part, start: Sequence[int], until: float) -> list[int]:
-        search = _Search(inner, None, Partner())
+        search = _Search(_inner(effort), None, Partner())
         return search.whole(*ordered_parts(part.problem), start, until, _DEPTH - 1, ())[0]
 
     return Improver(problem, choice, solver, effort.seed)
@@ -309,29 +329,6 @@ def _hints(problem: Problem, model: ilp.Model, relaxed: ilp.Relaxed) -> list[lis
         [[x * (1.0 - v) for x, v in zip(row, t, strict=True)] for row, t in zip(problem.costs, taken, strict=True)],
         [[1.0 - v for v in t] for t in taken],
     ]
-
-
-def shared_bound(problem: Problem) -> float:
-    """A lower bound on any choice's cost: of what a class costs at least, each class that may read it is asked for an
-    equal share; a root pays for itself. No more is asked in all than is paid, so what is asked of the roots is a
-    bound.
-
-    O(rounds x problem)."""
-    readers = [0] * len(problem.reads)
-    for row in problem.reads:
-        for x in set[int]().union(*row):
-            readers[x] += 1
-    roots = set(problem.roots)
-    share = [0.0] * len(problem.reads)
-    least = [0.0] * len(problem.reads)
-    order = operands_first(problem.roots, lambda c: list(set[int]().union(*problem.reads[c])))
-    for _ in range(_BOUND_ROUNDS):
-        for c in order:
-            ways = zip(problem.costs[c], problem.reads[c], strict=True)
-            least[c] = min(x + sum(share[y] for y in reads) for x, reads in ways)
-            if c not in roots:
-                share[c] = least[c] / readers[c]
-    return math.fsum(least[r] for r in problem.roots)
 
 
 def parts_of(pruned: Pruned) -> list[Part]:

@@ -94,6 +94,11 @@ def test_the_checker_names_what_is_wrong() -> None:
     assert "class 'F' has the node 'f2', which is subsumed" in faults({"F": "f2"}, 12.5, circle)
     assert faults(whole, 13.0, circle) == ""
     assert extract(egraph_of(circle))[-1].choice["F"] == "f1"
+    never = copy.deepcopy(SHARED)
+    never["nodes"]["x"]["cost"] = None
+    infinite = "class 'X' has the node 'x', which costs inf: it cannot be had"
+    assert faults(whole, 3.0, never) == f"{infinite}; the choice costs inf, not 3.0 as it says"
+    assert faults(whole, math.inf, never) == infinite
 
 
 BAD: list[tuple[Any, str]] = [
@@ -113,6 +118,12 @@ BAD: list[tuple[Any, str]] = [
     (egraph({"a": node("A", math.nan)}, "A"), "node 'a' costs nan; a number >= 0"),
     (egraph({"a": node("A", "dear")}, "A"), "node 'a' costs 'dear'; a number >= 0"),
     (egraph({"a": node("A", True)}, "A"), "node 'a' costs True; a number >= 0"),
+    (egraph({"a": node("A", 10**5000)}, "A"), "node 'a' costs more than a float holds (1.8e308); inf is accepted"),
+    (
+        egraph({"a": node("A", 1e308, "b"), "b": node("B", 9e307)}, "A"),
+        "costs add up to more than a float holds; the dearest node 'a' costs 1e+308",
+    ),
+    (egraph({"a": node("A", 1.0)}, "a"), "the root 'a' is a node; roots are named by classes"),
     (
         egraph({"a": node("A", 1.0, "b"), "b": node("B", math.inf)}, "A"),
         "the root 'A' cannot be computed: every node of class 'B' costs infinity or is subsumed",
@@ -135,6 +146,29 @@ def test_infinite_costs_are_read_in_every_spelling() -> None:
     for never in (math.inf, None, "inf", "Infinity"):
         data = egraph({"a": node("A", never), "b": node("A", 2)}, "A")
         assert extract(egraph_of(data))[-1].choice == {"A": "b"}
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-300, 1 / 3, 10**40, 1e300])
+def test_the_optimum_is_found_whatever_costs_are_counted_in(unit: float) -> None:
+    data = KINDS["cyclic"](120, 0)
+    best = extract(egraph_of(data))[-1]
+    assert best.how == "proved optimal"
+    other = copy.deepcopy(data)
+    for n in other["nodes"].values():
+        n["cost"] = int(n["cost"]) * unit
+    found = extract(egraph_of(other))[-1]
+    assert found.how == "proved optimal"
+    assert found.cost == pytest.approx(best.cost * unit, rel=1e-9)
+    assert check_choice(other, json.loads(json.dumps(found.as_data()))).ok
+
+
+def test_nodes_that_stand_twice_or_read_themselves_and_roots_named_twice_change_nothing() -> None:
+    data = copy.deepcopy(SHARED)
+    data["nodes"] |= {"x2": node("X", 10.0), "f3": node("F", 0.0, "f1", "a"), "a2": node("A", 0.0, "a2")}
+    data["root_eclasses"] = ["F", "A", "F"]
+    for r in extract(egraph_of(data), "all"):
+        assert check_choice(data, r.as_data()).ok
+    assert r.cost == 13.0 and r.how == "proved optimal"
 
 
 def test_values_shared_at_every_level_cost_once_however_deep() -> None:
@@ -160,10 +194,10 @@ def test_nothing_to_pay_is_proved_at_once() -> None:
 
 
 def test_a_deep_chain_needs_no_recursion() -> None:
-    nodes = {"n0": node("0", 1.0)} | {f"n{i}": node(str(i), 1.0, f"n{i - 1}") for i in range(1, 5_000)}
-    data = egraph(nodes, "4999")
+    nodes = {"n0": node("0", 1.0)} | {f"n{i}": node(str(i), 1.0, f"n{i - 1}") for i in range(1, 10_000)}
+    data = egraph(nodes, "9999")
     results = extract(egraph_of(data), "all")
-    assert [r.cost for r in results] == [5_000.0] * 3
+    assert [r.cost for r in results] == [10_000.0] * 3
     assert check_choice(data, results[-1].as_data()).ok
 
 
