@@ -125,7 +125,11 @@ class _Program:
 
     def _implies(self, these: Sequence[int], those: Sequence[int]) -> None:
         """No more of `these` than of `those`."""
-        self._row(([*these, *those], [1.0] * len(these) + [-1.0] * len(those), 0.0))
+        # A column on both sides says nothing, and HiGHS does not survive columns that a row has twice.
+        both = {*these} & {*those}
+        less, more = ([x for x in side if x not in both] for side in (these, those))
+        if less:
+            self._row(([*less, *more], [1.0] * len(less) + [-1.0] * len(more), 0.0))
 
     def _kernels(self, seed: Sequence[int]) -> None:
         """A column for each way and each class; a class that is used has one way, what a way reads is used."""
