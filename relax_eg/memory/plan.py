@@ -222,8 +222,8 @@ def planned(
     good at; `started`: when planning began."""
     started = time.perf_counter() if started is None else started
     known = sizes.at.keys()
-    counted = [_counted(written, at) for at in (sizes.at, *also)]
-    order = _best_order(written, counted) if reorder else Order.as_written(written, counted[0])
+    amounts = [counted(written, at) for at in (sizes.at, *also)]
+    order = _best_order(written, amounts) if reorder else Order.as_written(written, amounts[0])
     program = written.reordered(order.steps)
     live = liveness(program, results, known)
     offsets = offset_plan(live, sizes, align)
@@ -234,7 +234,7 @@ def planned(
     return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at), seconds)
 
 
-def _counted(program: Program, at: Mapping[str, int]) -> list[int]:
+def counted(program: Program, at: Mapping[str, int]) -> list[int]:
     """The bytes of each value at these sizes; 0 for what is there anyway, and where they are not known."""
     sized = {d for x in program.values if (d := x.bytes) is not None and d.variables <= at.keys()}
     known = {d: int(d.evaluate(at)) for d in sized}
@@ -242,20 +242,20 @@ def _counted(program: Program, at: Mapping[str, int]) -> list[int]:
     return [known.get(x.bytes, 0) if x.bytes is not None and x.role in ours else 0 for x in program.values]
 
 
-def _best_order(program: Program, counted: Sequence[Sequence[int]]) -> Order:
+def _best_order(program: Program, amounts: Sequence[Sequence[int]]) -> Order:
     """Of the orders that are best at one binding, the one that is least above the best at the worst of all bindings."""
-    orders = [least_peak(program, sizes) for sizes in counted]
+    orders = [least_peak(program, sizes) for sizes in amounts]
     if len(orders) == 1:
         return orders[0]
     least = [max(o.after, 1) for o in orders]
 
     def worst(order: Order) -> float:
         moved = program.reordered(order.steps)
-        return max(peak_of(moved, sizes) / best for sizes, best in zip(counted, least, strict=True))
+        return max(peak_of(moved, sizes) / best for sizes, best in zip(amounts, least, strict=True))
 
     chosen = min(orders, key=worst)
     moved = program.reordered(chosen.steps)
-    before, after = peak_of(program, counted[0]), peak_of(moved, counted[0])
+    before, after = peak_of(program, amounts[0]), peak_of(moved, amounts[0])
     return Order(chosen.steps, before, after, chosen.blocks, chosen.exact)
 
 

@@ -27,6 +27,7 @@ from relax_eg.reports.roofline import roofline
 
 MOST_BARS = 10  # rows of the chart by source line; the table has all
 MOST_STEPS = 200  # of a derivation
+AT_PEAK = 3  # tensors of those that are alive when most is
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,11 @@ def _figures(c: Comparison) -> list[Figure]:
         )
         svg = plots.roofline_plot(device, here)
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
-    note = "Values between kernels, each until its last reader has run; an estimate, without inputs and weights."
+    note = "Values between kernels and results, each until its last reader has run, without inputs and weights." + "".join(
+        f" {x.label} peaks with " + ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in m.tensors[:AT_PEAK]) + "."
+        for x in c.columns
+        if (m := x.cost.memory) is not None and m.tensors
+    )
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
     for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
         series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
