@@ -92,7 +92,7 @@ def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Si
     # What is on top at a step lies above all else that is needed then, so that only that is to be looked at.
     ends: list[list[Dim]] = [[]] * len(live.lifetimes)
     offsets = [Dim.of(0)] * len(live.lifetimes)
-    top = _Tops(len(live.program.steps))
+    top = Tops(len(live.program.steps))
     for n in sorted(range(len(offsets)), key=lambda n: (packing.offsets[n], n)):
         x = live.lifetimes[n]
         below = _few({d for m in top.put(n, x.start, x.end + 1) for d in ends[m]}, sizes) or [Dim.of(0)]
@@ -102,7 +102,7 @@ def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Si
     return tuple(offsets), _maximum(_few(highest, sizes) or [Dim.of(0)])
 
 
-class _Tops:
+class Tops:
     """What lies on top at each step, as ranges of steps."""
 
     def __init__(self, steps: int) -> None:

@@ -212,10 +212,15 @@ def _figures(c: Comparison) -> list[Figure]:
         )
         svg = plots.roofline_plot(device, here)
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
-    note = "Values between kernels and results, each until its last reader has run, without inputs and weights." + "".join(
-        f" {x.label} peaks with " + ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in m.tensors[:AT_PEAK]) + "."
-        for x in c.columns
-        if (m := x.cost.memory) is not None and m.tensors
+    note = (
+        "Values between kernels and results, each until its last reader has run, without inputs and weights."
+        + "".join(
+            f" {x.label} peaks with "
+            + ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in m.tensors[:AT_PEAK])
+            + "."
+            for x in c.columns
+            if (m := x.cost.memory) is not None and m.tensors
+        )
     )
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
     for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
