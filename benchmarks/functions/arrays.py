@@ -114,3 +114,4 @@ NUMPY: Functions = (
         "index, computed": (lambda x, i: x[i, 1:], ("9 5", "@ int32")),
     }
 )  # fmt: skip
+

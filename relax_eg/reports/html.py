@@ -199,6 +199,12 @@ def _kernels(x: Column) -> dict[str, Any]:
     return {"label": x.label, "parts": x.cost.parts, "rows": x.cost.rows}
 
 
+def _at_peak(x: Column) -> str:
+    """The largest tensors that are alive when most is."""
+    held = x.cost.memory.tensors if x.cost.memory is not None else ()
+    return ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in held[:AT_PEAK])
+
+
 def _figures(c: Comparison) -> list[Figure]:
     numbered = list(enumerate(c.columns))
     labels = [(i, x.label) for i, x in numbered]
@@ -212,16 +218,8 @@ def _figures(c: Comparison) -> list[Figure]:
         )
         svg = plots.roofline_plot(device, here)
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
-    note = (
-        "Values between kernels and results, each until its last reader has run, without inputs and weights."
-        + "".join(
-            f" {x.label} peaks with "
-            + ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in m.tensors[:AT_PEAK])
-            + "."
-            for x in c.columns
-            if (m := x.cost.memory) is not None and m.tensors
-        )
-    )
+    note = "Values between kernels and results, each until its last reader has run, without inputs and weights."
+    note += "".join(f" At the peak of {x.label}: {_at_peak(x)}." for x in c.columns if _at_peak(x))
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
     for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
         series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])
