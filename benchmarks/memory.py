@@ -9,7 +9,8 @@ once after any kernel of a call, beside arguments and results; *planned* what th
 offset plan; *bound* is what is needed at once in that order. *inside* is what the largest executable allocates for
 itself, which no array shows. *XLA* is its assignment for the program as one executable, in the accounting mode that
 leaves nothing out. A *pool* gives every value of the kernels a block of its own size, kept for the next value that fits
-without waste and never given back; *TVM's greedy* is its planner's algorithm on our kernels, in their order as written.
+without waste and never given back; *greedy* is the algorithm of TVM's planner on our kernels in our order, *tvm* its
+planner itself on the same, where TVM is installed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,11 +34,13 @@ from rich.console import Console
 from rich.table import Table
 
 import relax_eg as rx
-from benchmarks import models, scale
+from benchmarks import memory_tvm, models, scale
 from benchmarks.timing import measure
 from relax_eg.backend.footprint import in_kernels, in_whole
+from relax_eg.backend.kernel_calls import Call
 from relax_eg.backend.kernels import InKernels
 from relax_eg.byte_units import format_bytes
+from relax_eg.extract import figures
 from relax_eg.memory import Plan
 
 SHARES = (0.8, 0.6, 0.4)
@@ -64,7 +69,8 @@ class Row:
     inside: int
     xla: int
     pool: int
-    tvm: int
+    greedy: int
+    tvm: int | None
 
     @property
     def miss(self) -> float:
@@ -193,42 +199,47 @@ def arguments(best: rx.Optimized, sizes: Mapping[str, int]) -> list[Any]:
 
 
 def live_bytes() -> int:
+    """Of all arrays of the process. What is garbage in circles is swept away before; all that was there when the
+    measuring began is frozen (`settled`), so that a sweep is short however large the searches were."""
     gc.collect()
     return sum(x.nbytes for x in jax.live_arrays())
 
 
-def row(name: str, case: Case) -> Row:
+@contextmanager
+def settled() -> Generator[None]:
+    """Nothing that is here now is looked at by garbage collections."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def row(name: str, case: Case, tell: Callable[[str], None]) -> Row:
+    """Search, call at each of the sizes and at the first once more, and count. `tell` is called with what is done."""
+    written = rx.trace(case.fn, *case.specs)
     best = rx.optimize(case.fn, *case.specs, at=list(case.sizes), execution="kernels")
     assert isinstance(best, InKernels)
+    tell("searched")
     live = planned = inside = xla = 0
     plans: list[tuple[Plan, Mapping[str, int]]] = []
+    calls: dict[str, Call] = {}
     for sizes in (*case.sizes, case.sizes[0]):
-        args = arguments(best, sizes)
-        jax.block_until_ready(best.runner.run(args, sizes))  # constants and storages are made
-        call = best.runner.call(sizes)
-        # Storages of other sizes that are kept count, results of this call do not.
-        outside = live_bytes() - best.runner.held_bytes
-        results = {v.number for v in call.plan.program.values if v.role == "result"}
-        seen: list[int] = []
-
-        def watch(made: int) -> None:
-            seen.append(live_bytes() - outside - made)  # noqa: B023
-
-        handed = 0
-        by_step = {s.step.name: sum(_bytes(call.plan, w, sizes) for w in s.step.writes if w in results)
-                   for s in call.plan.runtime.steps}  # fmt: skip
-
-        def after(step: str) -> None:
-            nonlocal handed
-            handed += by_step.get(step, 0)  # noqa: B023
-            watch(handed)
-
-        jax.block_until_ready(call.run(args, after))
-        live, planned = max(live, *seen), max(planned, best.runner.held_bytes)
-        inside = max(inside, in_kernels(best.module, set(), sizes).footprint.temporary)
-        xla = max(xla, in_whole(rx.trace(case.fn, *case.specs), set(), sizes).temporary)
+        at = figures.sizes(sizes)
+        is_new = at not in calls
+        with settled():
+            call, seen = watched(best, sizes)
+        calls[at] = call
+        # The storages of bindings that were called before are kept, as far as they were not let go of.
+        kept = [c for c in calls.values() if c is call or c.held_bytes]
+        live, planned = max(live, seen), max(planned, sum(c.plan.runtime.bytes_at(c.sizes) for c in kept))
+        if is_new:
+            inside = max(inside, in_kernels(best.module, set(), sizes).footprint.temporary)
+            xla = max(xla, in_whole(written, set(), sizes).temporary)
         plans.append((call.plan, sizes))
-    return Row(
+        tell(f"called at {at}")
+    found = Row(
         name,
         len(plans[0][0].program.steps),
         live,
@@ -239,7 +250,34 @@ def row(name: str, case: Case) -> Row:
         xla,
         pool(plans),
         max(greedy_bytes(p, s) for p, s in plans),
+        max(memory_tvm.planned_bytes(p.program, s) for p, s in plans) if memory_tvm.is_there() else None,
     )
+    tell("planned by others")
+    return found
+
+
+def watched(best: InKernels, sizes: Mapping[str, int]) -> tuple[Call, int]:
+    """A second call at these sizes, and the most bytes of arrays after any of its kernels, beside arguments and
+    results."""
+    args = arguments(best, sizes)
+    jax.block_until_ready(best.runner.run(args, sizes))  # constants and storages are made
+    call = best.runner.call(sizes)
+    # Storages of other sizes that are kept count, results of this call do not.
+    outside = live_bytes() - best.runner.held_bytes
+    results = {v.number for v in call.plan.program.values if v.role == "result"}
+    handed_out = {
+        s.step.name: sum(_bytes(call.plan, w, sizes) for w in s.step.writes if w in results)
+        for s in call.plan.runtime.steps
+    }
+    made, most = 0, 0
+
+    def after(step: str) -> None:
+        nonlocal made, most
+        made += handed_out.get(step, 0)
+        most = max(most, live_bytes() - outside - made)
+
+    jax.block_until_ready(call.run(args, after))
+    return call, most
 
 
 def greedy_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
@@ -293,19 +331,42 @@ def main(
             table.add_row(*cells)
         console.print(table)
         return
-    lengths = [int(s) for s in sizes.split(",")]
-    rows = [row(name, make(lengths)) for name, make in CASES.items() if only in name]
-    columns = ("live", "planned", "arena", "bound", "inside", "xla", "pool", "tvm")
+    lengths = lengths_of(sizes)
+    chosen = {name: make for name, make in CASES.items() if only in name}
+    if not chosen:
+        raise typer.BadParameter(f"no program has {only!r} in its name: {', '.join(CASES)}", param_hint="--only")
+    progress = Console(stderr=True)
+    rows: list[Row] = []
+    for name, make in chosen.items():
+        started = time.perf_counter()
+
+        def tell(what: str) -> None:
+            progress.print(f"{name}: {what}, {time.perf_counter() - started:.0f} s", highlight=False)  # noqa: B023
+
+        rows.append(row(name, make(lengths), tell))
+        if json_out is not None:
+            json_out.write_text(json.dumps({"version": 2, "rows": [asdict(r) for r in rows]}, indent=1))
+    columns = ("live", "planned", "arena", "bound", "inside", "xla", "pool", "greedy", "tvm")
     table = Table("program", "kernels", *columns, "live over planned")
     for r in rows:
-        counts = (format_bytes(getattr(r, c)) for c in columns)
-        table.add_row(r.name, str(r.kernels), *counts, f"{r.live / r.planned:.3f}")
+        cells = (getattr(r, c) for c in columns)
+        shares = f"{r.live / r.planned:.3f}" if r.planned else ""
+        table.add_row(r.name, str(r.kernels), *("" if b is None else format_bytes(b) for b in cells), shares)
     console.print(table)
-    if json_out is not None:
-        json_out.write_text(json.dumps({"version": 1, "rows": [asdict(r) for r in rows]}, indent=1))
     if strict and any(r.miss > LARGEST_MISS for r in rows):
         raise typer.Exit(1)
 
 
+def lengths_of(sizes: str) -> list[int]:
+    """The sizes of successive calls from text."""
+    parts = [s.strip() for s in sizes.split(",")]
+    if not all(s.isdecimal() and int(s) > 0 for s in parts):
+        raise typer.BadParameter(f"{sizes!r}: positive integers with commas between are accepted", param_hint="--sizes")
+    return [int(s) for s in parts]
+
+
+app = typer.Typer(add_completion=False)
+app.command()(main)
+
 if __name__ == "__main__":
-    typer.run(main)
+    app()

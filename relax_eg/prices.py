@@ -8,8 +8,9 @@ from statistics import geometric_mean
 
 import numpy as np
 
+from relax_eg.alive import memory_of
 from relax_eg.extract.cost import WholeCost, priced
-from relax_eg.extract.detail import Origins, memory_of, parts_of
+from relax_eg.extract.detail import Origins, parts_of
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.report import ProgramCost, price_program
@@ -70,7 +71,7 @@ def detailed(
     return replace(
         cost,
         parts=parts_of(module.main, model, origins, once, kernels),
-        memory=memory_of(module.main, model, origins, once),
+        memory=memory_of(module, model, binding, origins, once or set(), options.execution == "kernels"),
         call=of_a_call(cost, options),
     )
 

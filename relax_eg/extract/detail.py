@@ -1,21 +1,19 @@
-"""A program's cost in detail: by kernel, the user's source line and the rule that made it; and what is alive when.
+"""A program's cost in detail: by kernel, the user's source line and the rule that made it; and rows of what is alive.
 
 Only reports ask for this. It is linear in the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from relax_eg.extract.cost import NodeCost, WholeCost, priced
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, FUNCTION, TUPLE, TUPLE_GET, VAR, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
 from relax_eg.ir.module import Function
-from relax_eg.ops import bytes_of, site_of
-from relax_eg.ops.fused import VIEWS, called_program
+from relax_eg.ops import site_of
 
-_MOST_HELD = 32  # operands that one kernel reads; XLA stores a value rather than read more again
 MOST_MOMENTS = 240  # of a timeline; of neighbouring moments the fullest is kept
 
 
@@ -70,17 +68,29 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Values that live between kernels, in the order of the program text, each until its last reader has run; inputs,
-    weights and what is prepared from them are not counted. `peak`: the most at a time; `peak_at`: while what ran;
-    `workspace`: the largest temporary that a kernel allocates for itself; `moments`: bytes over the program.
+class Held:
+    """A tensor that is there when most is: its name in the module, shape and dtype, bytes, and its source line."""
 
-    An estimate: how far XLA reuses and aliases is its own to decide."""
+    name: str
+    tensor: str
+    bytes: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Tensors that live between kernels, each until its last reader has run; inputs, weights and what is prepared from
+    them are not counted, results are. In kernels that is the plan that they run by; of one XLA program it is the same
+    for what XLA is predicted to store, and an estimate: order and aliasing are its own to decide.
+
+    `peak`: the most bytes at a time; `peak_at`: while what ran; `workspace`: the largest that a kernel needs for
+    itself; `moments`: bytes over the program; `tensors`: the largest at the peak."""
 
     peak: int
     peak_at: str
     workspace: int
     moments: tuple[Moment, ...]
+    tensors: tuple[Held, ...] = ()
 
 
 def label_of(e: Expr) -> str:
@@ -177,94 +187,3 @@ def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:
         max(0, cost.launches - int(times * sum(c.launches for c in inside))),
         max(0.0, cost.seconds - times * sum(c.seconds for c in inside)),
     )
-
-
-@dataclass(slots=True)
-class _Timeline:
-    moments: list[Moment] = field(default_factory=list[Moment])
-    workspace: int = 0
-
-
-def memory_of(function: Function, model: WholeCost, origins: Origins, skip: set[Expr] | None = None) -> Memory:
-    """What is alive while each kernel of `function` runs. A call shows what its function holds meanwhile."""
-    found = _Timeline()
-    _live(found, function, model, origins, skip or set(), 0)
-    peak = max(found.moments, key=lambda m: m.bytes, default=Moment(0, "", ""))
-    at = f"{peak.what} at {peak.line}" if peak.line else peak.what
-    return Memory(peak.bytes, at, found.workspace, tuple(_thinned(found.moments)))
-
-
-def _live(
-    found: _Timeline, function: Function, model: WholeCost, origins: Origins, skip: set[Expr], below: int
-) -> None:
-    prices = {e: c for e, c in priced(function, model, skip)}
-    expressions = [e for e in function.expressions() if e not in skip]
-    results = {b.value for block in function.blocks for b in block.bindings} | {function.result}
-    outer = {e for e in expressions if e.op in (VAR, CONSTANT, FUNCTION)} | skip
-    holds = _holders(expressions, prices, results, outer)
-    last: dict[Expr, int] = {}
-    for i, e in enumerate(expressions):
-        for a in e.args:
-            for kept in holds.get(a, ()):
-                last[kept] = i
-    end = len(expressions)
-    last |= {kept: end for e in results for kept in holds.get(e, ())}
-    ends: dict[int, list[Expr]] = {}
-    for kept, i in last.items():
-        ends.setdefault(i, []).append(kept)
-    sizes = {e: model.number(bytes_of(e.annotation), {}) for e in last}
-    mine = origins.get(function.name, {})
-    alive = below
-    for i, e in enumerate(expressions):
-        if e in sizes and holds.get(e) == (e,):
-            alive += sizes[e]
-        cost = prices.get(e)
-        runs = model.trips(site_of(e)) if cost is not None and e.op in (CALL, *CONTROL) else []
-        for callee, _, inner in runs:
-            _live(found, callee, inner, origins, set(), alive)
-        if not runs and cost is not None and cost.launches:
-            found.moments.append(Moment(alive + _workspace(found, e, model), label_of(e), _line(mine.get(e))))
-        alive -= sum(sizes[kept] for kept in ends.get(i, ()))
-
-
-def _workspace(found: _Timeline, e: Expr, model: WholeCost) -> int:
-    """Bytes of the temporaries that a kernel allocates for itself."""
-    if e.op != CALL_TIR:
-        return 0
-    site = site_of(e)
-    placed = called_program(site.operands, site.attrs)
-    if placed is None or not placed.program.workspaces:
-        return 0
-    total = 0
-    for name in placed.program.workspaces:
-        buffer = placed.program.buffers[name]
-        total += model.number(bytes_of(Tensor(buffer.shape, buffer.dtype)), placed.sizes)
-    found.workspace = max(found.workspace, total)
-    return total
-
-
-def _line(origin: Origin | None) -> str:
-    return origin.lines[0] if origin is not None and origin.lines else ""
-
-
-def _holders(
-    expressions: list[Expr], prices: Mapping[Expr, NodeCost], results: set[Expr], outer: set[Expr]
-) -> dict[Expr, tuple[Expr, ...]]:
-    """For each expression the stored values that must be alive for it to be read: itself if a kernel stores it, what it
-    shows if it is a view, and the operands of what its reader computes anew."""
-    holds: dict[Expr, tuple[Expr, ...]] = {}
-    for e in expressions:
-        if e in outer:
-            continue
-        cost = prices.get(e)
-        stored = e.op == CALL or (cost is not None and cost.launches > 0) or (e in results and e.op not in VIEWS)
-        below = tuple(dict.fromkeys(kept for a in e.args for kept in holds.get(a, ())))
-        stored = stored or (len(below) > _MOST_HELD and e.op != TUPLE)
-        holds[e] = (e,) if stored and e.op not in (TUPLE, TUPLE_GET) else below
-    return holds
-
-
-def _thinned(moments: list[Moment]) -> Iterator[Moment]:
-    step = max(1, -(-len(moments) // MOST_MOMENTS))
-    for i in range(0, len(moments), step):
-        yield max(moments[i : i + step], key=lambda m: m.bytes)

@@ -119,9 +119,11 @@ class _Program:
         total: dict[int, float] = {}
         for column, x in zip(columns, coefficients, strict=True):
             total[column] = total.get(column, 0.0) + x
-        # HiGHS takes each column once; what it does with another program it does not say.
-        self.entries.append((list(total), list(total.values()), low))
-        self.upper.append(high)
+        # HiGHS does not survive, or come back from, some programs in which a row has a column twice.
+        said = [(column, x) for column, x in total.items() if x]
+        if said:
+            self.entries.append(([column for column, _ in said], [x for _, x in said], low))
+            self.upper.append(high)
 
     def _column(self, cost: float = 0.0) -> int:
         scaled = cost / self.unit

@@ -62,7 +62,7 @@ def _requested(tokens: list[_Token], free: list[int], size: int | Dim, dtype: st
     if isinstance(size, Dim):
         fitting = [n for n in pool if tokens[n].bytes is size]
     else:
-        known = [(b, n) for n in pool if isinstance(b := tokens[n].bytes, int) and size <= b * RANGE <= size * RANGE**2]
+        known = [(b, n) for n in pool if isinstance(b := tokens[n].bytes, int) and size // RANGE <= b <= size * RANGE]
         larger = sorted(x for x in known if x[0] >= size)
         smaller = sorted(x for x in known if x[0] < size)
         fitting = [larger[0][1]] if larger else [smaller[-1][1]] if smaller else []

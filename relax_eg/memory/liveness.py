@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from relax_eg.memory.steps import Program, Step, leaves
@@ -58,8 +59,12 @@ class Liveness:
 
     def at(self, sizes: Mapping[str, int]) -> list[int]:
         """`sums` where the entry's sizes are these. No plan of this order needs less than the largest."""
-        known = {d: int(d.evaluate(sizes)) for d in set(self.sums)}
-        return [known[d] for d in self.sums]
+        known = {d: int(d.evaluate(sizes)) for d in {x.bytes for x in self.lifetimes}}
+        change = [0] * (len(self.program.steps) + 1)
+        for x in self.lifetimes:
+            change[x.start] += known[x.bytes]
+            change[x.end + 1] -= known[x.bytes]
+        return list(accumulate(change[:-1]))
 
     def needed_at(self, step: int) -> tuple[Lifetime, ...]:
         """The lifetimes that are needed at a step."""

@@ -8,6 +8,7 @@ Proofs of `<=` make the maxima short; that nothing overlaps needs none, and is l
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,22 +88,45 @@ def _most(d: Dim, sizes: Sizes) -> int | None:
 def _raised(live: Liveness, reserved: Sequence[Dim], packing: Packing, sizes: Sizes) -> tuple[tuple[Dim, ...], Dim]:
     """Offsets as expressions, each above the ends of all that `packing` has below, and the height. An offset is the
     largest of a few sums."""
-    now: list[Lifetime] = []
-    meets: list[list[int]] = [[] for _ in live.lifetimes]
-    for x in live.lifetimes:  # by start
-        now = [y for y in now if y.end >= x.start]
-        for y in now:
-            meets[x.number].append(y.number)
-            meets[y.number].append(x.number)
-        now.append(x)
     # Of those at one place at most one has any bytes at these sizes; whatever the order, each lies above those before.
-    ends: dict[int, list[Dim]] = {}
+    # What is on top at a step lies above all else that is needed then, so that only that is to be looked at.
+    ends: list[list[Dim]] = [[]] * len(live.lifetimes)
     offsets = [Dim.of(0)] * len(live.lifetimes)
+    top = Tops(len(live.program.steps))
     for n in sorted(range(len(offsets)), key=lambda n: (packing.offsets[n], n)):
-        below = _few({d for m in meets[n] for d in ends.get(m, ())}, sizes) or [Dim.of(0)]
+        x = live.lifetimes[n]
+        below = _few({d for m in top.put(n, x.start, x.end + 1) for d in ends[m]}, sizes) or [Dim.of(0)]
         offsets[n] = _maximum(below)
         ends[n] = [d + reserved[n] for d in below]
-    return tuple(offsets), _maximum(_few({d for e in ends.values() for d in e}, sizes) or [Dim.of(0)])
+    highest = {d for m in top.all for d in ends[m]}
+    return tuple(offsets), _maximum(_few(highest, sizes) or [Dim.of(0)])
+
+
+class Tops:
+    """What lies on top at each step, as ranges of steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._starts = [0]  # of the ranges; each ends where the next begins, the last at `steps`
+        self._tops: list[int | None] = [None]
+        self._end = steps
+
+    def put(self, n: int, start: int, end: int) -> set[int]:
+        """Put `n` on top from `start` until `end`; what was there. In all, linear in how often this is called, but for
+        the moving of lists."""
+        first = bisect_right(self._starts, start) - 1
+        after = bisect_left(self._starts, end)
+        covered = self._tops[first:after]
+        starts, tops = [start], [n]
+        if self._starts[first] < start:
+            starts, tops = [self._starts[first], *starts], [covered[0], *tops]
+        if (self._starts[after] if after < len(self._starts) else self._end) > end:
+            starts, tops = [*starts, end], [*tops, covered[-1]]
+        self._starts[first:after], self._tops[first:after] = starts, tops
+        return {m for m in covered if m is not None}
+
+    @property
+    def all(self) -> set[int]:
+        return {m for m in self._tops if m is not None}
 
 
 def _few(sums: set[Dim], sizes: Sizes) -> list[Dim]:

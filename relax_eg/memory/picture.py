@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 NAMED = 0.05  # of the arena: what is at least so large is named where there is room
 LISTED = 10  # of the tensors at the peak
 LETTERS = 26  # of a name
+SHORT = 8  # letters of a name that is cut off, at least
+LINE = 130  # letters over all kernels
+TALL, WIDE = 130, 220  # outlined boxes above one another, and side by side, at most
 COLORS = {"value": "#6f9fd8", "workspace": "#e0a458", "result": "#7fb685"}
 
 
@@ -81,16 +84,19 @@ def _arena(axes: Axes, plan: Plan) -> None:
         low = int(plan.offsets.offsets[x.number].evaluate(plan.at))
         length = x.end - x.start + 1
         at_peak = x.start <= peak <= x.end
+        # A box that is thinner than its outline would be nothing else.
+        outlined = size * TALL >= arena and length * WIDE >= count
         axes.add_patch(
             Rectangle(
                 (x.start, low / unit), length, size / unit, facecolor=COLORS[x.role], alpha=1.0 if at_peak else 0.6,
-                edgecolor="#222222" if at_peak else "#ffffff", linewidth=0.8 if at_peak else 0.4,
+                edgecolor="#222222" if at_peak and outlined else "#ffffff",
+                linewidth=(0.8 if at_peak else 0.4) if outlined else 0.1,
             )
         )  # fmt: skip
         roles[x.role] = None
-        if size >= NAMED * arena and length >= count * 0.025:
-            room = max(3, int(length / count * 110))
-            name = _label(plan, x, min(room, LETTERS))
+        room = min(LETTERS, length * LINE // count)
+        name = _label(plan, x, room)
+        if size >= NAMED * arena and (len(name) >= SHORT or not name.endswith("…")):
             axes.text(x.start + length / 2, (low + size / 2) / unit, name, ha="center", va="center", fontsize=6)
     axes.axvspan(peak, peak + 1, color="#b03a3a", alpha=0.12, linewidth=0)
     name = plan.program.steps[peak].name if count else ""

@@ -270,8 +270,8 @@ def planned(
     good at; `started`: when planning began; `temporaries`: what kernels have for themselves, beside what is in it."""
     started = time.perf_counter() if started is None else started
     written = temporaries.of(written)
-    counted = [_counted(written, at) for at in (sizes.at, *also)]
-    order = _best_order(written, counted) if reorder else Order.as_written(written, counted[0])
+    amounts = [counted(written, at) for at in (sizes.at, *also)]
+    order = _best_order(written, amounts) if reorder else Order.as_written(written, amounts[0])
     made = _in_order(written, order, sizes, results, aliasing, align)
     return replace(made, temporaries=temporaries, seconds=time.perf_counter() - started)
 
@@ -281,7 +281,7 @@ def as_it_runs(made: Plan, bytes_of: Mapping[str, int]) -> Plan:
     themselves, by kernel, among what is needed."""
     temporaries = measured(made.written, bytes_of, made.at, only=True)
     written = temporaries.of(made.written)
-    before, after = (peak_of(p, _counted(p, made.at)) for p in (written, written.reordered(made.order.steps)))
+    before, after = (peak_of(p, counted(p, made.at)) for p in (written, written.reordered(made.order.steps)))
     order = replace(made.order, before=before, after=after)
     sizes = Sizes(made.scope, made.at, only_there=True)
     counting = _in_order(written, order, sizes, made.live.results, made.runtime.aliasing)
@@ -306,7 +306,7 @@ def _in_order(
     return Plan(written, program, order, live, offsets, runtime, sizes.scope, dict(sizes.at))
 
 
-def _counted(program: Program, at: Mapping[str, int]) -> list[int]:
+def counted(program: Program, at: Mapping[str, int]) -> list[int]:
     """The bytes of each value at these sizes; 0 for what is there anyway, and where they are not known."""
     sized = {d for x in program.values if (d := x.bytes) is not None and d.variables <= at.keys()}
     known = {d: int(d.evaluate(at)) for d in sized}
@@ -314,20 +314,20 @@ def _counted(program: Program, at: Mapping[str, int]) -> list[int]:
     return [known.get(x.bytes, 0) if x.bytes is not None and x.role in ours else 0 for x in program.values]
 
 
-def _best_order(program: Program, counted: Sequence[Sequence[int]]) -> Order:
+def _best_order(program: Program, amounts: Sequence[Sequence[int]]) -> Order:
     """Of the orders that are best at one binding, the one that is least above the best at the worst of all bindings."""
-    orders = [least_peak(program, sizes) for sizes in counted]
+    orders = [least_peak(program, sizes) for sizes in amounts]
     if len(orders) == 1:
         return orders[0]
     least = [max(o.after, 1) for o in orders]
 
     def worst(order: Order) -> float:
         moved = program.reordered(order.steps)
-        return max(peak_of(moved, sizes) / best for sizes, best in zip(counted, least, strict=True))
+        return max(peak_of(moved, sizes) / best for sizes, best in zip(amounts, least, strict=True))
 
     chosen = min(orders, key=worst)
     moved = program.reordered(chosen.steps)
-    before, after = peak_of(program, counted[0]), peak_of(moved, counted[0])
+    before, after = peak_of(program, amounts[0]), peak_of(moved, amounts[0])
     return Order(chosen.steps, before, after, chosen.blocks, chosen.exact)
 
 

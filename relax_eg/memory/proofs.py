@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from relax_eg.shapes import Dim, Proved, Refuted, Relation, Scope, Verdict
+from relax_eg.shapes.dim import Monomial, product
 
+_LARGE = 1 << 20  # a size without bounds
+_ALONE = 4  # variables of which each is looked at by itself
 TIMEOUT_MS = 50  # of z3 for one comparison; most are settled without it
 
 
@@ -48,14 +52,14 @@ class Sizes:
         self.only_there = only_there
         self._known: dict[tuple[Dim, str, Dim], Comparison] = {}
         self._plain: dict[tuple[Dim, Dim], bool] = {}
-        self._estimates: dict[Dim, int] = {}
+        self._corners = [self.at] if only_there else [self.at, *_corners(scope, self.at)]
+        self._counted: dict[Monomial, bool] = {}
+        self._factors: dict[Monomial, tuple[int, ...]] = {}
+        self._evaluated: dict[Dim, tuple[int, ...]] = {}
 
     def estimate(self, d: Dim) -> int:
         """The value of `d` at the sizes of interest."""
-        found = self._estimates.get(d)
-        if found is None:
-            found = self._estimates[d] = int(d.evaluate(self.at))
-        return found
+        return self._values(d)[0]
 
     def compare(self, left: Dim, op: str, right: Dim) -> Comparison:
         """The comparison of two sizes, "==" or "<="."""
@@ -86,11 +90,73 @@ class Sizes:
         return kept
 
     def _plainly(self, left: Dim, right: Dim) -> bool:
-        """Whether it is plain to see that `left <= right`: without a search, for there are many such questions."""
+        """Whether it is plain to see that `left <= right`: without a search, for there are many such questions. Most
+        are settled by a look at a few sizes."""
+        if any(a > b for a, b in zip(self._values(left), self._values(right), strict=True)):
+            return False
         if self.only_there:
-            return self.estimate(left) <= self.estimate(right)
+            return True
         key = (left, right)
-        if key not in self._plain:
-            low = self.scope.interval(right - left)[0]
-            self._plain[key] = low is not None and low >= 0
-        return self._plain[key]
+        found = self._plain.get(key)
+        if found is None:
+            found = self._plain[key] = self._termwise(left, right) or self._least(_unrounded(right - left)) >= 0
+        return found
+
+    def _termwise(self, left: Dim, right: Dim) -> bool:
+        """Whether `right` has at least as much of each product of sizes as `left`, none of which is negative."""
+        if left.const > right.const:
+            return False
+        rest = dict(right.terms)
+        if any(coefficient > rest.get(m, 0) for m, coefficient in left.terms):
+            return False
+        return all(self._is_counted(m) for m, _ in (*left.terms, *right.terms))
+
+    def _is_counted(self, m: Monomial) -> bool:
+        found = self._counted.get(m)
+        if found is None:
+            found = self._counted[m] = self._least(product(m)) >= 0
+        return found
+
+    def _least(self, d: Dim) -> float:
+        low = self.scope.interval(d)[0]
+        return -math.inf if low is None else low
+
+    def _values(self, d: Dim) -> tuple[int, ...]:
+        """What `d` is at the sizes of interest, and at the others that sizes are compared at first."""
+        found = self._evaluated.get(d)
+        if found is None:
+            totals = [d.const] * len(self._corners)
+            for monomial, coefficient in d.terms:
+                factors = self._factors.get(monomial)
+                if factors is None:
+                    whole = product(monomial)
+                    factors = self._factors[monomial] = tuple(int(whole.evaluate(c)) for c in self._corners)
+                totals = [t + coefficient * f for t, f in zip(totals, factors, strict=True)]
+            found = self._evaluated[d] = tuple(totals)
+        return found
+
+
+def _unrounded(d: Dim) -> Dim:
+    """At most `d`: with k*(a//k), which is within k - 1 of a, replaced by what it is at least, or taken away at most.
+    So sizes are rounded to multiples."""
+    total = Dim.of(d.const)
+    for m, c in d.terms:
+        atom = m[0]
+        if len(m) == 1 and atom.op == "floordiv" and atom.args[1].is_const and c % (k := atom.args[1].value) == 0:
+            total = total + (atom.args[0] - (k - 1) if c > 0 else atom.args[0]) * (c // k)
+        else:
+            total = total + product(m, c)
+    return total
+
+
+def _corners(scope: Scope, at: Mapping[str, int]) -> list[dict[str, int]]:
+    """Sizes far from one another: all small, all large, and each large by itself. They need not be allowed together:
+    what does not hold there is only not plain to see."""
+    sides: dict[str, tuple[int, int]] = {}
+    for name in at:
+        low, high = scope.bounds(name)
+        least = max(low or 0, 1)
+        sides[name] = (least, max(least, _LARGE if high is None else high))
+    small = {name: low for name, (low, _) in sides.items()}
+    large = {name: high for name, (_, high) in sides.items()}
+    return [small, large, *({**small, name: large[name]} for name in list(sides)[:_ALONE])]

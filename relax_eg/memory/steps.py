@@ -8,7 +8,7 @@ are one kernel each, whose functions are planned by themselves: what they need a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias, cast
@@ -51,6 +51,7 @@ Role = Literal["argument", "constant", "value", "workspace", "result"]
 # What an operand is in memory: the number of a value, a tuple of such, or nothing (a shape, a function, an object).
 Tree: TypeAlias = "int | tuple[Tree, ...] | None"
 
+MOST_READ = 32  # values that a kernel reads for what is computed inside it; XLA stores rather than read more again
 WORKSPACE_BYTES = "workspace_bytes"  # the attribute by which a library call says what it needs beside its operands
 
 
@@ -193,17 +194,30 @@ def kernel_name(e: Expr) -> str:
 Temporary = Callable[[Step], "Dim | int | None"]
 
 
-def program_of(module: Module, temporary: Temporary | None = None, function: str | None = None) -> Program:
+# Of functions by name, the expressions whose values are stored.
+Stored = Mapping[str, Collection[Expr]]
+
+
+def program_of(
+    module: Module,
+    temporary: Temporary | None = None,
+    function: str | None = None,
+    stored: Stored | None = None,
+    ahead: Collection[Expr] = (),
+) -> Program:
     """The memory program of a module's entry, or of another `function` of it, in the order in which its text has it.
     Linear in what it runs.
 
     `temporary` tells of a kernel what it allocates for itself (as from `memory_analysis`), beside what the module says.
+    `stored`: where a compiler fuses, what it stores; all else but results is computed anew inside the kernels that read
+    it, which then read its operands. Left out, each expression is a kernel. `ahead`: expressions of the entry that are
+    there before the call, and have no memory of its own.
     MemoryPlanError for a module that allocates its memory itself.
     """
     if (name := first_explicit(module)) is not None:
         raise MemoryPlanError(f"{name}() allocates its memory itself; accepted: the module that it was lowered from")
     f = module.main if function is None else module[function]
-    return _Tracer(module, temporary, impure_functions(module)).run(f, (f.name,))
+    return _Tracer(module, temporary, impure_functions(module), stored).run(f, (f.name,), ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +235,12 @@ class _Frame:
 
 
 class _Tracer:
-    def __init__(self, module: Module, temporary: Temporary | None, impure: frozenset[str]) -> None:
+    def __init__(
+        self, module: Module, temporary: Temporary | None, impure: frozenset[str], stored: Stored | None = None
+    ) -> None:
         self.module = module
+        self.stored = stored
+        self.handed_on: dict[str, frozenset[Expr]] = {}  # of functions that have run so far
         self.functions = {f.name: f for f in module}
         self.temporary = temporary
         self.impure = impure
@@ -234,10 +252,10 @@ class _Tracer:
         self.region = 0
         self.pairs: dict[Expr, tuple[tuple[int, Expr], ...]] = {}
 
-    def run(self, f: Function, calls: tuple[str, ...]) -> Program:
+    def run(self, f: Function, calls: tuple[str, ...], ahead: Collection[Expr] = ()) -> Program:
         sizes = {v: Dim.var(v) for v in (*f.size_variables, *f.cast_variables)}
         args = [self._new(p.annotation, str(p.attr("name")), "argument") for p in f.params]
-        result = self._function(f, args, sizes, "", calls)
+        result = self._function(f, args, sizes, "", calls, ahead)
         for v in leaves(result):  # an argument or a constant that is returned stays what it is
             if self.values[v].role == "value":
                 self.values[v] = replace(self.values[v], role="result")
@@ -256,9 +274,16 @@ class _Tracer:
         return name if n == 1 else f"{name}.{n}"
 
     def _function(
-        self, f: Function, args: Sequence[Tree], sizes: Mapping[str, Dim], prefix: str, calls: tuple[str, ...]
+        self,
+        f: Function,
+        args: Sequence[Tree],
+        sizes: Mapping[str, Dim],
+        prefix: str,
+        calls: tuple[str, ...],
+        ahead: Collection[Expr] = (),
     ) -> Tree:
-        frame = _Frame(f, dict(zip(f.params, args, strict=True)), {}, sizes, prefix, calls)
+        env: dict[Expr, Tree] = {**dict.fromkeys(ahead), **dict(zip(f.params, args, strict=True))}
+        frame = _Frame(f, env, {}, sizes, prefix, calls)
         for block in f.blocks:
             for b in block.bindings:
                 if not block.dataflow and b.value.op != VAR:
@@ -310,7 +335,20 @@ class _Tracer:
                     (*calls, callee.name),
                 )
             else:
-                env[e] = self._kernel(e, frame, name if e is root else None)
+                held = self._held(frame.function, e, env)
+                own = name if e is root else None
+                env[e] = self._kernel(e, frame, own) if held is None else held
+
+    def _held(self, f: Function, e: Expr, env: Mapping[Expr, Tree]) -> Tree:
+        """What must be there for a value that is computed anew where it is read; None for one that is stored."""
+        if self.stored is None or e.op in CONTROL or e in self.stored.get(f.name, ()):
+            return None
+        if f.name not in self.handed_on:
+            self.handed_on[f.name] = _handed_on(f)
+        read = tuple(dict.fromkeys(v for a in operands_of(e) for v in leaves(env.get(a))))
+        if e in self.handed_on[f.name] or len(read) > MOST_READ:
+            return None
+        return tuple(read for _ in e.annotation.fields) if isinstance(e.annotation, Tuple) else read
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         if e.op in VIEWS:
@@ -379,7 +417,7 @@ class _Tracer:
                 continue
             f = self.functions[name]
             if name not in self.inside:
-                inner = _Tracer(self.module, self.temporary, self.impure).run(f, (*calls, name))
+                inner = _Tracer(self.module, self.temporary, self.impure, self.stored).run(f, (*calls, name))
                 # What a branch gives is written where the caller wants it; a loop has the next carry beside the last.
                 sums = liveness(inner, "apart" if e.op == COND else "planned").sums
                 self.inside[name] = tuple(dict.fromkeys(sums))
@@ -390,6 +428,18 @@ class _Tracer:
                     here = total.substitute(told)
                     most = here if most == 0 else dim_max(most, here)
         return most
+
+
+def _handed_on(f: Function) -> frozenset[Expr]:
+    """What the bindings and the result of a function are, through tuples."""
+    found: set[Expr] = set()
+    todo = [f.result, *(b.value for block in f.blocks for b in block.bindings)]
+    while todo:
+        e = behind(todo.pop())
+        if e not in found:
+            found.add(e)
+            todo += e.args if e.op in (TUPLE, TUPLE_GET) else ()
+    return frozenset(found)
 
 
 def _passed_workspaces(e: Expr) -> dict[Expr, str]:

@@ -28,6 +28,7 @@ from relax_eg.reports.short import in_short, ratio, timed
 
 MOST_BARS = 10  # rows of the chart by source line; the table has all
 MOST_STEPS = 200  # of a derivation
+AT_PEAK = 3  # tensors of those that are alive when most is
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,12 @@ def _kernels(x: Column) -> dict[str, Any]:
     return {"label": x.label, "parts": x.cost.parts, "rows": x.cost.rows}
 
 
+def _at_peak(x: Column) -> str:
+    """The largest tensors that are alive when most is."""
+    held = x.cost.memory.tensors if x.cost.memory is not None else ()
+    return ", ".join(f"{t.name} {t.tensor} ({si(t.bytes)}B)" for t in held[:AT_PEAK])
+
+
 def _figures(c: Comparison) -> list[Figure]:
     numbered = list(enumerate(c.columns))
     labels = [(i, x.label) for i, x in numbered]
@@ -219,7 +226,8 @@ def _figures(c: Comparison) -> list[Figure]:
         )
         svg = plots.roofline_plot(device, here)
         found.append((f"Roofline of {name}", svg, plots.key([(i, x.label) for i, x in here]), note))
-    note = "Values between kernels, each until its last reader has run; an estimate, without inputs and weights."
+    note = "Values between kernels and results, each until its last reader has run, without inputs and weights."
+    note += "".join(f" At the peak of {x.label}: {_at_peak(x)}." for x in c.columns if _at_peak(x))
     found.append(("Memory over the program", plots.memory_plot(numbered), plots.key(labels), note))
     for curve in [*(x for r in c.reports for x in r.curves), *over_bindings(c.columns)]:
         series = plots.key([(i, s.label) for i, s in enumerate(curve.series)])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from memory_programs import memory_program, planned_in
 
 from relax_eg.memory import Reuse
+from relax_eg.memory.offsets import Tops
 from relax_eg.memory.planner import planned
 from relax_eg.memory.proofs import Sizes
 from relax_eg.shapes import Dim, Proved, Refuted, Scope
@@ -139,3 +142,52 @@ def test_the_arena_is_sound_where_the_order_of_sizes_turns() -> None:
     plan = planned_in(program, {"n": 100, "m": 3})
     sizes = [{"n": n, "m": m} for n in (1, 7, 100) for m in (1, 3, 400)]
     assert plan.check(sizes) == []
+
+
+@pytest.mark.parametrize("layers", [40, 160])
+def test_symbolic_offsets_ask_few_questions(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training step: what each layer makes (a product, a mask of bytes, rows) is needed when it is gone back over."""
+    sizes = ("3072*b*s @ uint8", "b*s @ bool", "s @ float32")
+    made = [f"v{i}_{k}: {size} = k(v{i - 1}_0)" for i in range(1, layers) for k, size in enumerate(sizes)]
+    back = [f"g{i}: 3072*b*s = k(g{i + 1}, v{i}_0, v{i}_1, v{i}_2)" for i in reversed(range(1, layers))]
+    lines = ["v0_0: 3072*b*s = k(x)", *made, f"g{layers}: 3072*b*s = k(v{layers - 1}_0)", *back, "return g1"]
+    program = memory_program("\n".join(lines))
+    asked = 0
+    interval = Scope.interval
+
+    def counted(self: Scope, d: Dim | int) -> object:
+        nonlocal asked
+        asked += 1
+        return interval(self, d)
+
+    monkeypatch.setattr(Scope, "interval", counted)
+    plan = planned_in(program, {"b": 4, "s": 128})
+    assert len(plan.live.lifetimes) > 3 * layers and plan.gap < 0.01
+    assert asked <= len(plan.live.lifetimes)
+    assert plan.check([{"b": 1, "s": 1}, {"b": 3, "s": 7}, {"b": 64, "s": 2}]) == []
+
+
+def test_what_is_on_top_is_found_as_by_looking_at_every_step() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        steps = rng.randint(1, 12)
+        tops, each = Tops(steps), [-1] * steps
+        for n in range(rng.randint(1, 20)):
+            start = rng.randrange(steps)
+            end = rng.randint(start + 1, steps)
+            assert tops.put(n, start, end) == set(each[start:end]) - {-1}
+            each[start:end] = [n] * (end - start)
+            assert tops.all == set(each) - {-1}
+
+
+def test_rounding_is_compared_without_rounding() -> None:
+    scope = Scope({})
+    sizes = Sizes(scope, {"n": 100, "m": 100})
+    rounded = Dim.of("4*ceildiv(n*m, 4)")
+    # At most n*m + 3, and at least n*m; n*m itself is at least 1.
+    assert sizes.largest([rounded, Dim.of("n*m + 3")]) == [Dim.of("n*m + 3")]
+    assert sizes.largest([Dim.of("n*m"), rounded]) == [rounded]
+    assert sizes.largest([rounded, Dim.of("4*n*m")]) == [Dim.of("4*n*m")]
+    assert len(sizes.largest([rounded, Dim.of("n*m + 2")])) == 2
+    # Neither is at most the other, for all sizes, though one is at the sizes of interest.
+    assert len(sizes.largest([Dim.of("n*m"), Dim.of("2*n")])) == 2

@@ -134,6 +134,34 @@ def test_memory_of_a_chain_by_hand() -> None:
     assert memory.peak == 8 * 32 * 4 + 8 * 4 * 4 and memory.peak_at.startswith("matmul")
 
 
+def test_memory_in_kernels_is_that_of_the_plan() -> None:
+    def layer(x: Any, w: Any, v: Any) -> Any:
+        h = jnp.tanh(x @ w)
+        return jnp.sum(h @ v, axis=1), x + h
+
+    best = rx.optimize(layer, "n 64", "64 64", "64 64", at={"n": 32}, execution="kernels", target="cpu", cache=False)
+    memory, plan = best.report.after.memory, rx.plan_memory(best, at={"n": 32}, results="planned")
+    assert memory is not None
+    assert [m.bytes for m in memory.moments] == plan.live.at({"n": 32}) and memory.peak == plan.bound_at({"n": 32})
+    assert [t.bytes for t in memory.tensors] == [int(x.bytes.evaluate(plan.at)) for x in plan.peak]
+    assert sum(t.bytes for t in memory.tensors) == memory.peak
+    assert all(t.line for t in memory.tensors)
+
+
+def test_memory_follows_calls_and_leaves_out_what_is_fused_and_prepared() -> None:
+    # In each of four layers the matmul is stored, sin and cos are computed inside the kernel that reads them.
+    def layers(x: Any, w: Any) -> Any:
+        for _ in range(4):
+            x = jnp.cos(jnp.sin(x @ w))
+        return x
+
+    memory = rx.optimize(layers, "8 8", "8 8", weights=("w",), target="cpu", cache=False).report.after.memory
+    assert memory is not None
+    one = 8 * 8 * 4
+    assert memory.peak == 2 * one and memory.workspace == 0
+    assert [t.bytes for t in memory.tensors] == [one, one]
+
+
 def test_growth_has_every_round(best: rx.Optimized) -> None:
     rows = [r for r in best.report.growth if r.function == "attend"]
     assert [r.round for r in rows] == list(range(best.report.rounds + 1))

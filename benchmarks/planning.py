@@ -1,0 +1,95 @@
+"""How long memory planning takes for whole models, operator by operator as they are traced.
+
+    python -m benchmarks.planning [--only unet] [--json out.json]
+
+Seconds are the processor's. *Free* is planned for all sizes, so that offsets are expressions; *bounded* with bounds
+that are the sizes at hand, so that the arena is one number; *one call* is what a call in kernels plans at its sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks import llama, models
+from relax_eg.memory.report import mib
+
+SIZES = {"b": 4, "s": 512, "t": 1024}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model's kernels and tensors, bytes of the arena and those needed at once, and seconds of planning."""
+
+    name: str
+    kernels: int
+    tensors: int
+    arena: int
+    bound: int
+    free: float
+    bounded: float
+    one_call: float
+
+
+def decoder() -> rx.Module:
+    sizes = llama.MODELS["llama3-8b"]
+    return rx.trace(functools.partial(llama.decoder, sizes=sizes), *llama.specs(sizes, "b s"))
+
+
+def traced(name: str) -> rx.Module:
+    case = models.cases()[name]
+    return rx.trace(case.fn, *case.specs)
+
+
+PROGRAMS: dict[str, Callable[[], rx.Module]] = {
+    "llama3-8b, 32 layers": decoder,
+    **{name: functools.partial(traced, name) for name in ("resnet-50", "unet, nearest", "gpt-2 training step")},
+}
+
+
+def row(name: str, module: rx.Module) -> Row:
+    at = {v: SIZES[v] for v in module.main.size_variables}
+
+    def timed(plan: Callable[[], rx.Plan]) -> tuple[rx.Plan, float]:
+        started = time.process_time()
+        return plan(), time.process_time() - started
+
+    free, first = timed(lambda: rx.plan_memory(module, at=at))
+    _, second = timed(lambda: rx.plan_memory(module, at=at, bounds={v: (1, n) for v, n in at.items()}))
+    _, third = timed(lambda: rx.memory.plan(module, at))
+    tensors = len(free.offsets.of_value)
+    return Row(name, len(free.program.steps), tensors, free.bytes_at(at), free.bound_at(at), first, second, third)
+
+
+def main(
+    only: Annotated[str, typer.Option(help="models whose names contain this")] = "",
+    json_out: Annotated[Path | None, typer.Option("--json", help="also write the rows here")] = None,
+) -> None:
+    """Seconds of planning."""
+    chosen = {name: make for name, make in PROGRAMS.items() if only in name}
+    if not chosen:
+        raise typer.BadParameter(f"no model has {only!r} in its name: {', '.join(PROGRAMS)}", param_hint="--only")
+    rows = [row(name, make()) for name, make in chosen.items()]
+    table = Table("model", "kernels", "tensors", "arena", "needed at once", "free, s", "bounded, s", "one call, s")
+    for r in rows:
+        seconds = (f"{x:.2f}" for x in (r.free, r.bounded, r.one_call))
+        table.add_row(r.name, str(r.kernels), str(r.tensors), mib(r.arena), mib(r.bound), *seconds)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    if json_out is not None:
+        written: Mapping[str, Any] = {"version": 1, "rows": [asdict(r) for r in rows]}
+        json_out.write_text(json.dumps(written, indent=1))
+
+
+if __name__ == "__main__":
+    typer.run(main)
