@@ -93,11 +93,11 @@ def optimize(
     each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
     beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
     (`docs/memory.md`). `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity",
-    executables for few capacities, in which the true sizes are arguments; "auto", capacities from the second
-    combination of sizes on, and an executable of its own for one that is called so often that this pays. `capacities`:
-    "powers of two", a number (its multiples), a list, "bound", or one of these for each size variable; `executables`:
-    how many are kept; `background`: compile in a thread wherever another executable serves the call meanwhile
-    (`docs/dynamic.md`).
+    executables for few capacities, in which the true sizes are arguments; "auto", an executable for each of `at`,
+    capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
+    one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
+    "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
+    wherever another executable serves the call meanwhile (`docs/dynamic.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
@@ -111,8 +111,9 @@ def optimize(
         traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
         execution, memory_limit,
     )  # fmt: skip
+    named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     policy = read_policy(
-        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background
+        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background, named
     )
     if dynamic == "capacity" and (traced.in_steps or execution == "kernels"):
         how = "runs in steps" if traced.in_steps else "runs kernel by kernel"

@@ -81,7 +81,7 @@ class AtCapacity(Optimized):
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
         """Compile before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without any,
-        for every capacity within the bounds. With declared `weights` that is what runs once these are bound.
+        for every capacity within the bounds, and the sizes of `at` that run exactly. With declared `weights` that is what runs once these are bound.
         `background`: return at once and compile in threads. OptionError, BoundsError."""
         program = self._program
         weights = {i: program.params[i].tensor.shape or () for i in self._weight_indices}
@@ -94,8 +94,10 @@ class AtCapacity(Optimized):
         self._sized_for(shapes).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
-        """With "auto", let the first call already run at capacity: its sizes are not the only ones."""
-        self._sized_for({}).alone = False
+        """With "auto", let the first call already run at capacity: its sizes are not the only ones, and nobody named
+        those that the program was optimized for."""
+        sized = self._sized_for({})
+        sized.alone, sized.named = False, []
 
     def statistics(self) -> Statistics:
         """Executables with their memory, compile seconds and padding, by size; print it, or `to_json`."""

@@ -96,8 +96,9 @@ class Policy:
     """How a function is to run at many sizes.
 
     `dynamic`: "exact", an executable for each combination of sizes; "capacity", one for each combination of capacities;
-    "auto", the first sizes exactly, others at capacity until `earns_exact` of them. `ladders`: by size variable.
-    `executables`: how many are kept. `background`: compile beside the calls wherever another executable serves them.
+    "auto", the sizes `at` and, without any, the first ones exactly, others at capacity until `earns_exact` of them.
+    `ladders`: by size variable. `executables`: how many are kept. `background`: compile beside the calls wherever
+    another executable serves them. `at`: what the user asked to be best at.
     """
 
     dynamic: Dynamic
@@ -105,6 +106,14 @@ class Policy:
     scope: Scope
     executables: int = EXECUTABLES
     background: bool = False
+    at: tuple[Mapping[str, int], ...] = ()
+
+    def named(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+        """The sizes that run exactly as the user named all of them, but for those that are `fixed` by the weights."""
+        if self.dynamic != "auto":
+            return []
+        whole = [{**b, **fixed} for b in self.at if all(b.get(v, n) == n for v, n in fixed.items())]
+        return [{v: b[v] for v in self.ladders} for b in whole if self.ladders.keys() <= b.keys()]
 
     def capacities(self, sizes: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
         """The sizes to run at: capacities for `dims`, the others as they are. None where what is assumed of sizes holds
@@ -175,8 +184,9 @@ def read_policy(
     capacities: Any,
     executables: Any,
     background: Any,
+    at: Sequence[Mapping[str, int]] = (),
 ) -> Policy:
-    """The options checked. OptionError, BoundsError."""
+    """The options checked, those of `at` by now. OptionError, BoundsError."""
     if dynamic not in DYNAMIC:
         raise OptionError(f"dynamic={dynamic!r}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
     if not isinstance(executables, int) or isinstance(executables, bool) or executables < 1:
@@ -189,7 +199,7 @@ def read_policy(
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
             raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{v!r}: ...}}); {has}")
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
-    return Policy(dynamic, ladders, scope, executables, background)
+    return Policy(dynamic, ladders, scope, executables, background, tuple(at))
 
 
 def _ladder(v: str, given: Any, high: int | None) -> Ladder:

@@ -67,7 +67,7 @@ class Sized:
 
     `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `predict`: seconds of a
     call of a variant at given sizes, as its price says. `alone`: whether the first call's sizes are taken to be the
-    only ones there will be.
+    only ones there will be; `named`: the sizes that run exactly because the user named them.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class Sized:
         self._dtypes = [None if t.dtype is None else np_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
-        self.alone = policy.dynamic == "auto"
+        self.named = policy.named(self._fixed)
+        self.alone = policy.dynamic == "auto" and not self.named
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jnp.zeros(()))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
@@ -156,7 +157,9 @@ class Sized:
         return _Call(dict(sizes), dict(sizes), "exact", self._family.at(sizes))
 
     def call_at(self, sizes: Mapping[str, int]) -> _Call:
-        """How calls with these sizes run: at capacity where that is possible."""
+        """How calls with these sizes run: at capacity where that is possible, and they were not named."""
+        if sizes in self.named:
+            return self._exactly(sizes)
         body = self.bodies[self._which[self._family.at(sizes)]]
         capacities = self._policy.capacities(sizes, body.dims) if body.dims else None
         if capacities is None:
@@ -241,6 +244,7 @@ class Sized:
         return (self, "capacity", call.variant, tuple(call.capacities.values()))
 
     def _exact(self, call: _Call, why: Why) -> Executable:
+        why = "named" if why == "call" and call.sizes in self.named else why
         body = self.bodies[self._which[call.variant]]
         options = self._family.variants[call.variant].compiler_options
         return compiled(body.exact(call.sizes), (body.operands(call.sizes),), call.sizes, True, why, options)
@@ -268,7 +272,8 @@ class Sized:
         call.mode = "settled" if slow else "hot"
 
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool) -> None:
-        """Compiles what calls with these sizes will run; without any, for every capacity. OptionError, BoundsError."""
+        """Compiles what calls with these sizes will run; without any, for every capacity and what was named.
+        OptionError, BoundsError."""
         self.alone = False
         for sizes in [self._all_of(s) for s in at] or self._every():
             call = self.call_at(sizes)
@@ -279,7 +284,7 @@ class Sized:
             make(key, lambda compiling=compiling, call=call: compiling(call, "ahead"))
 
     def _every(self) -> list[dict[str, int]]:
-        """Sizes at which every capacity is reached once."""
+        """Sizes at which every capacity is reached once, and those that were named."""
         name, dims = self._program.name, self.bodies[0].dims
         left = [v for v in self._policy.ladders if v not in dims and v not in self._fixed]
         if left:
@@ -287,7 +292,7 @@ class Sized:
                 f"compile_ahead(): {name}() runs at the very sizes {', '.join(left)}; the sizes to compile for, "
                 f"compile_ahead({{{left[0]!r}: 128, ...}}), are accepted"
             )
-        return self._policy.every(name, dims, self._fixed)
+        return [*self.named, *self._policy.every(name, dims, self._fixed)]
 
     def _all_of(self, given: Any) -> dict[str, int]:
         """The sizes given to `compile_ahead`, checked, and those that weights tell."""
