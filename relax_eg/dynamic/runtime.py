@@ -259,10 +259,13 @@ class Sized:
         """Whether these sizes are to have an executable of their own."""
         if found.seconds is None or found.timed < TIMED or call.sizes == call.capacities:
             return False
+        compiling = self._executables.mean_compile_seconds
+        if not earns_exact(call.missed, found.seconds, 1.0, compiling):
+            return False  # a prediction takes longer than a call: none is made before it could matter
         if call.share is None:
             mine, whole = (self._predict(call.variant, at) for at in (call.sizes, call.capacities))
             call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
-        return earns_exact(call.missed, found.seconds, call.share, self._executables.mean_compile_seconds)
+        return earns_exact(call.missed, found.seconds, call.share, compiling)
 
     def _judge(self, call: _Call, own: Executable) -> None:
         """After a few calls with an executable of their own: whether that was worth it."""

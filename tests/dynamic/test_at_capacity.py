@@ -196,6 +196,22 @@ def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() 
         assert best.statistics().compilations == 3
 
 
+def test_padding_is_priced_when_that_could_matter() -> None:
+    """Pricing a program takes longer than most calls of it."""
+    best = optimized(dynamic="auto", at={"b": 1, "s": 8})
+    sized, asked = best._sized_for({}), list[int]()
+    predict = sized._predict
+    sized._predict = lambda variant, at: (asked.append(at["s"]), predict(variant, at))[1]
+    for s in (5, 6, 7):
+        for _ in range(6):
+            best(W, values(1, s))
+    assert asked == [] and best.statistics().compilations == 1
+    ((_, at_capacity),) = best._executables.items()
+    at_capacity.seconds = 1e3
+    best(W, values(1, 5))
+    assert asked == [5, 8]
+
+
 def test_executables_are_bounded() -> None:
     best = optimized(executables=2)
     for s in (2, 4, 8, 16, 2):
