@@ -10,9 +10,9 @@ from typing import Any
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, State, States, boxed, joined_states, unmerged
-from relax_eg.dynamic.moving import Rule
+from relax_eg.dynamic.moving import Rule, native
 from relax_eg.dynamic.softmax import IDIOMS, softmax
-from relax_eg.dynamic.special import SPECIAL, native
+from relax_eg.dynamic.special import SPECIAL
 from relax_eg.dynamic.step import NotPredicated, Step, Use
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitute
