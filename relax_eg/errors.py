@@ -26,7 +26,14 @@ class BoundsError(RelaxEgError, ValueError):
 
 
 class TraceError(RelaxEgError, TypeError):
-    """A function that cannot be turned into a module."""
+    """A function that cannot be turned into a module.
+
+    `undecided`: two statements about sizes, of which one holds at any sizes, where it takes one of them to trace it.
+    """
+
+    def __init__(self, text: str, undecided: tuple[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.undecided = undecided
 
 
 class ModuleTextError(RelaxEgError, ValueError):

@@ -57,6 +57,7 @@ class Jitted:
         self.__doc__ = getattr(fn, "__doc__", None)
         self._traced_once = _as_signature_of(fn, self._trace)
         self._jitted = jax.jit(self._traced_once, **jit)
+        self._written = jax.jit(fn, **jit)
         static = _static_names(fn, jit)
         self._static = static or frozenset[str]()
         # What else `jax.jit` is told (donation, shardings, ...) is about the very arrays of a call.
@@ -115,7 +116,9 @@ class Jitted:
         if varying is None or shapes == varying.first:
             return self._as_shaped(self._jitted, args, kwargs)
         best = varying.best_for(shapes, leaves)
-        return self._as_shaped(self._jitted, args, kwargs) if best is None else best(*leaves)
+        if best is not None:
+            return best(*leaves)
+        return self._as_shaped(self._jitted, args, kwargs) if varying.is_hot(shapes) else self._written(*args, **kwargs)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
         """The static arguments of a call by name; the leaves of all others, and the structure of these."""
@@ -163,8 +166,10 @@ class Jitted:
         if known is not None and known.first != shapes_of(leaves) and not getattr(self._local, "as_shaped", False):
             raise OtherSizesError
 
-    def _of_varying(self, held: dict[str, Any], tree: Any, specs: list[Any], at: dict[str, int]) -> Optimized:
-        """The function of the arrays that calls give, of specs that have symbolic sizes."""
+    def _of_varying(
+        self, held: dict[str, Any], tree: Any, specs: list[Any], at: dict[str, int], assume: Sequence[str]
+    ) -> Optimized:
+        """The function of the arrays that calls give, of specs that have symbolic sizes, of which `assume` holds."""
         signature = inspect.signature(self._fn)
 
         @functools.wraps(self._fn)
@@ -179,7 +184,7 @@ class Jitted:
 
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
-        options: dict[str, Any] = {**self._options, "at": at}
+        options: dict[str, Any] = {**self._options, "at": at, "assume": (*_texts(self._options["assume"]), *assume)}
         best = optimize(flat, *specs, target=self._device(), **options)
         self.optimized.append(best)
         return best
@@ -304,6 +309,10 @@ def jit(
     options = {"rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics}
     more = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
     return Jitted(fn, dims, {**options, "budget": budget, "cache": cache, **more}, jit_options)
+
+
+def _texts(assume: str | Sequence[str]) -> Sequence[str]:
+    return (assume,) if isinstance(assume, str) else assume
 
 
 def _is_traced(x: Any) -> bool:

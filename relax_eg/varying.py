@@ -3,11 +3,16 @@
 The first call fixes every size. One with other sizes makes those that changed symbolic: axes that had equal sizes in
 all calls so far share a name. Should a later call break that, the function is optimized once more, for what then is
 known to vary; each time there are fewer sizes to hold on to, so this ends.
+
+A function may mean something else at other sizes: `x[:128]` is all of a short `x`, and Python may compare sizes. What
+the trace then needs is assumed as it holds for the call at hand, and calls for which it does not hold get a program of
+their own, traced for them.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +22,17 @@ import numpy as np
 from relax_eg.backend.optimized import Optimized
 from relax_eg.debug import tell
 from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.errors import TraceError
+from relax_eg.shapes.relation import read_statement
 
 Shapes = tuple[tuple[int, ...], ...]
+Pattern = tuple[int | str, ...]
+Optimize = Callable[[list[Any], dict[str, int], Sequence[str]], Optimized]
 
-_MOST_KNOWN = 4096  # combinations of shapes known to fit
+_MOST_KNOWN = 4096  # combinations of shapes of which it is known what runs them
+_MOST_ASSUMED = 16  # statements about sizes that a trace may need
+_MOST_PROGRAMS = 4  # for sizes at which the function means different things
+_HOT = 16  # calls after which a combination of sizes that no program serves is worth a search of its own
 
 
 class OtherSizesError(Exception):
@@ -30,57 +42,103 @@ class OtherSizesError(Exception):
 class Varying:
     """Calls of a function with arrays of certain ranks and dtypes. `first`: the shapes of the first.
 
-    `optimize` makes the function for specs, one for each array: ShapeDtypeStructs and spec strings, and the sizes to be
-    best at.
+    `optimize` makes the function for specs, one for each array: ShapeDtypeStructs and spec strings; the sizes to be
+    best at; and what may be assumed of sizes.
     """
 
-    def __init__(self, name: str, first: Shapes, optimize: Callable[[list[Any], dict[str, int]], Optimized]) -> None:
+    def __init__(self, name: str, first: Shapes, optimize: Optimize) -> None:
         self.first = first
         self._name, self._optimize = name, optimize
         self._seen = [first]
-        self._patterns: list[tuple[int | str, ...]] = [*first]
-        self._known: set[Shapes] = set()
-        self._best: AtCapacity | None = None
+        self._patterns: list[Pattern] = [*first]
+        self._programs: list[AtCapacity] = []
+        self._known: dict[Shapes, AtCapacity | None] = {}
         self._gave_up = False
+        self._calls: Counter[Shapes] = Counter()
         self._lock = threading.Lock()
 
     def best_for(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
         """The function for arrays of these shapes; None where it is not to be had for sizes that vary."""
         if shapes not in self._known:
             with self._lock:
-                if not self._gave_up and (self._best is None or not self._fits(shapes)):
-                    self._learn(shapes, leaves)
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
-                self._known.add(shapes)
-        return self._best
+                self._known[shapes] = self._found(shapes, leaves)
+        return self._known[shapes]
 
-    def _fits(self, shapes: Shapes) -> bool:
-        sizes: dict[str, int] = {}
-        pairs = [p for dims, shape in zip(self._patterns, shapes, strict=True) for p in zip(dims, shape, strict=True)]
-        return all(n == (sizes.setdefault(d, n) if isinstance(d, str) else d) for d, n in pairs)
+    def is_hot(self, shapes: Shapes) -> bool:
+        """Counts a call with shapes that no program for sizes that vary serves: whether there were so many that a
+        search for these very sizes is in place."""
+        if len(self._calls) >= _MOST_KNOWN:
+            self._calls.clear()
+        self._calls[shapes] += 1
+        return self._calls[shapes] > _HOT
 
-    def _learn(self, shapes: Shapes, leaves: Sequence[Any]) -> None:
+    def _found(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
+        if self._gave_up:
+            return None
+        sizes = _bound(self._patterns, shapes)
+        if sizes is None:
+            self._generalize(shapes)
+            sizes = _bound(self._patterns, shapes)
+            assert sizes is not None
+        for program in self._programs:
+            if program.allows(sizes):
+                return program
+        return self._learn(sizes, leaves)
+
+    def _generalize(self, shapes: Shapes) -> None:
+        """Makes those sizes symbolic that are not the same in all calls so far, and this one."""
         self._seen.append(shapes)
         names: dict[tuple[int, ...], str] = {}
         self._patterns = []
         for history in zip(*self._seen, strict=True):
-            sizes = list(zip(*history, strict=True))
+            axes = list(zip(*history, strict=True))
             self._patterns.append(
-                tuple(ns[0] if len(set(ns)) == 1 else names.setdefault(ns, f"n{len(names)}") for ns in sizes)
+                tuple(ns[0] if len(set(ns)) == 1 else names.setdefault(ns, f"n{len(names)}") for ns in axes)
             )
+        self._programs.clear()
+        self._known.clear()
+
+    def _learn(self, sizes: dict[str, int], leaves: Sequence[Any]) -> AtCapacity | None:
+        """A program that serves `sizes`, and as many others as the function allows."""
+        if len(self._programs) >= _MOST_PROGRAMS:
+            return None
         specs = [_spec(dims, x) for dims, x in zip(self._patterns, leaves, strict=True)]
-        try:
-            best = self._optimize(specs, {name: sizes[-1] for sizes, name in names.items()})
-        except Exception as e:
-            # It may well be that the function does not mean the same for all sizes: it then stays one for each.
-            tell(1, f"{self._name} is optimized for each combination of sizes: {type(e).__name__}: {e}")
-            best = None
-        self._best = best if isinstance(best, AtCapacity) else None
-        if self._best is None:
-            self._gave_up = True
-        else:
-            self._best.expect_other_sizes()
+        assume: list[str] = []
+        while True:
+            try:
+                best = self._optimize(specs, sizes, assume)
+                break
+            except TraceError as e:
+                holding = [s for s in e.undecided or () if all(r.holds(sizes) for r in read_statement(s))]
+                if holding and holding[0] not in assume and len(assume) < _MOST_ASSUMED:
+                    assume.append(holding[0])
+                    continue
+                best = self._refused(e)
+                break
+            except Exception as e:
+                best = self._refused(e)
+                break
+        if not isinstance(best, AtCapacity):
+            self._gave_up = not self._programs
+            return None
+        best.expect_other_sizes()
+        self._programs.append(best)
+        return best
+
+    def _refused(self, error: Exception) -> None:
+        tell(1, f"{self._name} is compiled for each combination of sizes: {type(error).__name__}: {error}")
+
+
+def _bound(patterns: Sequence[Pattern], shapes: Shapes) -> dict[str, int] | None:
+    """The sizes by name at which arrays of these shapes fit the patterns; None where they do not."""
+    sizes: dict[str, int] = {}
+    for dims, shape in zip(patterns, shapes, strict=True):
+        for d, n in zip(dims, shape, strict=True):
+            if n != (sizes.setdefault(d, n) if isinstance(d, str) else d):
+                return None
+    return sizes
 
 
 def shapes_of(leaves: Sequence[Any]) -> Shapes:

@@ -97,6 +97,44 @@ def test_python_comparisons_rest_on_it() -> None:
     np.testing.assert_allclose(fast(ones(10), ones(5)), np.tanh(ones(10)), rtol=1e-6)
 
 
+def eighths_doubled(x: Array) -> Array:
+    return jnp.cumsum(x @ x.T) * (2 if x.shape[0] % 8 == 0 else 1)
+
+
+def test_equalities_that_nothing_decides_are_refused_where_they_hold() -> None:
+    """JAX answers them with no for all sizes."""
+    best = rx.optimize(eighths_doubled, "n 4", cache=False)
+    x = np.ones((8, 4), np.float32)
+    np.testing.assert_allclose(best(x[:7]), eighths_doubled(jnp.asarray(x[:7])))
+    with pytest.raises(BoundsError) as refused:
+        best(x)
+    line = eighths_doubled.__code__.co_firstlineno + 1
+    assert str(refused.value) == (
+        f"eighths_doubled(): the assumption `n%8 != 0` does not hold at n = 8; test_assumed_sizes.py:{line} compares "
+        "these sizes, and what was traced is for sizes that differ; accepted: integers in the specs, or rx.jit, which "
+        "makes a program for each case"
+    )
+
+
+def test_equalities_are_proved_of_what_is_known() -> None:
+    x = np.ones((16, 4), np.float32)
+    best = rx.optimize(eighths_doubled, "n 4", assume="n % 16 == 0", cache=False)
+    assert best.module.main.assume == ("n % 16 == 0",)
+    np.testing.assert_allclose(best(x), eighths_doubled(jnp.asarray(x)))
+    assert rx.trace(eighths_doubled, "n 4", assume="n % 8 == 3").main.assume == ("n % 8 == 3",)
+
+
+def test_inequalities_are_proved_where_jax_gives_up() -> None:
+    """A product of two sizes, and a remainder."""
+
+    def few(x: Array) -> Array:
+        n, m = x.shape
+        return x * 2 if n * m <= 72 and (n % 8) * m <= 63 else x
+
+    best = rx.optimize(few, "n m", assume=["n <= 8", "m <= 9"], cache=False)
+    np.testing.assert_array_equal(best(np.ones((3, 4), np.float32)), np.full((3, 4), 2, np.float32))
+
+
 def test_constraints_of_jax_export_stay_with_the_module() -> None:
     (n,) = jax.export.symbolic_shape("n", constraints=["mod(n, 8) == 0", "n <= 64"])
     traced = rx.trace(lambda x: twice(x) if x.shape[0] <= 64 else x, jax.ShapeDtypeStruct((n,), jnp.float32))

@@ -213,6 +213,30 @@ def test_it_runs_at_other_sizes_inside_jit_and_under_grad() -> None:
         assert np.allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_what_is_rematerialised_is_optimized(execution: Any) -> None:
+    """The second run of what a checkpoint keeps no values of stays behind its barrier."""
+
+    def gradient(a: Any, b: Any, w: Any) -> Any:
+        layer = jax.checkpoint(lambda w: jnp.sin(jnp.trace(a @ b) * w))
+        return jax.grad(lambda w: layer(w).sum())(w)
+
+    best = rx.optimize(gradient, "64 64", "64 64", "8 8", execution=execution)
+    assert best.report.predicted_gain > 1.2 and "optimization_barrier" in str(best.module)
+    a, b, w = random((64, 64), (64, 64), (8, 8))
+    assert np.allclose(best(a / 8, b / 8, w), gradient(a / 8, b / 8, w), atol=1e-4)
+
+
+def test_typed_keys_are_arguments() -> None:
+    def dropped(key: Any, x: Any) -> Any:
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x * 2, 0)
+
+    best = optimized(dropped, jax.eval_shape(lambda: jax.random.key(0)), "n 4")
+    (x,) = random((6, 4))
+    for seed in (0, 0, 1):
+        assert np.array_equal(best(jax.random.key(seed), x), dropped(jax.random.key(seed), x))
+
+
 def test_loops_are_kernels_of_their_own() -> None:
     def fn(x: Any, ws: Any) -> Any:
         def step(h: Any, w: Any) -> tuple[Any, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg import varying
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
 Array = Any
@@ -136,3 +138,106 @@ def test_options_refused_where_they_are_written() -> None:
         rx.jit(layer, dynamic="often")
     with pytest.raises(OptionError, match="names sizes, and without dims there are no names; pass dims"):
         rx.jit(layer, capacities={"s": 8})
+
+
+def test_a_function_that_differs_by_size_is_optimized_for_each_side() -> None:
+    fast = rx.jit(lambda x: jnp.cumsum(x @ x.T) * 2 if x.shape[0] > 4 else jnp.cumsum(x @ x.T))
+    for n in (3, 6, 4, 2, 9, 7, 3, 5):
+        x = values(n, 4)
+        same(fast(x), jnp.cumsum(x @ x.T) * (2 if n > 4 else 1))
+    assert len(fast.optimized) == 3  # the first call's sizes, and one program for each side
+
+
+def test_a_size_that_is_singled_out_is_a_program_of_its_own() -> None:
+    """JAX takes sizes that it cannot tell to be equal to differ."""
+
+    def singled(x: Array, y: Array) -> Array:
+        x = x[0] if x.shape[0] == 3 else x.sum(0)
+        return x * 2 if x.shape != y.shape else x
+
+    fast = rx.jit(singled)
+    for n in (5, 7, 3, 4, 6, 3):
+        same(fast(values(n, 4, 2), values(4, n)), singled(jnp.asarray(values(n, 4, 2)), values(4, n)))
+        same(fast(values(n, 4, 2), values(4, 2)), singled(jnp.asarray(values(n, 4, 2)), values(4, 2)))
+
+
+def test_a_slice_that_reaches_no_end_of_its_array() -> None:
+    def embedded(p: Array, x: Array) -> Array:
+        return jax.nn.softmax(x + p[: x.shape[0]])
+
+    fast = rx.jit(embedded)
+    for n in (3, 9, 16, 4):
+        same(fast(values(16, 4), values(n, 4)), embedded(values(16, 4), values(n, 4)))
+    assert len(fast.optimized) == 2
+    with pytest.raises(TypeError, match="incompatible shapes"):  # as without us
+        fast(values(16, 4), values(17, 4))
+    same(fast(values(16, 4), values(5, 4)), embedded(values(16, 4), values(5, 4)))
+
+
+def test_sizes_that_nothing_serves_are_searched_for_when_hot() -> None:
+    """At eight sizes the function means eight things: four programs, and the rest as written until they are hot."""
+
+    def odd(x: Array) -> Array:
+        for k in (2, 4, 6, 8, 10, 12, 14):
+            if x.shape[0] <= k:
+                return x * k
+        return x
+
+    fast = rx.jit(odd)
+    for n in (1, 3, 5, 7, 9, 11, 13, 15):
+        same(fast(values(n)), odd(jnp.asarray(values(n))))
+    programs = len(fast.optimized)
+    assert programs == 1 + varying._MOST_PROGRAMS
+    for _ in range(varying._HOT + 1):
+        same(fast(values(13)), odd(jnp.asarray(values(13))))
+    assert len(fast.optimized) == programs + 1
+
+
+def test_typed_keys_among_the_arguments() -> None:
+    def noisy(key: Array, keys: Array, x: Array) -> tuple[Array, Array, Array]:
+        rows = jax.vmap(lambda k: jax.random.normal(k, (3,)))(keys)
+        return rows + x.sum(), jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0), keys
+
+    fast = rx.jit(noisy)
+    for n in (5, 7, 3, 6):
+        given = (jax.random.key(n), jax.random.split(jax.random.key(n), n), values(n, 4))
+        ours, wanted = fast(*given), noisy(*given)
+        same(ours[:2], wanted[:2])
+        assert (jax.random.key_data(ours[2]) == jax.random.key_data(wanted[2])).all()
+    found = fast.statistics()
+    assert found is not None and {r.kind for r in found.executables} == {"capacity"}
+
+
+def test_functions_of_jax_that_decide_by_a_size_of_one() -> None:
+    """`jnp.linspace` has a case of its own for a single point."""
+    fast = rx.jit(lambda x: x * jnp.linspace(0, 1, x.shape[0]))
+    for n in (5, 7, 1, 3, 1):
+        same(fast(values(n)), jnp.asarray(values(n)) * jnp.linspace(0, 1, n))
+
+
+def test_a_step_of_training_for_texts_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of slices are scatters of windows whose length varies."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    monkeypatch.setattr("examples.training.LAYERS", 1)
+    from examples import training
+
+    p = training.params()
+    state = (p, p, jax.tree.map(jnp.ones_like, p))
+    fast, written = rx.jit(training.step), jax.jit(training.step)
+    for n in (20, 27, 31, 29):
+        text = (np.arange(n) * 7 % 256).astype(np.int32)
+        for a, b in zip(*(jax.tree.leaves(run(state, text)) for run in (fast, written)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    found = fast.statistics()
+    assert found is not None and not found.exact
+    assert [(r.kind, dict(r.at)) for r in found.executables] == [("capacity", {"n0": 32})]
+
+
+def test_the_training_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    monkeypatch.setattr("examples.training.LAYERS", 1)
+    from examples import training
+
+    training.main(steps=3)
+    shown = capsys.readouterr().out
+    assert "3 steps of training on texts of 3 lengths" in shown and "executable" in shown

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, primitives
 
 from relax_eg.errors import OptionError
+from relax_eg.ir.expr import BARRIER
 from relax_eg.ir.foreign import Foreign
 from relax_eg.shapes import Dim
 
@@ -36,6 +37,8 @@ def run_library(
     params = dict(attrs)
     if name == "jax.random.wrap_key_data":
         return jax.random.wrap_key_data(jnp.asarray(arrays[0]), impl=_restored("impl", params["impl"], {}))
+    if name == BARRIER and not params:  # one of ours, which names no primitive; that of JAX is not public
+        return tuple(jax.lax.optimization_barrier(tuple(map(_operand, arrays))))
     given = params.pop("primitive", None)
     primitive = given.value if isinstance(given, Foreign) else _named(name)
     restored = {k: _restored(k, v, sizes) for k, v in params.items()}

@@ -131,12 +131,15 @@ class _Alike:
     __slots__ = ("likes", "sizes")
 
     def __init__(self, checked: Sequence[Any], sizes: Mapping[str, int]) -> None:
-        self.likes = [(type(x), x.shape, x.dtype, x.weak_type) for x in checked]
+        # Keys have no weak type to look at.
+        self.likes = [(type(x), x.shape, x.dtype, getattr(x, "weak_type", None)) for x in checked]
         self.sizes = sizes
 
     def fit(self, args: Sequence[Any]) -> bool:
         for x, (kind, shape, dtype, weak) in zip(args, self.likes, strict=True):
-            if type(x) is not kind or x.shape != shape or x.dtype != dtype or x.weak_type != weak:
+            if type(x) is not kind or x.shape != shape or x.dtype != dtype:
+                return False
+            if weak is not None and x.weak_type != weak:
                 return False
         return True
 

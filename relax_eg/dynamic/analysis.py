@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jax import lax
+
 from relax_eg.dynamic.content import known
 from relax_eg.dynamic.equations import derived
 from relax_eg.dynamic.layout import Digit, State, States, boxed, joined_states, unmerged
-from relax_eg.dynamic.moving import Rule, native
+from relax_eg.dynamic.moving import Rule
+from relax_eg.dynamic.native import native
 from relax_eg.dynamic.softmax import IDIOMS, softmax
 from relax_eg.dynamic.special import SPECIAL
 from relax_eg.dynamic.step import NotPredicated, Step, Use
@@ -19,6 +22,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, substitu
 from relax_eg.ir.calls import call_sizes
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
+    BARRIER,
     CALL,
     CALL_DPS_LIBRARY,
     CALL_TIR,
@@ -196,6 +200,10 @@ class _FunctionAnalysis:
     def step(self, e: Expr) -> Step:
         if e.op == MATCH_CAST:
             raise NotPredicated("it looks at the sizes of a value")
+        if e.op == CALL_DPS_LIBRARY and e.attr("name") == BARRIER:
+            # Its results are its operands, however these lie in their arrays.
+            states = tuple(self.states[a] for a in e.args)
+            return Step(lambda _, arrays: lax.optimization_barrier(tuple(arrays)), states)
         if e.op == CALL_DPS_LIBRARY:
             raise NotPredicated(f"what `{e.attr('name')}` does with its operands is not known")
         if not all(_is_known(self.annotation(x)) for x in (e, *e.args)):

@@ -13,7 +13,7 @@ from relax_eg.dynamic.executables import Executables
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
 from relax_eg.dynamic.statistics import ExecutableRow, Statistics
-from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.errors import BoundsError, OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
 from relax_eg.reports.report import CostReport
 
@@ -122,6 +122,14 @@ class AtCapacity(Optimized):
         those that the program was optimized for."""
         sized = self._sized_for({})
         sized.alone, sized.named = False, []
+
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether its bounds and assumptions hold at these sizes, so that a call is not refused."""
+        try:
+            self._program.scope.check(sizes, self._program.name)
+        except BoundsError:
+            return False
+        return True
 
     def statistics(self) -> Statistics:
         """Executables with their memory, compile seconds and padding, by size; print it, or `to_json`."""

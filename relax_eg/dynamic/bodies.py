@@ -12,11 +12,10 @@ import jax.numpy as jnp
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
 from relax_eg.debug import tell
-from relax_eg.dynamic.fitting import Fit, at, fit
+from relax_eg.dynamic.fitting import Fit, at, fit, given_dtype
 from relax_eg.dynamic.plan import Plan, plan
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
-from relax_eg.ir.expr import np_dtype
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 
@@ -111,7 +110,7 @@ class Body:
         if self._order is not None:
             weak = [p.weak_in[i] for i in sorted(self._indices)] + others
         return [
-            jax.ShapeDtypeStruct(at(a.shape or (), sizes), np_dtype(str(a.dtype)), weak_type=w)
+            jax.ShapeDtypeStruct(at(a.shape or (), sizes), given_dtype(str(a.dtype)), weak_type=w)
             for a, w in zip(self._operands, weak, strict=True)
             if isinstance(a, Tensor)
         ]

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from relax_eg.ir.expr import np_dtype
+from relax_eg.ops.keys import is_key, jax_dtype
 from relax_eg.shapes import Dim
 
 Pattern = Sequence[Dim]
@@ -55,10 +57,11 @@ class Fit:
                 grown[i] = x
             return grown
         for i, shape, inside in self.pads:
-            x = np.asarray(operands[i])
-            buffer = np.zeros(shape, x.dtype)
-            buffer[inside] = x
-            grown[i] = buffer
+            if is_key_array(operands[i]):
+                words = jnp.asarray(_grown(jax.random.key_data(operands[i]), shape, inside))
+                grown[i] = jax.random.wrap_key_data(words, impl=jax.random.key_impl(operands[i]))
+            else:
+                grown[i] = _grown(operands[i], shape, inside)
         return grown
 
     def cut(self, results: Sequence[Any], on_host: bool) -> list[Any]:
@@ -70,11 +73,32 @@ class Fit:
                 made[i] = x
             return made
         for i, inside in self.cuts:
+            if is_key_array(made[i]):
+                made[i] = made[i][inside]
+                continue
             whole = np.asarray(made[i])
             view = whole[inside]
             # JAX may keep a view as it is; one of a small part would hold all of the buffer for as long as it lives.
             made[i] = jnp.asarray(view if 2 * view.nbytes >= whole.nbytes else view.copy())
         return made
+
+
+def is_key_array(x: Any) -> bool:
+    """Whether `x` is an array of typed PRNG keys, which numpy cannot hold."""
+    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def given_dtype(dtype: str) -> Any:
+    """The dtype that arrays of a call have where ours is `dtype`: of keys it is JAX's own."""
+    return jax_dtype(dtype) if is_key(dtype) else np_dtype(dtype)
+
+
+def _grown(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]:
+    """A new array of this shape, and what follows it in `x`, which lies `inside` of it; zero elsewhere."""
+    held = np.asarray(x)
+    buffer = np.zeros((*shape, *held.shape[len(shape) :]), held.dtype)
+    buffer[inside] = held
+    return buffer
 
 
 def fit(

@@ -14,7 +14,7 @@ from jax import lax
 from relax_eg.backend.lower import library_call, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
 from relax_eg.dynamic.layout import State, States, size_of, unmerged
-from relax_eg.dynamic.moving import resolved
+from relax_eg.dynamic.native import resolved
 from relax_eg.dynamic.step import Step, Wanted
 from relax_eg.errors import BoundsError
 from relax_eg.ir.control import parts

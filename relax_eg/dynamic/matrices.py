@@ -13,7 +13,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from relax_eg.dynamic.moving import Rule, as_it_is, native, plain_result, unless_there
+from relax_eg.dynamic.moving import Rule, plain_result
+from relax_eg.dynamic.native import as_it_is, native, unless_there
 from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
 from relax_eg.shapes import Dim
 

@@ -21,11 +21,10 @@ from relax_eg.backend.family import Family
 from relax_eg.backend.program import as_declared
 from relax_eg.dynamic.bodies import Body
 from relax_eg.dynamic.executables import Executable, Executables, Why, compiled
-from relax_eg.dynamic.fitting import Fit
+from relax_eg.dynamic.fitting import Fit, given_dtype, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
-from relax_eg.ir.expr import np_dtype
 
 Predict = Callable[[int, Mapping[str, int]], float]
 
@@ -91,7 +90,7 @@ class Sized:
         self._which = [distinct.index(p.module) for p in family.programs]
         self.bodies = [Body(replace(program, module=m), indices, frozenset(self._fixed)) for m in distinct]
         self._declared = [program.params[i].tensor for i in others_at]
-        self._dtypes = [None if t.dtype is None else np_dtype(t.dtype) for t in self._declared]
+        self._dtypes = [None if t.dtype is None else given_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
         self.named = policy.named(self._fixed)
@@ -131,7 +130,7 @@ class Sized:
             if (ours or type(x) is np.ndarray) and x.dtype == self._dtypes[i]:
                 if not weak and not (ours and getattr(x, "weak_type", False)):
                     continue
-            elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours):
+            elif isinstance(x, Tracer) or (isinstance(x, jax.Array) and not ours and not is_key_array(x)):
                 raise ElsewhereError
             where = f"{self._program.name}(): argument `{self._program.names[self._others_at[i]]}`"
             checked[i] = as_declared(where, self._declared[i], x, weak)

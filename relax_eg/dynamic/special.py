@@ -1,4 +1,4 @@
-"""Operators of which equations say nothing, or not how to do them well at capacity: order, scatter, windows.
+"""Operators of which equations say nothing, or not how to do them well at capacity: order, windows, random numbers.
 
 Each of these is `None` for a use that needs nothing special. Raises NotPredicated where nothing helps.
 """
@@ -14,7 +14,9 @@ from jax import lax
 
 from relax_eg.backend.scalar_functions import identity
 from relax_eg.dynamic.matrices import MATRICES
-from relax_eg.dynamic.moving import MOVING, Rule, as_it_is, fitted, native, plain_result, resolved, unless_there
+from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
+from relax_eg.dynamic.native import as_it_is, native, resolved, unless_there
+from relax_eg.dynamic.scattering import scatter
 from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
 from relax_eg.ops import get, program_of
 from relax_eg.ops.sizes import ONE, dilated
@@ -55,76 +57,6 @@ def top_k(use: Use) -> Step | None:
         return inner(at, [fitted(x, axis, max(x.shape[axis], at.capacity(k)))])
 
     return Step(compute, plain_result(use), masks, use.merged)
-
-
-# --- scatter ---
-
-
-def scatter(use: Use) -> Step | None:
-    """Updates that do not count are sent out of range, where they are dropped; so are those that true sizes drop."""
-    site = use.site
-    shape, indices, updates = (site.shape(i) for i in range(3))
-    windows, targets = site["update_window_dims"], site["scatter_dims_to_operand_dims"]
-    kept = [a for a in range(len(shape)) if a not in site["inserted_window_dims"] + site["operand_batching_dims"]]
-    size_in = {a: updates[w] for a, w in zip(kept, windows, strict=True)}
-    for a, u in size_in.items():
-        if use.moves(u) and u is not shape[a]:
-            raise NotPredicated(f"its windows are {u} long on an axis of {shape[a]}: part of a window would be written")
-    batch = [(a, d) for a, d in enumerate(indices[:-1]) if use.moves(d)]
-    rooms = {n: shape[a] - size_in.get(a, ONE) for n, a in enumerate(targets)}
-    # A single element beyond the true size is written to the padding, where it does not matter.
-    guarded = {
-        n: room
-        for n, (room, a) in enumerate(zip(rooms.values(), targets, strict=True))
-        if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
-    }
-    if not batch and not guarded:
-        return as_it_is(use)
-    if not targets and batch and site["kind"] == "set":
-        raise NotPredicated("all its updates have one place, and which of them is the last depends on the sizes")
-    inner = [Inner(d, f"updates beyond {d} are dropped") for _, d in batch]
-    first_guard = len(inner)
-    if site["mode"] != "promise":
-        inner += [Inner(shape[targets[n]], f"positions are inside the true {shape[targets[n]]}") for n in guarded]
-    run = get(site.op).jax_function()
-
-    def compute(at: At, arrays: Sequence[Any]) -> Any:
-        x, places, new = arrays
-        places = _as_int32(places)
-        columns = [places[..., n] for n in range(places.shape[-1])]
-        dropped: Any = jnp.zeros(places.shape[:-1], bool)
-        for n, room in rooms.items():
-            if site["mode"] == "clip":
-                limit = at.true(room) if at.keeps(first_guard) else at.capacity(room)
-                columns[n] = jnp.clip(columns[n], 0, limit)
-            elif site["mode"] == "fill" and n in guarded and at.keeps(first_guard + [*guarded].index(n)):
-                dropped = dropped | (columns[n] > at.true(room))
-        for k, (a, d) in enumerate(batch):
-            if at.keeps(k):
-                counts = at.valid(d, places.shape[a])
-                dropped = dropped | ~lax.broadcast_in_dim(counts, dropped.shape, (a,))
-        places = jnp.stack([jnp.where(dropped, -1, c) for c in columns], -1) if columns else places
-        if not columns:
-            keep = lax.broadcast_in_dim(~dropped, new.shape, [a for a in range(new.ndim) if a not in windows])
-            new = jnp.where(keep, new, _combined_with_nothing(site["kind"], new.dtype))
-        attrs = {**site.attrs, "mode": "fill", "sorted": False, "unique": site["unique"] and not batch}
-        return run(x, places, new, **attrs)
-
-    return Step(compute, plain_result(use), (), use.merged, tuple(inner))
-
-
-def _combined_with_nothing(kind: str, dtype: Any) -> Any:
-    name: Any = {"add": "sum", "multiply": "prod"}.get(kind, kind)
-    return identity(name, dtype.name)
-
-
-def _as_int32(places: Any) -> Any:
-    top = jnp.iinfo(jnp.int32).max
-    if jnp.issubdtype(places.dtype, jnp.unsignedinteger):
-        places = jnp.minimum(places, jnp.asarray(min(top, int(jnp.iinfo(places.dtype).max)), places.dtype))
-    elif places.dtype.itemsize > 4:
-        places = jnp.clip(places, -1, top)
-    return places.astype("int32")
 
 
 # --- windows ---

@@ -14,6 +14,7 @@ import jax
 from relax_eg.debug import stage
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
+from relax_eg.frontends.comparisons import Differing, watched
 from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax_control import Functions
 from relax_eg.frontends.jax_walk import Walk, annotation_of, constant
@@ -32,7 +33,8 @@ class Traced(OfArguments):
     """A traced function.
 
     `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
-    `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`.
+    `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`,
+    and `compared`: sizes that `fn` compared, and that `jaxpr` takes to differ.
     """
 
     fn: Callable[..., Any]
@@ -42,6 +44,7 @@ class Traced(OfArguments):
     jaxpr: Any
     out_tree: Any
     assume: tuple[str, ...] = ()
+    compared: tuple[Differing, ...] = ()
 
     @cached_property
     def module(self) -> Module:
@@ -131,15 +134,20 @@ def trace_function(
             raise
         return [checked_output(fn, label, path, value) for path, value in outputs]
 
-    try:
-        closed = jax.make_jaxpr(flat)(*(leaf.aval for leaf in arguments.leaves))
-    except RelaxEgError:
-        raise
-    except Exception as error:
-        if own:
+    known = arguments.scope.child()
+    for v, bound in (bounds or {}).items():
+        known.bound(v, bound)
+    known.assume(*assume)
+    with watched(known) as watch:
+        try:
+            closed = jax.make_jaxpr(flat)(*(leaf.aval for leaf in arguments.leaves))
+        except RelaxEgError:
             raise
-        raise trace_error(fn, label, arguments.leaves, error) from cause(error)
-    return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume))
+        except Exception as error:
+            if own:
+                raise
+            raise trace_error(fn, label, arguments.leaves, error, watch.open) from cause(error)
+    return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume), tuple(watch.differing.values()))
 
 
 @stage("trace")
@@ -150,7 +158,8 @@ def _module(traced: Traced) -> Module:
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], params)
     function = make_function(identifier, params, walk, outputs)
     # What the function's own comparisons of sizes may have rested on.
-    assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume)
+    compared = (c.statement for c in traced.compared)
+    assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume, *compared)
     return Module((replace(function, assume=assume), *walk.functions.made))
 
 

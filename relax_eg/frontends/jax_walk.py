@@ -24,7 +24,7 @@ from relax_eg.frontends.jax_sized import Sized, has_sizes
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
 from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
-from relax_eg.ir.expr import CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
+from relax_eg.ir.expr import BARRIER, CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ops.keys import generator_of, is_key
 from relax_eg.ops.record import call
@@ -144,7 +144,7 @@ class Walk:
         """The operands of what a derivative computes a second time to save memory, so that it is not taken for equal
         to the first time: as JAX itself keeps them apart."""
         annotations = Tuple(tuple(o.annotation for o in operands))
-        value = call_dps_library("jax.optimization_barrier", operands, annotations)
+        value = call_dps_library(BARRIER, operands, annotations)
         return [tuple_get(value, i) for i in range(len(operands))]
 
     def _solved(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:

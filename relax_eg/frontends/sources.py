@@ -53,6 +53,11 @@ def text_of(line: str) -> str:
     return linecache.getline(path, int(line.rpartition(":")[2])).strip() if path else ""
 
 
+def is_users(path: str) -> bool:
+    """Whether a file is neither JAX's nor ours, nor Python's own machinery."""
+    return not path.startswith((_JAX, _OURS, "<frozen"))
+
+
 def is_jax_function(jaxpr: Any) -> bool:
     """Whether a nested jaxpr is a function of JAX's own, such as `jnp.where`. Those are traced once and cached, so the
     lines inside are those of whoever called first."""
@@ -76,7 +81,7 @@ def is_raised_by_jax(error: BaseException) -> bool:
 
 def user_line(error: BaseException) -> tuple[str, int] | None:
     """File and line of the innermost frame of the user's code in the traceback of `error`."""
-    frames = [f for f in _frames(error.__traceback__) if not f[0].startswith((_JAX, _OURS, "<"))]
+    frames = [f for f in _frames(error.__traceback__) if is_users(f[0]) and not f[0].startswith("<")]
     return frames[-1] if frames else None
 
 

@@ -13,6 +13,7 @@ import jax
 
 from relax_eg import debug
 from relax_eg.errors import TraceError
+from relax_eg.frontends.comparisons import open_in_text
 from relax_eg.frontends.sources import user_line
 from relax_eg.frontends.specs import Leaf
 
@@ -51,8 +52,15 @@ def checked_output(fn: Callable[..., Any], name: str, path: Any, value: Any) -> 
     return value
 
 
-def trace_error(fn: Callable[..., Any], name: str, leaves: Sequence[Leaf], error: Exception) -> TraceError:
-    """The TraceError for an exception that JAX raised while tracing `fn`."""
+def trace_error(
+    fn: Callable[..., Any],
+    name: str,
+    leaves: Sequence[Leaf],
+    error: Exception,
+    undecided: tuple[str, str] | None = None,
+) -> TraceError:
+    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: the comparison of sizes that was
+    asked last and has no answer, as two statements of which one holds."""
     lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
     where = user_line(error)
     if where is not None:
@@ -64,8 +72,14 @@ def trace_error(fn: Callable[..., Any], name: str, leaves: Sequence[Leaf], error
         if len(leaves) > _SHOWN:
             shown.append(f"and {len(leaves) - _SHOWN} more")
         lines.append(f"  with {', '.join(shown)}")
+    if accepted is _SHAPES:
+        undecided = open_in_text(str(error))
+    elif accepted is not _SIZE:
+        undecided = None
+    if undecided is not None:
+        accepted += f"; assume={undecided[0]!r} or assume={undecided[1]!r}, which decides it"
     lines.append(f"  accepted: {accepted}")
-    return TraceError("\n".join(lines))
+    return TraceError("\n".join(lines), undecided)
 
 
 def cause(error: BaseException) -> BaseException | None:

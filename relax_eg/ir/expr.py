@@ -30,6 +30,7 @@ FUNCTION = "function"  # a function of the module, by name
 CALL = "call"  # call of a module function or a callable value: args[0] is the callee
 CALL_TIR = "call_tir"
 CALL_DPS_LIBRARY = "call_dps_library"
+BARRIER = "jax.optimization_barrier"  # the library call that only keeps the compiler from mixing what is around it
 MATCH_CAST = "match_cast"
 COND = "cond"  # one of several functions, by number (see `control`)
 WHILE = "while_loop"

@@ -6,6 +6,7 @@ numpy a key array is one of records, whose only field is named after the kind of
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,14 @@ def keyed(data: Array, dtype: str) -> Array:
 def generator_of(dtype: str) -> str:
     """JAX's name of the generator that keys of `dtype` are for."""
     return next(name for name, kind in GENERATORS.items() if f"key<{kind}>" == dtype)
+
+
+@lru_cache
+def jax_dtype(dtype: str) -> Any:
+    """JAX's own dtype of keys of `dtype`."""
+    import jax
+
+    return jax.eval_shape(lambda: jax.random.key(0, impl=generator_of(dtype))).dtype
 
 
 def from_jax(keys: Any) -> Array:

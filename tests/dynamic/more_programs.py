@@ -53,6 +53,19 @@ def segments(x: Any, i: Any) -> Any:
     return jax.ops.segment_sum(x, i, 5), jax.nn.one_hot(i, 7).sum(0)
 
 
+def table_gradient(p: Any, x: Any) -> Any:
+    """Of the first rows of a table, as many as there are: they get a sum each, the others none."""
+    return jax.grad(lambda p: (jnp.sin(p[: x.shape[0]] + x) ** 2).sum())(p)
+
+
+def windows_added(x: Any, y: Any, at: Any) -> Any:
+    """Windows of `m` of 12 rows at given places; those that reach beyond the end are left out, or moved inside."""
+    numbers = lax.ScatterDimensionNumbers((1, 2), (), (0,))
+    places = jnp.stack([at, at + 5, at - 1])[:, None]
+    added = lax.scatter_add(x, places, jnp.stack([y, y + 1, y * 2]), numbers, mode="fill")
+    return added, lax.scatter_min(x, places, jnp.stack([y, y + 1, y * 2]), numbers, mode="clip")
+
+
 def updated(x: Any, y: Any, at: Any) -> Any:
     return lax.dynamic_update_slice(x, y, (at, jnp.int32(0)))
 
@@ -64,6 +77,12 @@ def sliced(x: Any, at: Any) -> Any:
 
 def gradient(x: Any, w: Any) -> Any:
     return jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+
+
+def rematerialised(x: Any, w: Any) -> Any:
+    """The derivative computes the layers again, behind a barrier."""
+    layer = jax.checkpoint(lambda w: jnp.tanh(jnp.tanh(x @ w) @ w))
+    return jax.grad(lambda w: jnp.mean(layer(w) ** 2))(w)
 
 
 def quantiles(x: Any) -> Any:

@@ -212,12 +212,18 @@ PROGRAMS: dict[str, Program] = {
     "layers": Program(more.layers, ("n 4", "3 4 4"), 2, N, {"n": 8}),
     "merged_loop": Program(more.merged_loop, ("n m",), 1, NM, {"n": 8, "m": 6}),
     "segments": Program(more.segments, ("n 3", "n @ int32"), 2, N, {"n": 8}),
+    "table gradient": Program(more.table_gradient, ("12 3", "n 3"), 1, N, {"n": 8}, assume="n <= 12"),
+    "windows added": Program(
+        more.windows_added, ("12 3", "m 3", "@ int32"), 4, ({"m": 3}, {"m": 5}, {"m": 1}), {"m": 8},
+        assume="m <= 12", indices=9,
+    ),
     "updated": Program(
         more.updated, ("n 3", "m 3", "@ int32"), 0, ({"n": 5, "m": 3}, {"n": 8, "m": 4}, {"n": 6, "m": 6}),
         {"n": 8, "m": 6}, assume="m <= n", indices=9,
     ),
     "sliced": Program(more.sliced, ("n 3", "@ int32"), 0, N, {"n": 8}, assume="n >= 2", indices=9),
     "gradient": Program(more.gradient, ("n 4", "4 4"), 2, N, {"n": 8}),
+    "rematerialised": Program(more.rematerialised, ("n 4", "4 4"), 4, N, {"n": 8}),
     "quantiles": Program(more.quantiles, ("n 4",), 2, N, {"n": 8}),
     "signals": Program(more.signals, ("n",), 6, N, {"n": 8}, assume="n >= 2"),
     "systems": Program(more.systems, ("n n", "n 2"), 13, N, {"n": 8}),
