@@ -80,8 +80,7 @@ def sentence_encoder() -> tuple[dict[str, Any], int, rx.Optimized, tuple[Measure
     sizes = [{"b": b, "s": ids.shape[1]} for b, (ids, _) in chosen.items()]
     with step("optimizing encode(params, ids, mask) for any batch and length") as progress:
         specs = (params, "b s @ int32", "b s @ int32")
-        # As jax.jit does it, beside which it is timed: an executable for each combination of sizes, and no padding.
-        best = rx.optimize(minilm.encode, *specs, weights=("params",), at=sizes, dynamic="exact", progress=progress)
+        best = rx.optimize(minilm.encode, *specs, weights=("params",), at=sizes, progress=progress)
     with step("preparing the weights, once"):
         ready = best.prepare(params)
     written = jax.jit(minilm.encode)

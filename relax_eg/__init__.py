@@ -5,7 +5,6 @@ from importlib.metadata import version as _version
 
 from relax_eg import cache, errors, ops, rules
 from relax_eg.ablation import Ablation, ablate
-from relax_eg.backend.artifact import load
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
 from relax_eg.backend.optimized import Optimized, Ready
@@ -32,6 +31,7 @@ from relax_eg.ir import (
 )
 from relax_eg.jit import Jitted, jit
 from relax_eg.legalize import legalize
+from relax_eg.loading import load
 from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse

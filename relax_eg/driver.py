@@ -21,8 +21,8 @@ from relax_eg.backend.steps import InSteps
 from relax_eg.cache import Choice, Found, Place, place_of
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
-from relax_eg.dynamic.at_capacity import AtCapacity
-from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, read_policy
+from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
+from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
 from relax_eg.explaining import explained
@@ -37,13 +37,13 @@ from relax_eg.ir.wellformed import check as check_module
 from relax_eg.limited import limited
 from relax_eg.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
 from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
-from relax_eg.prices import NEVER_SLOWER, closed_forms, moves_less, of_a_call, pays, price
+from relax_eg.prices import NEVER_SLOWER, call_predictor, closed_forms, moves_less, pays, price
 from relax_eg.reporting import report_of
 from relax_eg.rules import Numerics, RuleSet
 
 _pausing = threading.Lock()
 _paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
-_TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": 2e-5, "approximate": 1e-2}
+_TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}
 
 
 def optimize(
@@ -94,11 +94,11 @@ def optimize(
     each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
     beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
     (`docs/memory.md`). `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity",
-    executables for few capacities, in which the true sizes are arguments; "auto", capacities from the second
-    combination of sizes on, and an executable of its own for one that is called so often that this pays. `capacities`:
-    "powers of two", a number (its multiples), a list, "bound", or one of these for each size variable; `executables`:
-    how many are kept; `background`: compile in a thread wherever another executable serves the call meanwhile
-    (`docs/dynamic.md`).
+    executables for few capacities, in which the true sizes are arguments; "auto", an executable for each of `at`,
+    capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
+    one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
+    "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
+    wherever another executable serves the call meanwhile (`docs/dynamic.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
@@ -112,12 +112,11 @@ def optimize(
         traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
         execution, memory_limit,
     )  # fmt: skip
+    named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
     policy = read_policy(
-        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background
+        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background, named
     )
-    if dynamic == "capacity" and (traced.in_steps or execution == "kernels"):
-        how = "runs in steps" if traced.in_steps else "runs kernel by kernel"
-        raise OptionError(f"dynamic='capacity': {traced.name}() {how}; 'auto' and 'exact' are accepted")
+    check_one_program(traced.name, dynamic, "steps" if traced.in_steps else execution)
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -195,6 +194,7 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
         lambda: traced.module,
         isinstance(traced, Traced),
+        {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]
@@ -223,23 +223,10 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         return InKernels(program, variants, options.weights, tolerance, explain, pallas)
     if traced.in_steps:
         return InSteps(program, variants, tolerance, traced.module, explain)
-    # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.
-    ways = ("capacity",) if options.is_exact else ("capacity", "auto")
-    if policy is not None and policy.dynamic in ways and policy.ladders and not found.effectful:
-        tolerance = max(tolerance, _TOLERANCES["reassociate"])
-        predict = functools.partial(_predicted_call, traced, options, tuple(c.module for c in found.choices))
-        return AtCapacity(program, variants, options.weights, tolerance, explain, policy, predict)
-    return Optimized(program, variants, options.weights, tolerance, explain)
-
-
-def _predicted_call(
-    traced: Source, options: Options, modules: Sequence[Module | None], variant: int, sizes: Mapping[str, int]
-) -> float:
-    """Seconds of a call of a variant at these sizes, as its price says."""
-    module, weights = modules[variant], {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
-    if module is None:
-        return of_a_call(price(traced.module, options, sizes), options)
-    return of_a_call(price(module, options, sizes, weights), options)
+    if policy is None:
+        return Optimized(program, variants, options.weights, tolerance, explain)
+    predict = call_predictor(program, [c.module for c in found.choices], options.weights, options)
+    return at_sizes(program, variants, options.weights, tolerance, explain, policy, predict)
 
 
 def _search(traced: Source, options: Options, place: Place | None) -> Found:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
+from typing import Protocol
 
 import numpy as np
 
 from relax_eg.alive import memory_of
-from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.backend.program import Program
+from relax_eg.extract.cost import CostModel, WholeCost, priced
 from relax_eg.extract.detail import Origins, parts_of
 from relax_eg.extract.kernel_cost import KernelCost
 from relax_eg.extract.numbers import Number
+from relax_eg.extract.profile import Profile
 from relax_eg.extract.report import ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of
-from relax_eg.options import Options, Sizes
+from relax_eg.options import Execution, Options, Sizes
 from relax_eg.shapes import Dim
 
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
@@ -28,7 +31,18 @@ Columns = Mapping[str, np.ndarray]
 Prices = tuple[ProgramCost, ProgramCost]  # of the program as written, and of another
 
 
-def price(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
+class Pricing(Protocol):
+    """Of the options, what prices depend on."""
+
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def execution(self) -> Execution: ...
+    @property
+    def cost(self) -> CostModel | None: ...
+
+
+def price(module: Module, options: Pricing, binding: Sizes, weights: set[str] | None = None) -> ProgramCost:
     """A program at a binding, on the profile of `options` or by their cost model. `weights`: parameters known ahead of
     the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
     model = _model(module, options, binding)
@@ -50,7 +64,7 @@ def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[
     return {k: str(d) for k, d in (found | {"prepared": prepared}).items()}
 
 
-def _model(module: Module, options: Options, binding: Mapping[str, Number]) -> WholeCost:
+def _model(module: Module, options: Pricing, binding: Mapping[str, Number]) -> WholeCost:
     kind = KernelCost if options.execution == "kernels" else WholeCost
     return kind(options.profile, binding, {f.name: f for f in module}, options.cost)
 
@@ -82,16 +96,32 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
     return price(written, options, binding), price(candidate, options, binding, weights)
 
 
-def of_a_call(cost: ProgramCost, options: Options) -> float:
+def of_a_call(cost: ProgramCost, options: Pricing) -> float:
     """Seconds of a call of a program: where it is one executable, and the profile prices it, also of its dispatch and
     of waking other cores."""
     return _of_a_call(cost.seconds, cost.wakes, options)
 
 
-def _of_a_call(seconds: Number, wakes: Number, options: Options) -> Number:
+def _of_a_call(seconds: Number, wakes: Number, options: Pricing) -> Number:
     if options.execution != "whole" or options.cost is not None:
         return seconds
     return options.profile.call(seconds, wakes)
+
+
+def call_predictor(
+    program: Program, modules: Sequence[Module | None], weights: Sequence[str], options: Pricing
+) -> Callable[[int, Sizes], float]:
+    """Gives the seconds of a call of one of `modules` at given sizes, as its price says. None is the function as
+    written. `weights`: the arguments that are bound ahead."""
+    held = {str(p.attr("name")) for p, a in zip(program.params, program.arguments, strict=True) if a in weights}
+
+    def predicted(which: int, sizes: Sizes) -> float:
+        module = modules[which]
+        if module is None:
+            return of_a_call(price(program.written(), options, sizes), options)
+        return of_a_call(price(module, options, sizes, held), options)
+
+    return predicted
 
 
 def seconds_at(module: Module, options: Options, columns: Columns, weights: set[str] | None = None) -> np.ndarray:

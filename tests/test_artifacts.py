@@ -82,6 +82,117 @@ def test_another_process_runs_it(best: rx.Optimized, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), best(PARAMS, X)["y"], rtol=1e-6)
 
 
+LENGTHS = (5, 7, 8, 20, 6, 5)
+
+
+def pooled(params, x):
+    """Sums over a size, and keeps it; the weights' product is prepared."""
+    return jnp.mean(jax.nn.softmax(x @ (params["w"] @ params["v"]), axis=0) * x[:, :1], axis=0), 2 * x
+
+
+POOLED = {"w": "64 64", "v": "64 64"}
+
+
+def pooled_arrays():
+    random = np.random.default_rng(0)
+    params = {k: random.standard_normal((64, 64)).astype(np.float32) / 8 for k in POOLED}
+    return params, [random.standard_normal((n, 64)).astype(np.float32) for n in LENGTHS]
+
+
+def runs(best: rx.Optimized) -> list[tuple[str, str, int, int]]:
+    """Its executables: exact or not, what for, the size, calls."""
+    return [(r.kind, r.why, r.at["n"], r.calls) for r in best.statistics().executables]  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def at_capacity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "m.rxe"
+    rx.optimize(
+        pooled, POOLED, "n 64", weights=("params",), at={"n": 5}, bounds={"n": (1, 32)}, capacities=8, cache=False
+    ).save(path)
+    return path
+
+
+def test_what_was_loaded_runs_at_capacity(at_capacity: Path) -> None:
+    again = rx.load(at_capacity)
+    assert not again.report.kept_as_written
+    params, arrays = pooled_arrays()
+    ready = again.prepare(params)
+    for x in arrays:
+        for found, wanted in zip(ready(x), pooled(params, x), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert runs(again) == [("capacity", "call", 24, 1), ("capacity", "call", 8, 3), ("exact", "named", 5, 2)]
+    assert "pooled   dynamic='auto', capacities n: multiples of 8" in str(again.statistics())
+    again.compile_ahead()
+    assert [r[2] for r in runs(again)[3:]] == [16, 32]
+    with pytest.raises(BoundsError, match="n = 33 exceeds its bound 32"):
+        ready(np.zeros((33, 64), np.float32))
+    assert again.check(params, arrays[1]).passed
+
+
+def test_how_it_runs_at_many_sizes_can_be_said_anew(at_capacity: Path, tmp_path: Path) -> None:
+    again = rx.load(at_capacity, dynamic="capacity", capacities="bound", executables=1)
+    params, arrays = pooled_arrays()
+    for x in arrays:
+        again(params, x)
+    assert runs(again) == [("capacity", "call", 32, len(LENGTHS))]
+    assert not hasattr(rx.load(at_capacity, dynamic="exact"), "statistics")
+    again.save(tmp_path / "m.rxe")
+    third = rx.load(tmp_path / "m.rxe")
+    third(params, arrays[0])
+    assert runs(third) == [("capacity", "call", 32, 1)] and third.statistics().dynamic == "capacity"
+    # What was saved as every bit, or as compiled for each combination of sizes, can be loaded otherwise as well.
+    exact = rx.optimize(lambda x: jnp.sum(x, 0), "n 4", numerics="exact", cache=False)
+    exact.save(tmp_path / "exact.rxe")
+    assert not hasattr(rx.load(tmp_path / "exact.rxe"), "statistics")
+    loose = rx.load(tmp_path / "exact.rxe", dynamic="capacity")
+    assert loose.check(X).passed and runs(loose) == [("capacity", "call", 8, 1)]
+    loose.save(tmp_path / "loose.rxe")
+    assert rx.load(tmp_path / "loose.rxe", dynamic="auto").check(X).tolerance == 0
+
+
+def test_hot_sizes_are_told_as_where_it_was_saved(at_capacity: Path) -> None:
+    """The share of the padding follows from the prices on the profile that is kept."""
+    made = rx.optimize(pooled, POOLED, "n 64", weights=("params",), at={"n": 5}, bounds={"n": (1, 32)}, cache=False)
+    again = rx.load(at_capacity)
+    for n in (1, 9, 32):
+        assert again._predict(0, {"n": n}) == made._predict(0, {"n": n}) > 0
+
+
+def test_options_that_a_loaded_function_refuses(at_capacity: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="dynamic='often': one of 'exact', 'capacity', 'auto' is accepted"):
+        rx.load(at_capacity, dynamic="often")
+    with pytest.raises(OptionError, match="executables=0: how many to keep, a number >= 1, is accepted"):
+        rx.load(at_capacity, executables=0)
+    with pytest.raises(OptionError, match="capacities='twice' for n: 'powers of two', a number"):
+        rx.load(at_capacity, capacities="twice")
+    with pytest.raises(
+        BoundsError, match=r"pooled\(\): no size is named `m` \(capacities={'m': ...}\); its sizes are n"
+    ):
+        rx.load(at_capacity, capacities={"m": 8})
+    rx.optimize(lambda x: jax.nn.softmax(x @ x), "n n", execution="kernels", cache=False).save(tmp_path / "k.rxe")
+    with pytest.raises(OptionError, match=r"dynamic='capacity': .*\(\) runs kernel by kernel; 'auto' and 'exact'"):
+        rx.load(tmp_path / "k.rxe", dynamic="capacity")
+
+
+def test_another_process_runs_it_at_capacity(at_capacity: Path, tmp_path: Path) -> None:
+    params, arrays = pooled_arrays()
+    np.savez(tmp_path / "in.npz", *arrays, **params)
+    script = f"""
+import numpy as np, relax_eg as rx
+given = np.load({str(tmp_path / "in.npz")!r})
+best = rx.load({str(at_capacity)!r})
+ready = best.prepare({{k: given[k] for k in ("w", "v")}})
+out = [ready(given[f"arr_{{i}}"])[0] for i in range({len(arrays)})]
+found = best.statistics()
+assert (found.compilations, found.calls, found.waste > 0) == (3, len(out), True), found
+np.save({str(tmp_path / "out.npy")!r}, np.stack(out))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parent.parent)
+    wanted = np.stack([pooled(params, x)[0] for x in arrays])
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_kept_programs_and_modules_are_saved_too(tmp_path: Path) -> None:
     kept = rx.optimize(lambda x: jnp.sort(jnp.exp(x)), "n", cache=False)
     assert kept.report.kept_as_written
@@ -193,8 +304,8 @@ def test_a_file_that_is_changed(best: rx.Optimized, tmp_path: Path) -> None:
 
 def test_another_version(best: rx.Optimized, tmp_path: Path) -> None:
     path, data = _whole(best, tmp_path)
-    path.write_bytes(data.replace(b"artifact 2\n", b"artifact 3\n", 1))
-    with pytest.raises(ArtifactError, match="is an artifact of version 3; this relax_eg reads version 2"):
+    path.write_bytes(data.replace(b"artifact 3\n", b"artifact 4\n", 1))
+    with pytest.raises(ArtifactError, match="is an artifact of version 4; this relax_eg reads version 3"):
         rx.load(path)
 
 

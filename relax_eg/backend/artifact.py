@@ -1,8 +1,9 @@
-"""Saved artifacts: what `optimize` found as one file of plain data, and the optimized function again.
+"""Saved artifacts: what `optimize` found as one file of plain data, and what is in such a file.
 
 A file is a line that tells its version, the length and checksum of what follows, a JSON text, the bytes of constants.
 It holds every variant (guard, module, report), the program as written, how it is called, what is known of its sizes,
-and which arguments are weights: what depends on these alone is split off again when it is loaded, by the same rule.
+how it is to run at many of them, and which arguments are weights: what depends on these alone is split off again when
+it is loaded, by the same rule.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import importlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +40,7 @@ from relax_eg.reports import CostReport
 from relax_eg.shapes import Scope
 from relax_eg.store import checksum
 
-VERSION = 2
+VERSION = 3
 _HEAD = b"relax_eg artifact "
 _KINDS = {"steps": InSteps, "kernels": InKernels}
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
@@ -218,6 +220,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         "weights": weights,
         "tolerance": tolerance,
         "pallas": isinstance(best, InKernels) and best.pallas,
+        "at_sizes": dict(program.at_sizes),
         "written": written,
         "variants": [
             {
@@ -279,9 +282,33 @@ def _refused(module: Module) -> ArtifactError:
 # --- loading ---
 
 
-def load(path: str | Path) -> Optimized:
-    """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
-    is searched.
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What a file holds. `runs`: "whole", "steps" or "kernels"; `pallas`: for the last."""
+
+    program: Program
+    variants: tuple[Variant, ...]
+    weights: tuple[str, ...]
+    tolerance: float
+    runs: str
+    pallas: bool
+
+    @property
+    def explained(self) -> Callable[[], Explanation]:
+        return _explained(self.program.name)
+
+    def in_parts(self) -> Optimized | None:
+        """The function where it is more than one executable; else None."""
+        p, v = self.program, self.variants
+        if self.runs == "steps":
+            return InSteps(p, v, self.tolerance, p.written(), self.explained)
+        if self.runs == "kernels":
+            return InKernels(p, v, self.weights, self.tolerance, self.explained, self.pallas)
+        return None
+
+
+def read(path: str | Path) -> Saved:
+    """What `best.save(path)` wrote.
 
     ArtifactError for a file that is none, was cut off or changed, or is of another version; nothing in a file is run.
     """
@@ -291,9 +318,16 @@ def load(path: str | Path) -> Optimized:
     except OSError as error:
         raise ArtifactError(f"load: cannot read {where}: {error.strerror}\n  accepted: {_ACCEPTED}") from None
     payload = _payload(data, where)
-    try:
+    with describing(where):
         end = 8 + int.from_bytes(payload[:8], "big")
-        return _optimized(json.loads(payload[8:end]), payload[end:], where)
+        return _saved(json.loads(payload[8:end]), payload[end:], where)
+
+
+@contextmanager
+def describing(where: str | Path) -> Generator[None]:
+    """What is read here is of the file `where`: if it is not as it should be, an ArtifactError says so."""
+    try:
+        yield
     except ArtifactError:
         raise
     except (RelaxEgError, KeyError, ValueError, TypeError, IndexError, AttributeError, ImportError) as error:
@@ -320,7 +354,7 @@ def _payload(data: bytes, where: Path) -> bytes:
     return payload
 
 
-def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
+def _saved(data: Any, blob: bytes, where: Path) -> Saved:
     if data["x64"] != _has_x64():
         switch = "on" if data["x64"] else "off"
         raise ArtifactError(
@@ -354,13 +388,9 @@ def _optimized(data: Any, blob: bytes, where: Path) -> Optimized:
         tuple(map(tuple, data["facts"])),
         lambda: written,
         data["from_function"],
+        data["at_sizes"],
     )
-    tolerance, explained = data["tolerance"], _explained(data["name"])
-    if runs == "steps":
-        return InSteps(program, variants, tolerance, written, explained)
-    if runs == "kernels":
-        return InKernels(program, variants, tuple(data["weights"]), tolerance, explained, data.get("pallas", False))
-    return Optimized(program, variants, tuple(data["weights"]), tolerance, explained)
+    return Saved(program, variants, tuple(data["weights"]), data["tolerance"], runs, data["pallas"])
 
 
 def _variant(data: Any, written: Module, outside: _Outside) -> Variant:

@@ -154,6 +154,11 @@ class Optimized:
         """The function with its weights bound to these arrays, one for each parameter."""
         return Ready(self._family, self._weight_indices, weights)
 
+    @property
+    def _near(self) -> float:
+        """How near results are to be to those as written."""
+        return self._tolerance
+
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the
         function as written."""
@@ -161,7 +166,7 @@ class Optimized:
         leaves = p.check(p.leaves(args, kwargs))
         broken = tuple(p.violations(leaves))
         theirs = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
-        found = compared(self(*args, **kwargs), theirs, self._tolerance)
+        found = compared(self(*args, **kwargs), theirs, self._near)
         return replace(found, passed=found.passed and not broken, violations=broken)
 
     def explain(self) -> Explanation:

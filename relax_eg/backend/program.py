@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -32,7 +32,8 @@ class Program:
     argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
     of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed;
     `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
-    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote.
+    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote; `at_sizes`: how it is to
+    run at many sizes and what its calls cost, as plain data that artifacts keep (`loading`).
     """
 
     fn: Callable[..., Any]
@@ -51,6 +52,7 @@ class Program:
     facts: tuple[tuple[str, ...], ...]
     written: Callable[[], Module]
     from_function: bool
+    at_sizes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""

@@ -17,6 +17,25 @@ from relax_eg.errors import BoundsError, OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
 from relax_eg.reports.report import CostReport
 
+REASSOCIATED = 2e-5  # how far results may be from others whose sums were taken in another order, relative
+
+
+def at_sizes(
+    program: Program,
+    variants: tuple[Variant, ...],
+    weights: tuple[str, ...],
+    tolerance: float,
+    explained: Callable[[], Explanation],
+    policy: Policy,
+    predict: Predict,
+) -> Optimized:
+    """What runs a function that is one XLA program. `tolerance`: 0 where every bit is to be kept."""
+    # Sums over a padded axis are taken in another order: who asked for every bit is to ask for capacities, too.
+    ways = ("capacity",) if tolerance == 0 else ("capacity", "auto")
+    if policy.dynamic in ways and policy.ladders and not program.effectful:
+        return AtCapacity(program, variants, weights, tolerance, explained, policy, predict)
+    return Optimized(program, variants, weights, tolerance, explained)
+
 
 class AtCapacity(Optimized):
     """An optimized function whose sizes vary: called like the function it came from, it runs in executables of certain
@@ -53,6 +72,10 @@ class AtCapacity(Optimized):
         why = {k: v for b in bodies for k, v in b.reasons.items()}
         return replace(report, at_exact_sizes=why) if why else report
 
+    @property
+    def _near(self) -> float:
+        return max(self._tolerance, REASSOCIATED)
+
     def _sized_for(self, weight_shapes: Mapping[int, tuple[int, ...]]) -> Sized:
         """What runs per call where weights of these shapes are bound: the same for all weights of the same shapes."""
         key = tuple(sorted(weight_shapes.items()))
@@ -81,8 +104,9 @@ class AtCapacity(Optimized):
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
         """Compile before the first call what calls with the sizes `at` will run, `{"b": 1, "s": 128}`; without any,
-        for every capacity within the bounds. With declared `weights` that is what runs once these are bound.
-        `background`: return at once and compile in threads. OptionError, BoundsError."""
+        for every capacity within the bounds, and the sizes named in `optimize(at=...)` that run exactly. With declared
+        `weights` that is what runs once these are bound. `background`: return at once and compile in threads.
+        OptionError, BoundsError."""
         program = self._program
         weights = {i: program.params[i].tensor.shape or () for i in self._weight_indices}
         if any(not d.is_const for dims in weights.values() for d in dims):
@@ -94,8 +118,10 @@ class AtCapacity(Optimized):
         self._sized_for(shapes).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
-        """With "auto", let the first call already run at capacity: its sizes are not the only ones."""
-        self._sized_for({}).alone = False
+        """With "auto", let the first call already run at capacity: its sizes are not the only ones, and nobody named
+        those that the program was optimized for."""
+        sized = self._sized_for({})
+        sized.alone, sized.named = False, []
 
     def donate(self, parameters: Sequence[int]) -> None:
         """Let calls use up the arrays given for these parameters, as `donate_argnums` of `jax.jit` does, wherever they

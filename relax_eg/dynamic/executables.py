@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import jax
 
-Why = Literal["call", "ahead", "hot"]
+Why = Literal["call", "named", "ahead", "hot"]
 
 
 @dataclass(eq=False)

@@ -32,3 +32,11 @@ def resolved(value: Any, size: Callable[[Dim], Any]) -> Any:
 def as_it_is(use: Use, *masks: Wanted) -> Step:
     """The operator's own lowering on boxes."""
     return Step(native(use), plain_result(use), masks, use.merged)
+
+
+def unless_there(use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False) -> tuple[Wanted, ...]:
+    """A mask on a box, if it is needed. Elsewhere the operator must not look at NaN, or give NaN for a row of it."""
+    digits = use.states[operand].axes[axis]
+    if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
+        return ()
+    return (Wanted(operand, axis, 0, fill, reason),)

@@ -27,7 +27,11 @@ _ACCEPTED = (
 
 
 class Ladder:
-    """The capacities that one size variable may have."""
+    """The capacities that one size variable may have. `rungs`: as the option says it."""
+
+    @property
+    @abstractmethod
+    def rungs(self) -> Rungs: ...
 
     @abstractmethod
     def above(self, n: int) -> int:
@@ -49,6 +53,10 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Powers(Ladder):
+    @property
+    def rungs(self) -> Rungs:
+        return POWERS
+
     def above(self, n: int) -> int:
         return 1 << (n - 1).bit_length()
 
@@ -59,6 +67,10 @@ class Powers(Ladder):
 @dataclass(frozen=True)
 class Multiples(Ladder):
     step: int
+
+    @property
+    def rungs(self) -> Rungs:
+        return self.step
 
     def above(self, n: int) -> int:
         return -(-n // self.step) * self.step
@@ -73,6 +85,10 @@ class Listed(Ladder):
 
     sizes: tuple[int, ...]
 
+    @property
+    def rungs(self) -> Rungs:
+        return list(self.sizes)
+
     def above(self, n: int) -> int:
         return next((c for c in self.sizes if c >= n), -(-n // self.sizes[-1]) * self.sizes[-1])
 
@@ -83,6 +99,10 @@ class Listed(Ladder):
 @dataclass(frozen=True)
 class AtBound(Ladder):
     high: int
+
+    @property
+    def rungs(self) -> Rungs:
+        return BOUND
 
     def above(self, n: int) -> int:
         return self.high
@@ -96,8 +116,9 @@ class Policy:
     """How a function is to run at many sizes.
 
     `dynamic`: "exact", an executable for each combination of sizes; "capacity", one for each combination of capacities;
-    "auto", the first sizes exactly, others at capacity until `earns_exact` of them. `ladders`: by size variable.
-    `executables`: how many are kept. `background`: compile beside the calls wherever another executable serves them.
+    "auto", the sizes `at` and, without any, the first ones exactly, others at capacity until `earns_exact` of them.
+    `ladders`: by size variable. `executables`: how many are kept. `background`: compile beside the calls wherever
+    another executable serves them. `at`: what the user asked to be best at.
     """
 
     dynamic: Dynamic
@@ -105,6 +126,24 @@ class Policy:
     scope: Scope
     executables: int = EXECUTABLES
     background: bool = False
+    at: tuple[Mapping[str, int], ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """The options as plain data, from which `read_policy` makes an equal one."""
+        return {
+            "dynamic": self.dynamic,
+            "capacities": {v: ladder.rungs for v, ladder in self.ladders.items()},
+            "executables": self.executables,
+            "background": self.background,
+            "at": [dict(b) for b in self.at],
+        }
+
+    def named(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+        """The sizes that run exactly as the user named all of them, but for those that are `fixed` by the weights."""
+        if self.dynamic != "auto":
+            return []
+        whole = [{**b, **fixed} for b in self.at if all(b.get(v, n) == n for v, n in fixed.items())]
+        return [{v: b[v] for v in self.ladders} for b in whole if self.ladders.keys() <= b.keys()]
 
     def capacities(self, sizes: Mapping[str, int], dims: Sequence[str]) -> dict[str, int] | None:
         """The sizes to run at: capacities for `dims`, the others as they are. None where what is assumed of sizes holds
@@ -175,8 +214,9 @@ def read_policy(
     capacities: Any,
     executables: Any,
     background: Any,
+    at: Sequence[Mapping[str, int]] = (),
 ) -> Policy:
-    """The options checked. OptionError, BoundsError."""
+    """The options checked, those of `at` by now. OptionError, BoundsError."""
     if dynamic not in DYNAMIC:
         raise OptionError(f"dynamic={dynamic!r}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
     if not isinstance(executables, int) or isinstance(executables, bool) or executables < 1:
@@ -189,7 +229,14 @@ def read_policy(
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
             raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{v!r}: ...}}); {has}")
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
-    return Policy(dynamic, ladders, scope, executables, background)
+    return Policy(dynamic, ladders, scope, executables, background, tuple(at))
+
+
+def check_one_program(name: str, dynamic: Dynamic, runs: str) -> None:
+    """OptionError where capacities are asked of what is more than one executable: `runs` is "steps" or "kernels"."""
+    if dynamic == "capacity" and runs in ("steps", "kernels"):
+        how = "runs in steps" if runs == "steps" else "runs kernel by kernel"
+        raise OptionError(f"dynamic='capacity': {name}() {how}; 'auto' and 'exact' are accepted")
 
 
 def _ladder(v: str, given: Any, high: int | None) -> Ladder:

@@ -66,7 +66,8 @@ class Sized:
 
     `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `predict`: seconds of a
     call of a variant at given sizes, as its price says. `alone`: whether the first call's sizes are taken to be the
-    only ones there will be. `donated`: those of `others_at`, by place, whose arrays a call may use up.
+    only ones there will be; `named`: the sizes that run exactly because the user named them. `donated`: those of
+    `others_at`, by place, whose arrays a call may use up.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class Sized:
         self._dtypes = [None if t.dtype is None else given_dtype(t.dtype) for t in self._declared]
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._lock = threading.RLock()
-        self.alone = policy.dynamic == "auto"
+        self.named = policy.named(self._fixed)
+        self.alone = policy.dynamic == "auto" and not self.named
         self.donated: Sequence[int] = ()
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jnp.zeros(()))
@@ -156,7 +158,9 @@ class Sized:
         return _Call(dict(sizes), dict(sizes), "exact", self._family.at(sizes))
 
     def call_at(self, sizes: Mapping[str, int]) -> _Call:
-        """How calls with these sizes run: at capacity where that is possible."""
+        """How calls with these sizes run: at capacity where that is possible, and they were not named."""
+        if sizes in self.named:
+            return self._exactly(sizes)
         body = self.bodies[self._which[self._family.at(sizes)]]
         capacities = self._policy.capacities(sizes, body.dims) if body.dims else None
         if capacities is None:
@@ -241,6 +245,7 @@ class Sized:
         return (self, "capacity", call.variant, tuple(call.capacities.values()))
 
     def _exact(self, call: _Call, why: Why) -> Executable:
+        why = "named" if why == "call" and call.sizes in self.named else why
         body = self.bodies[self._which[call.variant]]
         options = self._family.variants[call.variant].compiler_options
         operands = body.operands(call.sizes)
@@ -261,10 +266,13 @@ class Sized:
         """Whether these sizes are to have an executable of their own."""
         if found.seconds is None or found.timed < TIMED or call.sizes == call.capacities:
             return False
+        compiling = self._executables.mean_compile_seconds
+        if not earns_exact(call.missed, found.seconds, 1.0, compiling):
+            return False  # a prediction takes longer than a call: none is made before it could matter
         if call.share is None:
             mine, whole = (self._predict(call.variant, at) for at in (call.sizes, call.capacities))
             call.share = max(0.0, 1 - mine / whole) if whole > 0 else 0.0
-        return earns_exact(call.missed, found.seconds, call.share, self._executables.mean_compile_seconds)
+        return earns_exact(call.missed, found.seconds, call.share, compiling)
 
     def _judge(self, call: _Call, own: Executable) -> None:
         """After a few calls with an executable of their own: whether that was worth it."""
@@ -274,7 +282,8 @@ class Sized:
         call.mode = "settled" if slow else "hot"
 
     def compile_ahead(self, at: Sequence[Mapping[str, int]], background: bool) -> None:
-        """Compiles what calls with these sizes will run; without any, for every capacity. OptionError, BoundsError."""
+        """Compiles what calls with these sizes will run; without any, for every capacity and what was named.
+        OptionError, BoundsError."""
         self.alone = False
         for sizes in [self._all_of(s) for s in at] or self._every():
             call = self.call_at(sizes)
@@ -285,7 +294,7 @@ class Sized:
             make(key, lambda compiling=compiling, call=call: compiling(call, "ahead"))
 
     def _every(self) -> list[dict[str, int]]:
-        """Sizes at which every capacity is reached once."""
+        """Sizes at which every capacity is reached once, and those that were named."""
         name, dims = self._program.name, self.bodies[0].dims
         left = [v for v in self._policy.ladders if v not in dims and v not in self._fixed]
         if left:
@@ -293,7 +302,7 @@ class Sized:
                 f"compile_ahead(): {name}() runs at the very sizes {', '.join(left)}; the sizes to compile for, "
                 f"compile_ahead({{{left[0]!r}: 128, ...}}), are accepted"
             )
-        return self._policy.every(name, dims, self._fixed)
+        return [*self.named, *self._policy.every(name, dims, self._fixed)]
 
     def _all_of(self, given: Any) -> dict[str, int]:
         """The sizes given to `compile_ahead`, checked, and those that weights tell."""

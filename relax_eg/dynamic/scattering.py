@@ -29,9 +29,7 @@ def scatter(use: Use) -> Step | None:
     rooms = {a: shape[a] - size_in.get(a, ONE) for a in targets}
     # A single element beyond the true size is written to the padding, where it does not matter.
     guarded = [
-        a
-        for a, room in rooms.items()
-        if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
+        a for a, room in rooms.items() if use.moves(room) and (site["mode"] == "clip" or size_in.get(a, ONE) is not ONE)
     ]
     if not batch and not guarded and not opened:
         return as_it_is(use)

@@ -1,4 +1,4 @@
-"""Operators of which equations say nothing, or not how to do them well at capacity: order, windows, matrices.
+"""Operators of which equations say nothing, or not how to do them well at capacity: order, windows, random numbers.
 
 Each of these is `None` for a use that needs nothing special. Raises NotPredicated where nothing helps.
 """
@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from relax_eg.backend.scalar_functions import identity
+from relax_eg.dynamic.matrices import MATRICES
 from relax_eg.dynamic.moving import MOVING, Rule, fitted, plain_result
-from relax_eg.dynamic.native import as_it_is, native, resolved
+from relax_eg.dynamic.native import as_it_is, native, resolved, unless_there
 from relax_eg.dynamic.scattering import scatter
 from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
 from relax_eg.ops import get, program_of
@@ -58,14 +59,6 @@ def top_k(use: Use) -> Step | None:
     return Step(compute, plain_result(use), masks, use.merged)
 
 
-def unless_there(use: Use, operand: int, axis: int, fill: Any, reason: str, or_nan: bool = False) -> tuple[Wanted, ...]:
-    """A mask on a box, if it is needed. Elsewhere the operator must not look at NaN, or give NaN for a row of it."""
-    digits = use.states[operand].axes[axis]
-    if len(digits) == 1 and digits[0].content.equals(fill, or_nan):
-        return ()
-    return (Wanted(operand, axis, 0, fill, reason),)
-
-
 # --- windows ---
 
 
@@ -76,8 +69,9 @@ def conv(use: Use) -> Step | None:
     axes = [
         a for a in range(len(x) - 2) if use.moves(x[2 + a]) or use.moves(site["low"][a]) or use.moves(site["high"][a])
     ]
-    if any(use.moves(site.shape(1)[2 + a]) or use.moves(site["low"][a]) for a in range(len(x) - 2)):
-        raise NotPredicated("how far its windows reach, or where they start, depends on the sizes")
+    if any(map(use.moves, site.shape(1)[2:])):
+        raise NotPredicated("how far its windows reach depends on the sizes")
+    _need_reach(use, site.shape(1)[2:], x[2:])
     if (use.moves(x[1]) or use.moves(site.shape(1)[1])) and (axes or site["groups"] != 1):
         raise NotPredicated("the number of channels varies, and with it " + ("groups" if not axes else "space"))
     if not axes:
@@ -90,12 +84,25 @@ def reduce_window(use: Use) -> Step | None:
     shape = site.shape()
     slid = [a for a in range(len(shape)) if not _is_each(use, a)]
     axes = [a for a in slid if use.moves(shape[a]) or use.moves(site["low"][a]) or use.moves(site["high"][a])]
-    if any(use.moves(site["window"][a]) or use.moves(site["low"][a]) for a in range(len(shape))):
-        raise NotPredicated("how far its windows reach, or where they start, depends on the sizes")
+    _need_reach(use, site["window"], shape)
     if not axes:
         return None if not use.moving() or get(site.op).equations else as_it_is(use)
     fill = neutral_of_window(site["kind"], site.dtype())
     return _windowed(use, [(a, a) for a in axes], site["window"], fill)
+
+
+def _need_reach(use: Use, windows: Sequence[Dim], shape: Sequence[Dim]) -> None:
+    """NotPredicated where windows vary in size, but for one window over all of an axis; or where they start among
+    elements that dilation puts apart."""
+    site = use.site
+    for window, size, low, high, apart in zip(
+        windows, shape, site["low"], site["high"], site["input_dilation"], strict=True
+    ):
+        around = low.is_const and low.value == 0 and high.is_const and high.value == 0
+        if use.moves(window) and not (window is size and around and apart == 1):
+            raise NotPredicated("how far its windows reach depends on the sizes")
+        if use.moves(low) and apart != 1:
+            raise NotPredicated("where its windows start, in an axis that is dilated, depends on the sizes")
 
 
 def _windowed(use: Use, axes: Sequence[tuple[int, int]], window: Sequence[Dim], fill: Any) -> Step:
@@ -105,22 +112,37 @@ def _windowed(use: Use, axes: Sequence[tuple[int, int]], window: Sequence[Dim], 
     masks: list[Wanted] = []
     for axis, n in axes:
         size, high = site.shape()[axis], site["high"][n]
-        if use.moves(size) and not (high.is_const and high.value <= 0):
+        within = high.is_const and high.value <= 0 and not use.moves(site["low"][n]) and not use.moves(window[n])
+        if use.moves(size) and not within:
             masks += unless_there(use, 0, axis, fill, f"windows over {size}")
     run = get(site.op).jax_function()
     between: Sequence[int] = site["input_dilation"]
 
     def compute(at: At, arrays: Sequence[Any]) -> Any:
         attrs = {k: resolved(v, at.capacity) for k, v in site.attrs.items()}
-        high = list(attrs["high"])
+        x, low, high = arrays[0], list(attrs["low"]), list(attrs["high"])
         for axis, n in axes:
             count = at.capacity(states.axes[axis][0].size)
             reach = (at.capacity(window[n]) - 1) * site["dilation"][n] + 1
-            have = int(dilated(Dim.of(arrays[0].shape[axis]), between[n] - 1)) + attrs["low"][n]
-            high[n] = max(0, (count - 1) * site["strides"][n] + reach) - have
-        return run(*arrays, **{**attrs, "high": tuple(high)})
+            needed = max(0, (count - 1) * site["strides"][n] + reach)
+            if use.moves(site["low"][n]):
+                x, low[n], high[n] = _from(x, axis, site["low"][n], needed, fill, at), 0, 0
+                continue
+            have = int(dilated(Dim.of(x.shape[axis]), between[n] - 1)) + low[n]
+            high[n] = needed - have
+        return run(x, *arrays[1:], **{**attrs, "low": tuple(low), "high": tuple(high)})
 
     return Step(compute, states, tuple(masks), use.merged)
+
+
+def _from(x: Any, axis: int, low: Dim, count: int, fill: Any, at: At) -> Any:
+    """`count` elements along an axis, of which the first is `low` (by the true sizes) before that of `x`: what is
+    around `x` is `fill`."""
+    before = at.capacity(low)
+    around = [(0, 0, 0)] * x.ndim
+    around[axis] = (before, count + at.capacity(-low), 0)
+    padded = lax.pad(x, jnp.asarray(fill, x.dtype), around)
+    return lax.dynamic_slice_in_dim(padded, before - at.true(low), count, axis)
 
 
 def _is_each(use: Use, axis: int) -> bool:
@@ -141,25 +163,7 @@ def window_derivative(use: Use) -> Step | None:
     return as_it_is(use)
 
 
-# --- matrices, transforms, random numbers ---
-
-
-def _matrices(*last: int) -> Rule:
-    """An operator that does the same to each of many matrices: of each operand the `last` axes."""
-
-    def rule(use: Use) -> Step | None:
-        for i, count in enumerate(last):
-            shape = use.site.shape(i)
-            for a in use.moving(i):
-                if a >= len(shape) - count:
-                    raise NotPredicated(f"it looks at all of axis {a} of operand {i}, whose size is {shape[a]}")
-        return as_it_is(use)
-
-    return rule
-
-
-def fft(use: Use) -> Step | None:
-    return _matrices(len(use.site["lengths"]))(use)
+# --- random numbers, and what is done to each element ---
 
 
 def each(use: Use) -> Step | None:
@@ -189,16 +193,10 @@ def varying(use: Use) -> Step | None:
     raise NotPredicated("what it gives depends on its whole operands")
 
 
-_MATRICES = {
-    "cholesky": (2,), "triangular_solve": (2, 2), "lu": (2,), "qr": (2,), "eigh": (2,), "svd": (2,), "eig": (2,),
-    "schur": (2,), "hessenberg": (2,), "tridiagonal": (2,), "geqrf": (2,), "householder_product": (2, 1),
-    "tridiagonal_solve": (1, 1, 1, 2), "cholesky_update": (2, 1), "lu_pivots_to_permutation": (1,),
-}  # fmt: skip
-
 SPECIAL: dict[str, Rule] = {
     **MOVING, "sort": sort, "top_k": top_k, "approx_top_k": top_k, "scatter": scatter, "conv": conv,
     "reduce_window": reduce_window, "window_scatter": window_derivative, "window_gather": window_derivative,
-    **{name: _matrices(*ranks) for name, ranks in _MATRICES.items()}, "fft": fft, "random_seed": each,
-    "random_fold_in": each, "random_wrap": each, "random_unwrap": each, "random_gamma": each, "threefry2x32": each,
+    **MATRICES, "random_seed": each, "random_fold_in": each,
+    "random_wrap": each, "random_unwrap": each, "random_gamma": each, "threefry2x32": each,
     "bitcast": bitcast, "random_split": counted, "random_bits": counted, "rng_bit_generator": varying,
 }  # fmt: skip

@@ -16,8 +16,9 @@ _MOST_SIZES = 20  # rows that the text shows; the JSON has all
 @dataclass(frozen=True, slots=True)
 class ExecutableRow:
     """An executable that is kept. `at`: the sizes of its buffers; `kind`: "capacity" or "exact"; `why` it was made:
-    for a "call", "ahead" of calls, or as its sizes were "hot"; `calls` it served; `seconds`: the fastest call that was
-    timed (None: none was); `memory`: bytes of arguments, outputs and temporaries, known before the first call."""
+    for a "call", for one of sizes "named" in `optimize(at=...)`, "ahead" of calls, or as its sizes were "hot"; `calls`
+    it served; `seconds`: the fastest call that was timed (None: none was); `memory`: bytes of arguments, outputs and
+    temporaries, known before the first call."""
 
     at: Mapping[str, int]
     kind: str

@@ -173,9 +173,13 @@ class Profile:
             table.add_row(what, value)
         yield table
 
+    def as_data(self) -> dict[str, Any]:
+        """What `to_json` writes."""
+        return {"relax_eg profile": PROFILE_VERSION, **asdict(self)}
+
     def to_json(self, path: str | Path | None = None) -> str:
         """The profile as JSON text, also written to `path` if one is given."""
-        text = json.dumps({"relax_eg profile": PROFILE_VERSION, **asdict(self)}, indent=2) + "\n"
+        text = json.dumps(self.as_data(), indent=2) + "\n"
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text

@@ -96,3 +96,31 @@ def signals(x: Any) -> Any:
 
 def noise(key: Any, x: Any) -> Any:
     return jax.random.normal(jax.random.wrap_key_data(key), (x.shape[0], 3)) + x
+
+
+def systems(a: Any, b: Any) -> Any:
+    """Solved by Cholesky, by LU and by both triangles."""
+    n = a.shape[0]
+    c = a + a.T + 20 * jnp.eye(n)
+    factor = jnp.linalg.cholesky(c)
+    upper = jax.scipy.linalg.solve_triangular(jnp.triu(c), b, lower=False)
+    right = lax.linalg.triangular_solve(factor, b.T, lower=True, transpose_a=True)
+    return jax.scipy.linalg.cho_solve((factor, True), b), jnp.linalg.solve(a + 9 * jnp.eye(n), b), upper, right
+
+
+def orthogonal(a: Any, b: Any) -> Any:
+    q, r = jnp.linalg.qr(a)
+    return r, q, q.T @ b
+
+
+def three_diagonals(x: Any, b: Any) -> Any:
+    return lax.linalg.tridiagonal_solve(x, x + 9, 2 * x, b)
+
+
+def same_windows(x: Any, w: Any) -> Any:
+    most = lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 3), (1, 1, 2), "SAME")
+    return most, lax.conv_general_dilated(x, w, (3,), "SAME"), jnp.sum(most, -1)
+
+
+def whole_windows(x: Any) -> Any:
+    return lax.reduce_window(x, 0.0, lax.add, (1, x.shape[1]), (1, 1), "VALID")

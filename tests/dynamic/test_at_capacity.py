@@ -127,6 +127,52 @@ def test_auto_runs_the_first_sizes_exactly_and_others_at_capacity() -> None:
     assert rows == {"exact": {"b": 1, "s": 5}, "capacity": {"b": 1, "s": 8}}
 
 
+def test_sizes_that_were_named_have_executables_of_their_own() -> None:
+    best = optimized(dynamic="auto", at=[{"b": 2, "s": 5}, {"b": 1, "s": 8}], executables=3)
+    for b, s in [(2, 6), (2, 5), (1, 8), (1, 7), (2, 5)]:
+        same(best(W, values(b, s)), jax.jit(attend)(W, values(b, s)))
+    found = best.statistics()
+    assert [(r.kind, r.why, tuple(r.at.values()), r.calls) for r in found.executables] == [
+        ("exact", "named", (1, 8), 1),
+        ("capacity", "call", (1, 8), 1),
+        ("exact", "named", (2, 5), 2),
+    ]
+    assert (found.compilations, found.evicted) == (4, 1)
+    assert {tuple(r.sizes.values()): (r.exact, r.waste) for r in found.sizes} == {
+        (2, 6): (False, 0.25),
+        (2, 5): (True, 0),
+        (1, 8): (True, 0),
+        (1, 7): (False, 0.125),
+    }
+
+
+def test_what_is_named_is_compiled_ahead_too() -> None:
+    best = optimized(dynamic="auto", at={"b": 4, "s": 9}, capacities="bound")
+    best.compile_ahead()
+    assert [(r.kind, r.why, dict(r.at)) for r in best.statistics().executables] == [
+        ("exact", "ahead", {"b": 4, "s": 9}),
+        ("capacity", "ahead", {"b": 4, "s": 20}),
+    ]
+    same(best(W, values(4, 9)), jax.jit(attend)(W, values(4, 9)))
+    assert best.statistics().compilations == 2
+
+
+def test_sizes_are_named_where_all_are() -> None:
+    """Of some sizes `at` tells nothing; those of the weights are known once these are bound."""
+    given: dict[str, Any] = {"dynamic": "auto", "bounds": {}, "weights": ("w",)}
+    partly = optimized(attend, "8 8", "b s 8", at={"s": 5}, **given)
+    assert partly._sized_for({}).named == []
+    best = optimized(lambda w, x: jnp.sum(x @ w, axis=0), "d d", "s d", at=[{"s": 5}, {"s": 6, "d": 4}], **given)
+    ready = best.prepare(jnp.asarray(W))
+    for s in (5, 6):
+        np.testing.assert_allclose(ready(values(1, s)[0]), (values(1, s)[0] @ W).sum(0), rtol=1e-4, atol=1e-5)
+    assert [(r.kind, dict(r.at)) for r in best.statistics().executables] == [
+        ("exact", {"d": 8, "s": 5}),
+        ("capacity", {"d": 8, "s": 8}),
+    ]
+    assert optimized(at={"b": 2, "s": 5})._sized_for({}).named == []  # who asks for capacities has them everywhere
+
+
 def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() -> None:
     for own, mode in ((0.5, "hot"), (2.0, "settled")):
         best = optimized(dynamic="auto")
@@ -148,6 +194,22 @@ def test_hot_sizes_get_an_executable_of_their_own_and_keep_it_if_it_is_faster() 
         best(W, values(1, 5))
         assert call.mode == mode
         assert best.statistics().compilations == 3
+
+
+def test_padding_is_priced_when_that_could_matter() -> None:
+    """Pricing a program takes longer than most calls of it."""
+    best = optimized(dynamic="auto", at={"b": 1, "s": 8})
+    sized, asked = best._sized_for({}), list[int]()
+    predict = sized._predict
+    sized._predict = lambda variant, at: (asked.append(at["s"]), predict(variant, at))[1]
+    for s in (5, 6, 7):
+        for _ in range(6):
+            best(W, values(1, s))
+    assert asked == [] and best.statistics().compilations == 1
+    ((_, at_capacity),) = best._executables.items()
+    at_capacity.seconds = 1e3
+    best(W, values(1, 5))
+    assert asked == [5, 8]
 
 
 def test_executables_are_bounded() -> None:
@@ -203,13 +265,13 @@ def test_in_the_background_a_wider_executable_serves_meanwhile(monkeypatch: pyte
 
 
 def test_what_cannot_run_at_capacity_runs_exactly_and_says_why() -> None:
-    def cube(x: Array) -> Array:
-        return jnp.linalg.qr(x)[1]
+    def lengths(x: Array) -> Array:
+        return jnp.linalg.svd(x, compute_uv=False)
 
-    best = optimized(cube, "n 3", bounds={"n": (3, 16)})
+    best = optimized(lengths, "n 3", bounds={"n": (3, 16)})
     assert best.report.at_exact_sizes and "runs at its very sizes: " in str(best.report)
     x = values(1, 5)[0, :, :3]
-    np.testing.assert_allclose(np.abs(best(x)), np.abs(cube(x)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(best(x), lengths(x), rtol=1e-4, atol=1e-5)
     found = best.statistics()
     assert [r.kind for r in found.executables] == ["exact"] and found.exact
     assert "runs at its very sizes: " in str(found) and "test_at_capacity.py" in str(found)

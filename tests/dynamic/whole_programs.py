@@ -226,6 +226,16 @@ PROGRAMS: dict[str, Program] = {
     "rematerialised": Program(more.rematerialised, ("n 4", "4 4"), 4, N, {"n": 8}),
     "quantiles": Program(more.quantiles, ("n 4",), 2, N, {"n": 8}),
     "signals": Program(more.signals, ("n",), 6, N, {"n": 8}, assume="n >= 2"),
+    "systems": Program(more.systems, ("n n", "n 2"), 13, N, {"n": 8}),
+    "orthogonal": Program(more.orthogonal, ("n 3", "n 2"), 3, N, {"n": 8}, assume="n >= 3"),
+    "three_diagonals": Program(more.three_diagonals, ("n", "n 2"), 4, N, {"n": 8}, assume="n >= 3"),
+    "same_windows": Program(
+        more.same_windows, ("b 2 n", "3 2 4"), 3, ({"b": 2, "n": 5}, {"b": 1, "n": 1}, {"b": 2, "n": 8}),
+        {"b": 2, "n": 8},
+    ),
+    "whole_windows": Program(
+        more.whole_windows, ("b n",), 1, ({"b": 2, "n": 5}, {"b": 1, "n": 8}), {"b": 2, "n": 8}
+    ),
     "noise": Program(more.noise, ("2 @ uint32", "n 3"), 0, N, {"n": 8}),
 }  # fmt: skip
 

@@ -1,0 +1,149 @@
+"""Matrix decompositions and systems at capacity: a matrix that is bordered by an identity, or by zeros.
+
+What is done to [[A, 0], [0, I]] by rows and columns is done to A, so a triangular factor of it begins with that of A,
+and a solution with that of A where the right side is zero beyond. Pivots of a column are looked for among what counts:
+beyond it there are zeros. Reflectors that annihilate zeros do nothing. Eigenvalues and singular values are not such:
+they are ordered over all of a matrix, and their vectors are determined up to a sign only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from relax_eg.dynamic.moving import Rule, plain_result
+from relax_eg.dynamic.native import as_it_is, native, unless_there
+from relax_eg.dynamic.step import At, Inner, NotPredicated, Step, Use, Wanted
+from relax_eg.shapes import Dim
+
+
+def _bordered(x: Any, size: Dim, at: At) -> Any:
+    """A square matrix of true size `size`, an identity beyond."""
+    counts = at.valid(size, x.shape[-1])
+    return jnp.where(counts[:, None] & counts, x, jnp.eye(x.shape[-1], dtype=x.dtype))
+
+
+def _zeros(use: Use, operand: int, *axes: int) -> list[Wanted]:
+    """Zeros beyond the true size of those of the last axes that vary."""
+    shape = use.site.shape(operand)
+    found = [
+        unless_there(use, operand, len(shape) + a, 0, f"matrices of {shape[a]}") for a in axes if use.moves(shape[a])
+    ]
+    return [m for masks in found for m in masks]
+
+
+def _square(*zero: tuple[int, int]) -> Rule:
+    """An operator whose first operand is bordered by an identity; of others the (operand, axis) `zero` by zeros."""
+
+    def rule(use: Use) -> Step | None:
+        run, size = native(use), use.site.shape()[-1]
+        masks = [m for operand, axis in zero for m in _zeros(use, operand, axis)]
+        if use.site.shape()[-2] is not size:
+            raise NotPredicated("its matrices are not square, and which of their sides is the shorter one varies")
+        if not use.moves(size):
+            return as_it_is(use)
+
+        def compute(at: At, arrays: Sequence[Any]) -> Any:
+            first, *others = arrays
+            return run(at, [_bordered(first, size, at) if at.keeps(0) else first, *others])
+
+        return Step(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
+
+    return rule
+
+
+def cholesky(use: Use) -> Step | None:
+    return _square()(use)
+
+
+def lu(use: Use) -> Step | None:
+    m, n = use.site.shape()[-2:]
+    if use.moves(m) or use.moves(n):
+        return _square()(use)
+    return as_it_is(use)
+
+
+def qr(use: Use) -> Step | None:
+    masks = _zeros(use, 0, -2, -1)
+    if masks and use.site["pivoting"]:
+        raise NotPredicated("which of its columns comes first depends on all of them")
+    return as_it_is(use, *masks)
+
+
+def triangular_solve(use: Use) -> Step | None:
+    return _square((1, -2 if use.site["left_side"] else -1))(use)
+
+
+def geqrf(use: Use) -> Step | None:
+    return as_it_is(use, *_zeros(use, 0, -2, -1))
+
+
+def householder_product(use: Use) -> Step | None:
+    m, n = use.site.shape()[-2:]
+    if use.moves(n) and n is not m:
+        raise NotPredicated(f"its matrices have {m} rows and {n} columns, which at capacity may be more than rows")
+    masks = [*_zeros(use, 0, -2, -1), *_zeros(use, 1, -1)]
+    return as_it_is(use, *masks)
+
+
+def tridiagonal_solve(use: Use) -> Step | None:
+    size = use.site.shape(3)[-2]
+    run = native(use)
+    if not use.moves(size):
+        return as_it_is(use)
+    ones = unless_there(use, 1, len(use.site.shape(1)) - 1, 1, f"matrices of {size}")
+    masks = [*_zeros(use, 0, -1), *ones, *_zeros(use, 3, -2)]
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        lower, diagonal, upper, b = arrays
+        # The last true row has nothing above its diagonal, whatever stands there.
+        upper = jnp.where(at.valid(size - 1, upper.shape[-1]), upper, 0) if at.keeps(0) else upper
+        return run(at, [lower, diagonal, upper, b])
+
+    return Step(compute, plain_result(use), tuple(masks), use.merged, (Inner(size, f"matrices of {size}"),))
+
+
+def permutation(use: Use) -> Step | None:
+    size = use.site.shape()[-1]
+    run = native(use)
+    if not use.moves(size):
+        return as_it_is(use)
+
+    def compute(at: At, arrays: Sequence[Any]) -> Any:
+        (pivots,) = arrays
+        places = pivots.shape[-1]
+        if at.keeps(0):  # what does not count is exchanged with itself
+            pivots = jnp.where(at.valid(size, places), pivots, jnp.arange(places, dtype=pivots.dtype))
+        return run(at, [pivots])
+
+    return Step(compute, plain_result(use), (), use.merged, (Inner(size, f"exchanges of {size}"),))
+
+
+def _each_of_many(*last: int) -> Rule:
+    """An operator that does the same to each of many matrices: of each operand the `last` axes are to be fixed."""
+
+    def rule(use: Use) -> Step | None:
+        for i, count in enumerate(last):
+            shape = use.site.shape(i)
+            for a in use.moving(i):
+                if a >= len(shape) - count:
+                    raise NotPredicated(f"it looks at all of axis {a} of operand {i}, whose size is {shape[a]}")
+        return as_it_is(use)
+
+    return rule
+
+
+def fft(use: Use) -> Step | None:
+    return _each_of_many(len(use.site["lengths"]))(use)
+
+
+_WHOLE = ("eigh", "svd", "eig", "schur", "hessenberg", "tridiagonal")
+
+MATRICES: dict[str, Rule] = {
+    "cholesky": cholesky, "lu": lu, "triangular_solve": triangular_solve, "geqrf": geqrf,
+    "qr": qr, "householder_product": householder_product, "tridiagonal_solve": tridiagonal_solve,
+    "cholesky_update": _square((1, -1)), "lu_pivots_to_permutation": permutation, "fft": fft,
+    **{name: _each_of_many(2) for name in _WHOLE},
+}  # fmt: skip
