@@ -43,7 +43,8 @@ ROOMS: dict[str, set[str]] = {
 # May import everything.
 CONDUCTORS = {
     "driver", "alive", "families", "reporting", "origins", "limited", "loading", "measured", "options", "prices",
-    "units", "cache", "jit", "varying", "explaining", "why", "legalize", "ablation", "view", "cli", "__init__", "__main__",
+    "units", "cache", "jit", "varying", "explaining", "why", "legalize", "ablation", "view", "cli",
+    "__init__", "__main__",
 }  # fmt: skip
 
 # A dependency, and the modules that may import it (a room, a module, or a module's name up to "*").
