@@ -116,6 +116,8 @@ def _equality(self: Any, other: Any) -> bool:
     watch = getattr(_watching, "watch", None)
     if answer or watch is None or not (is_symbolic(other) or isinstance(other, int)):
         return answer
+    if is_symbolic(other) and other.scope is not self.scope:  # of another trace, whose names mean other sizes
+        return False
     frame = _caller()
     # JAX itself compares sizes wherever it looks one up, and then mostly does what is right for equal ones, too.
     line = (frame.f_code.co_filename, frame.f_lineno) if is_users(frame.f_code.co_filename) else None
