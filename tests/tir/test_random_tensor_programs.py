@@ -1,11 +1,16 @@
-"""Random tensor programs: the evaluator and the analysis agree with what is read off element by element."""
+"""Random tensor programs: the evaluator and the analysis agree with what is read off element by element, and what is
+composed of two does what they do one after the other."""
+
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from tir_reference import kind_of_accesses, naive
-from tir_strategies import SIZES, arrays_for, programs
+from tir_strategies import SIZES, M, N, arrays_for, programs
 
-from relax_eg.tir import TensorProgram, classify, evaluate
+from relax_eg.tir import Buffer, TensorProgram, classify, evaluate
+from relax_eg.tir.compose import Use, compose
 
 
 @settings(max_examples=60)
@@ -23,3 +28,39 @@ def test_evaluation_is_that_of_single_elements(program: TensorProgram) -> None:
 def test_the_pattern_kind_is_that_of_the_elements_read(program: TensorProgram) -> None:
     runs = [(arrays_for(program, sizes, seed), sizes) for sizes in SIZES for seed in range(2)]
     assert classify(program) is kind_of_accesses(program, runs)
+
+
+SWAPPED = {"n": M, "m": N}  # the second program of a pair has its own n and m
+
+
+@st.composite
+def pairs(draw: Any) -> tuple[TensorProgram, TensorProgram]:
+    """A program, and one that reads its inputs and outputs with n and m swapped."""
+    first = draw(programs(most_stages=2, depth=2))
+    there = (*first.inputs, *(first.buffers[o] for o in first.outputs))
+    given = [Buffer(f"X{k}", tuple(d.substitute(SWAPPED) for d in b.shape), b.dtype) for k, b in enumerate(there)]
+    return first, draw(programs(most_stages=2, depth=2, inputs=tuple(given)))
+
+
+@settings(max_examples=60)
+@given(pairs())
+def test_what_is_composed_does_one_after_the_other(pair: tuple[TensorProgram, TensorProgram]) -> None:
+    first, second = pair
+    one, two = (tuple(f"{o}_{name}" for o in p.outputs) for p, name in zip(pair, ("first", "second"), strict=True))
+    reads = tuple(b.name for b in first.inputs)
+    uses = [Use(first, reads, one), Use(second, reads + one, two, SWAPPED)]
+    composed = compose("both", first.inputs, uses, one + two)
+    assert set(composed.workspaces) <= {s.output.name for s in composed.stages}
+    for sizes in SIZES:
+        arrays = arrays_for(first, sizes)
+        made = evaluate(first, arrays, sizes, ordered=True)
+        swapped = {"n": sizes["m"], "m": sizes["n"]}
+        wanted = [*made, *evaluate(second, [*arrays, *made], swapped, ordered=True)]
+        taken = [array for b, array in zip(first.inputs, arrays, strict=True) if b in composed.inputs]
+        for a, b in zip(evaluate(composed, taken, sizes, ordered=True), wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+    # What nothing asks for is left out, and the results asked for are the same.
+    last = compose("last", first.inputs, uses, two)
+    taken = [array for b, array in zip(first.inputs, arrays, strict=True) if b in last.inputs]
+    for a, b in zip(evaluate(last, taken, sizes, ordered=True), wanted[len(one) :], strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -145,12 +145,16 @@ class _Maker:
 
 
 @st.composite
-def programs(draw: Any, *, most_stages: int = 3, depth: int = 3) -> TensorProgram:
-    """A valid program over the sizes n and m."""
+def programs(
+    draw: Any, *, most_stages: int = 3, depth: int = 3, inputs: tuple[Buffer, ...] | None = None
+) -> TensorProgram:
+    """A valid program over the sizes n and m; `inputs`: what it may read, drawn as well where None."""
     make = _Maker(draw, depth)
-    for n in range(draw(st.integers(1, 3))):
-        make.buffers.append(Buffer(f"X{n}", make.shape(), make.pick(DTYPES)))
-    inputs = tuple(make.buffers)
+    if inputs is None:
+        for n in range(draw(st.integers(1, 3))):
+            make.buffers.append(Buffer(f"X{n}", make.shape(), make.pick(DTYPES)))
+        inputs = tuple(make.buffers)
+    make.buffers = list(inputs)
     stages: list[Stage] = []
     for n in range(draw(st.integers(1, most_stages))):
         stages.append(make.stage(f"T{n}"))
