@@ -35,32 +35,29 @@ SWAPPED = {"n": M, "m": N}  # the second program of a pair has its own n and m
 
 @st.composite
 def pairs(draw: Any) -> tuple[TensorProgram, TensorProgram]:
-    """A program, and one that reads its inputs and outputs with n and m swapped."""
-    first = draw(programs(most_stages=2, depth=2))
-    there = (*first.inputs, *(first.buffers[o] for o in first.outputs))
-    given = [Buffer(f"X{k}", tuple(d.substitute(SWAPPED) for d in b.shape), b.dtype) for k, b in enumerate(there)]
+    """A program, mostly without reductions, and one that reads its outputs with n and m swapped."""
+    first = draw(programs(most_stages=3, depth=1))
+    made = [first.buffers[o] for o in first.outputs]
+    given = [Buffer(f"X{k}", tuple(d.substitute(SWAPPED) for d in b.shape), b.dtype) for k, b in enumerate(made)]
     return first, draw(programs(most_stages=2, depth=2, inputs=tuple(given)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(pairs())
 def test_what_is_composed_does_one_after_the_other(pair: tuple[TensorProgram, TensorProgram]) -> None:
     first, second = pair
     one, two = (tuple(f"{o}_{name}" for o in p.outputs) for p, name in zip(pair, ("first", "second"), strict=True))
-    reads = tuple(b.name for b in first.inputs)
-    uses = [Use(first, reads, one), Use(second, reads + one, two, SWAPPED)]
-    composed = compose("both", first.inputs, uses, one + two)
-    assert set(composed.workspaces) <= {s.output.name for s in composed.stages}
+    inputs = first.inputs
+    uses = [Use(first, tuple(b.name for b in inputs), one), Use(second, one, two, SWAPPED)]
+    every = compose("both", inputs, uses, one + two)  # the results in between are stored as well
+    last = compose("last", inputs, uses, two)  # they are not: inlined, local, or left out
     for sizes in SIZES:
         arrays = arrays_for(first, sizes)
-        made = evaluate(first, arrays, sizes, ordered=True)
+        between = evaluate(first, arrays, sizes, ordered=True)
         swapped = {"n": sizes["m"], "m": sizes["n"]}
-        wanted = [*made, *evaluate(second, [*arrays, *made], swapped, ordered=True)]
-        taken = [array for b, array in zip(first.inputs, arrays, strict=True) if b in composed.inputs]
-        for a, b in zip(evaluate(composed, taken, sizes, ordered=True), wanted, strict=True):
-            np.testing.assert_array_equal(a, b)
-    # What nothing asks for is left out, and the results asked for are the same.
-    last = compose("last", first.inputs, uses, two)
-    taken = [array for b, array in zip(first.inputs, arrays, strict=True) if b in last.inputs]
-    for a, b in zip(evaluate(last, taken, sizes, ordered=True), wanted[len(one) :], strict=True):
-        np.testing.assert_array_equal(a, b)
+        wanted = evaluate(second, between, swapped, ordered=True)
+        for composed, results in ((every, [*between, *wanted]), (last, wanted)):
+            taken = [array for b, array in zip(inputs, arrays, strict=True) if b in composed.inputs]
+            found = evaluate(composed, taken, sizes, ordered=True)
+            for a, b in zip(found, results, strict=True):
+                np.testing.assert_array_equal(a, b)
