@@ -15,7 +15,7 @@ from relax_eg.backend.kernels import InKernels
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.extract.cost import NodeCost
 from relax_eg.extract.kernels import STEPS
-from relax_eg.ir.expr import CALL_TIR
+from relax_eg.ir.expr import CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS
 
 Kernels = list[str]
@@ -157,6 +157,45 @@ def test_a_value_that_two_read_one_of_them_opaque_is_not_swallowed() -> None:
     assert best.check(*random((256, 256))).max_error <= 1e-4
 
 
+def test_the_report_tells_what_is_computed_twice() -> None:
+    """Where a value is stored for an opaque reader and computing it again is cheaper than loading it."""
+
+    def fn(x: Any, y: Any) -> Any:
+        a = x[:, None] * y
+        return jnp.sum(jnp.maximum(a, 0.0), 0), jnp.sort(a)
+
+    best = optimized(fn, "n", "m", at={"n": 2048, "m": 2048})
+    assert sorted(kernels(best)) == ["fused_multiply_maximum_sum", "multiply", "sort"]
+    (row,) = best.report.kernels
+    assert row.operators == ("multiply", "maximum", "sum")
+    counts = {r.op: r.count for r in best.report.after.rows}
+    assert counts["multiply"] == 1 and best.report.before.launches == 4 and best.report.after.launches == 3
+    assert best.check(*random((5,), (7,))).passed
+
+
+def test_add_exp_and_squeeze_are_one_kernel_of_which_the_constant_is_a_parameter() -> None:
+    best = optimized(lambda x: jnp.squeeze(jnp.exp(x + 1.0), 2), "10 20 1")
+    (call,) = best.runner.kernels()
+    assert kernels(best) == ["fused_add_exp"] and [a.op for a in call.args] == ["var", "constant"]
+    assert best.check(*random((10, 20, 1))).passed
+
+
+def test_pooling_stays_outside() -> None:
+    """What grows its result, puts it beside the input, and adds to both is one kernel, of which it is a parameter."""
+
+    def fn(x: Any) -> Any:
+        pooled = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+        return jnp.concatenate([jnp.repeat(jnp.repeat(pooled, 2, 2), 2, 3), x], 1) + 1.0
+
+    best = optimized(fn, "1 16 32 32")
+    assert kernels(best) == ["reduce_window", "fused_add"]
+    (row,) = best.report.kernels
+    assert "concat" in row.operators and "add" in row.operators
+    pool, fused = best.runner.kernels()
+    assert any(pool in postorder([a]) for a in fused.args)
+    assert best.check(*random((1, 16, 32, 32))).passed
+
+
 def test_siblings_load_what_they_share_once() -> None:
     best = optimized(lambda x: (jnp.exp(x), jnp.tanh(x)), "n m", at={"n": 2048, "m": 2048})
     assert len(kernels(best)) == 1
@@ -275,7 +314,7 @@ def test_the_report_says_what_went_where() -> None:
     assert row.operators == ("matmul", "tanh")
     assert row.steps == {"inline_epilogue": 1}
     assert (row.saved_bytes, row.saved_launches) == (2 * 64 * 64 * 4, 1)
-    assert "fused: 2 operators in 1 kernels" in str(best.report)
+    assert "fused: 2 operators in 1 kernel, 32.8kB moved and 1 launch less; inline_epilogue x1" in str(best.report)
     assert best.report.execution == "kernels"
     again = type(best.report).from_json(best.report.to_json())
     assert again.kernels == best.report.kernels

@@ -66,7 +66,7 @@ def test_a_call_is_chosen_reported_run_explained_and_certified() -> None:
     book = _book(_right)
     best = _optimized(book)
     assert 'R.call_dps_library("test.dense", (x, w, b)' in str(best.module)
-    assert "library test.dense: 1 calls, in place of 2 operators" in str(best.report)
+    assert "library test.dense: 1 call, in place of 2 operators" in str(best.report)
     again = CostReport.from_json(best.report.to_json())
     assert again.libraries == best.report.libraries
     args = _args()

@@ -80,6 +80,8 @@ def test_the_weight_is_never_in_memory(n: int) -> None:
     assert isinstance(best, InKernels)
     made = [e.annotation for e in best.runner.kernels()]
     assert made == [ir.Tensor("n m")]
+    (row,) = best.report.kernels
+    assert row.operators == ("decode_q4", "matmul")
     assert best.report.after.bytes < best.report.before.bytes / 2
     words, scales, weight = packed(256, 192)
     x = np.random.default_rng(1).standard_normal((n, 256)).astype(np.float32)

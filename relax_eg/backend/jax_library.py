@@ -59,7 +59,8 @@ def _named(name: str) -> Any:
     if not isinstance(primitive, Primitive):
         raise OptionError(
             f"no library routine `{name}` in this process\n"
-            f"  accepted: `jax.` and a primitive of jax.extend.core.primitives, such as `jax.sort`"
+            f"  accepted: the name of one that `RuleSet.library` registered, or `jax.` and a primitive of "
+            f"jax.extend.core.primitives, such as `jax.sort`"
         )
     return primitive
 

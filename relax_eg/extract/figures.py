@@ -17,6 +17,11 @@ def si(x: float) -> str:
     return f"{x:.3g}"
 
 
+def counted(n: int, one: str, several: str = "") -> str:
+    """1 call, 2 calls; `several`: the plural where it is not `one` with an s."""
+    return f"{n} {one if n == 1 else several or one + 's'}"
+
+
 def share(x: float) -> str:
     return f"{100 * x:.3g}%"
 

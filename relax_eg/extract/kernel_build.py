@@ -16,7 +16,7 @@ from relax_eg.extract.report import KernelRow
 from relax_eg.extract.states import Operation, phase_after, step_of
 from relax_eg.ir.expr import Expr, tuple_get, var
 from relax_eg.ops import site_of
-from relax_eg.ops.fused import VIEWS, fused_call, kernel_name
+from relax_eg.ops.fused import VIEWS, fused_call, kernel_name, operator_name
 
 Build = Callable[[int, int, Sequence[Expr]], Expr]  # class, candidate and operands to an expression
 
@@ -49,7 +49,7 @@ class Built:
         """What each kernel holds and saves, equal ones together."""
         found: dict[tuple[str, tuple[str, ...]], KernelRow] = {}
         for k in self.kernels:
-            name, words = k.call.attr("program").value.name, tuple(e.op for e in k.operators if e.op not in VIEWS)
+            name, words = operator_name(k.call), tuple(operator_name(e) for e in k.operators if e.op not in VIEWS)
             old = found.get((name, words))
             if old is not None:
                 found[name, words] = replace(old, times=old.times + 1)

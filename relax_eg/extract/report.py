@@ -163,7 +163,8 @@ class LibraryRow:
         if self.why:
             return f"library {self.name} is not used: {self.why}"
         version = f" ({self.version})" if self.version else ""
-        return f"library {self.name}{version}: {self.calls} calls, in place of {self.operators} operators"
+        replaced = figures.counted(self.operators, "operator")
+        return f"library {self.name}{version}: {figures.counted(self.calls, 'call')}, in place of {replaced}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,14 @@ def fused_call(
     return call_tir(program, args, sizes={v: Dim.var(v) for v in program.told})
 
 
+def operator_name(e: Expr) -> str:
+    """What a kernel calls an operator inside it: a tensor program by its name."""
+    return e.attr("program").value.name if e.op == CALL_TIR else e.op
+
+
 def kernel_name(members: Iterable[Expr]) -> str:
     """A name that says what is inside: `fused_matmul_add_relu`."""
-    named = [(e, e.attr("program").value.name if e.op == CALL_TIR else e.op) for e in members]
+    named = [(e, operator_name(e)) for e in members]
     telling = [word.removeprefix("fused_") for e, word in named if e.op not in _MOVEMENTS]
     words = telling or [word for e, word in named if e.op not in VIEWS] or ["view"]
     more = [] if len(words) <= _MOST_NAMED else ["and", str(len(words) - _MOST_NAMED), "more"]

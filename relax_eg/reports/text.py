@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relax_eg.extract.family_rows import told as told_of_family
-from relax_eg.extract.figures import plain, si, time
+from relax_eg.extract.figures import counted, plain, si, time
 from relax_eg.extract.report import KernelRow, OperatorRow, ProgramCost, RuleRow, SelectedRow
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def notes(r: CostReport) -> list[str]:
     if r.runner_up is not None:
         lines.append(str(r.runner_up))
     if r.after.prepared_values:
-        lines.append(f"weights: {r.after.prepared_values} values are computed from them once, ahead of the calls")
+        lines.append(f"weights: {counted(r.after.prepared_values, 'value')} computed from them once, ahead of the calls")
     lines += [f"{k}: {v}" for k, v in r.expressions.get("after", {}).items() if r.at and v != "0"]
     if r.kernels:
         lines.append(_fused(r.kernels))
@@ -85,7 +85,8 @@ def notes(r: CostReport) -> list[str]:
         lines.append("served from the disk cache; the search was made earlier:")
     total = sum(r.matches.values())
     lines.append(
-        f"e-graph: {r.nodes} nodes, {total} rule matches, {r.rounds} rounds, stopped: {r.stop}; "
+        f"e-graph: {counted(r.nodes, 'node')}, {counted(total, 'rule match', 'rule matches')}, "
+        f"{counted(r.rounds, 'round')}, stopped: {r.stop}; "
         f"numerics: {', '.join(r.numerics) or 'exact'}"
     )
     busiest = sorted(r.searched, key=lambda x: (-x.nodes, -x.matches, x.rule))[:MOST_RULES]
@@ -136,7 +137,7 @@ def _sensitivity(rows: Sequence[SelectedRow]) -> list[str]:
     if not more:
         return []
     counts, shares = (", ".join(x) for x in (map(str, more), (f"{100 * x:.2g}%" for x in more.values())))
-    return [f"with at most {counts} candidates of each value {shares} dearer"]
+    return [f"keeping at most {counts} candidates of each value would cost {shares} more"]
 
 
 def _fused(rows: Sequence[KernelRow]) -> str:
@@ -149,14 +150,14 @@ def _fused(rows: Sequence[KernelRow]) -> str:
     saved = sum(r.saved_bytes * r.times for r in rows), sum(r.saved_launches * r.times for r in rows)
     used = ", ".join(f"{step} x{n}" for step, n in sorted(steps.items(), key=lambda kv: (-kv[1], kv[0])))
     return (
-        f"fused: {operators} operators in {sum(r.times for r in rows)} kernels, {si(saved[0])}B and {saved[1]} "
-        f"launches less; {used}"
+        f"fused: {counted(operators, 'operator')} in {counted(sum(r.times for r in rows), 'kernel')}, "
+        f"{si(saved[0])}B moved and {counted(saved[1], 'launch', 'launches')} less; {used}"
     )
 
 
 def _figures(r: RuleRow) -> str:
     spent = f", {r.milliseconds:.0f} ms" if r.milliseconds >= 1 else ""
-    return f"{r.rule} ({r.matches} matches, {r.nodes} new nodes{spent})"
+    return f"{r.rule} ({counted(r.matches, 'match', 'matches')}, {counted(r.nodes, 'new node')}{spent})"
 
 
 def _operators(before: ProgramCost, after: ProgramCost, most: int = 8) -> Table:
