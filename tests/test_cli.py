@@ -20,6 +20,9 @@ def chain(a, b, v):
 
 def branch(x):
     return x if x.shape[0] > 3 else -x
+
+def wave(x):
+    return jnp.sin(jnp.exp(x))
 """
 
 GOOD = '''
@@ -181,7 +184,16 @@ def test_kernels_are_shown(folder: Path) -> None:
     more = ["--execution", "kernels", "--show", "kernels"]
     result = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--bounds", "n=4:64", *more)
     assert result.exit_code == 0, result.output
-    assert "launches saved" in result.output
+    assert "no kernel holds several operators" in result.output
+    result = run("optimize", f"{folder}/model.py:wave", "--spec", "n", "--at", "n=4096", *more)
+    assert result.exit_code == 0, result.output
+    shown = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert shown[-2:] == [
+        "kernel operators times bytes bytes saved launches saved",
+        "fused_exp_sin exp, sin 1 32.8k 32.8k 1",
+    ]
+    fused = "fused: 2 operators in 1 kernel, 32.8kB moved and 1 launch less; inline_elementwise x1"
+    assert fused in " ".join(result.output.split())
     refused = run("optimize", f"{folder}/model.py:branch", "--spec", "n", "--show", "kernels")
     assert refused.exit_code != 0
     assert "'kernels' is accepted, together with --execution kernels" in " ".join(refused.output.split())

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.errors import OperatorError
+from relax_eg.errors import OperatorError, OptionError
 from relax_eg.ir import CALL_DPS_LIBRARY, CALL_TIR, Tensor, call_tir, var
+from relax_eg.ops.interpret import evaluate
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,16 @@ def test_figure_4_has_three_levels_in_one_module() -> None:
     assert "Y[i, j] = sum(X[i, k] * W[k, j], over=(k, 128))" in lines
     assert [e.op for e in module.main.expressions() if e.op != "var"] == [CALL_TIR, "relu", CALL_DPS_LIBRARY]
     assert all(e.annotation == Tensor("n 256", "float32") for e in module.main.expressions() if e.op == CALL_TIR)
+
+
+def test_figure_4_names_the_routine_that_is_not_there() -> None:
+    from examples.figures import cross_level
+
+    best = rx.optimize(cross_level.module(), at={"n": 4}, cache=False)
+    assert "opaque: cutlass.rms_norm at cross_level.py:" in str(best.report)
+    accepted = "accepted: the name of one that `RuleSet.library` registered, or `jax.` and a primitive"
+    with pytest.raises(OptionError, match=f"^no library routine `cutlass.rms_norm` in this process\n  {accepted}"):
+        best(np.ones((2, 128), np.float32), np.ones((128, 256), np.float32))
 
 
 def test_figure_5_allocates_fills_and_gives_back() -> None:
@@ -67,6 +78,25 @@ def test_figure_9_finds_the_kinds() -> None:
     assert [p.name for p in decode.module().programs] == ["decode_q4", "mm"]
     assert "decode_q4: Injective\nmm: OutputWiseFusible\n" in decode.shown()
     assert _lines(decode.module())
+
+
+def test_figure_9_fuses_the_decoder_into_the_matmul() -> None:
+    from examples.figures import decode
+
+    module = decode.fused()
+    lines = _lines(module)
+    (program,) = module.programs
+    assert program.name == "fused_decode_q4_mm" and len(program.stages) == 1
+    assert [e.op for e in module.main.expressions() if e.op != "var"] == [CALL_TIR]
+    assert {str(b) for b in program.inputs} == {"p0: (128, 32) uint32", "p1: (128, 8) float32", "p2: (n, 128) float32"}
+    (equation,) = (line for line in lines if line.startswith("T_mm[i, j] = "))
+    assert equation.startswith("T_mm[i, j] = sum(p2[i, k] * ")
+    assert "p0[k, j//8]" in equation and "p1[k, j//32]" in equation
+    rng = np.random.default_rng(0)
+    x, scales = (rng.normal(size=s).astype(np.float32) for s in ((3, 128), (128, 8)))
+    words = rng.integers(0, 2**32, (128, 32), dtype=np.uint32)
+    before, after = (evaluate(m, [x, words, scales]) for m in (decode.module(), module))
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-4)
 
 
 def test_figure_11_moves_the_allocation_to_the_caller() -> None:

@@ -17,6 +17,7 @@ from relax_eg.extract.cost import NodeCost
 from relax_eg.extract.kernels import STEPS
 from relax_eg.ir.expr import CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS
+from relax_eg.reports.text import printed
 
 Kernels = list[str]
 
@@ -140,6 +141,7 @@ def test_every_step_is_a_rule_and_can_be_left_out() -> None:
     alone = optimized(lambda x: jnp.tanh(jnp.exp(x) + 1.0) * jnp.sin(x), "n m", rules=rx.rules.default - "fusion")
     assert all(not name.startswith("fused_") for name in kernels(alone))
     assert len(kernels(alone)) >= 4
+    assert printed(alone.report.kernel_table()) == "no kernel holds several operators"
     rules = rx.rules.default - "inline_epilogue" - "library"
     less = optimized(lambda x, w: jax.nn.silu(x @ w), "n k", "k m", rules=rules)
     assert kernels(less)[0] in ("matmul", "linear") and len(kernels(less)) == 2

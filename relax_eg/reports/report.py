@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
@@ -121,7 +120,7 @@ class CostReport:
         here = replace(self, others=())
         return [here, *(replace(here, at=o.at, before=o.before, after=o.after) for o in self.others)]
 
-    def kernel_table(self) -> Table:
+    def kernel_table(self) -> RenderableType:
         """The kernels that hold several operators: which, and what putting them together saves."""
         return text.kernel_table(self)
 

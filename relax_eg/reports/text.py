@@ -77,7 +77,8 @@ def notes(r: CostReport) -> list[str]:
     if r.runner_up is not None:
         lines.append(str(r.runner_up))
     if r.after.prepared_values:
-        lines.append(f"weights: {counted(r.after.prepared_values, 'value')} computed from them once, ahead of the calls")
+        values = counted(r.after.prepared_values, "value")
+        lines.append(f"weights: {values} computed from them once, ahead of the calls")
     lines += [f"{k}: {v}" for k, v in r.expressions.get("after", {}).items() if r.at and v != "0"]
     if r.kernels:
         lines.append(_fused(r.kernels))
@@ -104,8 +105,10 @@ def notes(r: CostReport) -> list[str]:
     return lines
 
 
-def kernel_table(report: CostReport) -> Table:
+def kernel_table(report: CostReport) -> RenderableType:
     """The kernels that hold several operators: which, and what putting them together saves."""
+    if not report.kernels:
+        return Text("no kernel holds several operators")
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("kernel", overflow="fold")
     table.add_column("operators", overflow="fold")
