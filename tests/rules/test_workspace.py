@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import relax_eg as rx
 from relax_eg import ir
+from relax_eg.extract.cost import NodeCost
 from relax_eg.ir import Expr, Function, Module, Tensor, postorder, pure_function, var
 from relax_eg.ops.interpret import evaluate
 from relax_eg.rules.book.workspace import workspace
@@ -80,6 +83,31 @@ def test_a_workspace_of_65536_bytes_called_from_two_functions() -> None:
     assert [e.annotation for e in allocations] == [Tensor((128, 128), "float32")] * 2
     assert rx.parse(str(module)) == module
     assert 'S: R.workspace("128 128")' in str(module)
+
+
+class _Lifted:
+    """A device on which a kernel that is passed its workspace is the faster one."""
+
+    def price(self, site: Any, result: Any, sizes: Any) -> NodeCost:
+        if site.op != ir.CALL_TIR:
+            return NodeCost(seconds=0.0 if site.op == "full" else 1.0)
+        return NodeCost(launches=1, seconds=1.0 if dict(site.attrs)["program"].value.lifted else 3.0)
+
+
+def test_where_lifting_pays_optimize_chooses_it_in_each_function() -> None:
+    params, inner = ([var(name, Tensor("128 64")) for name in names] for names in ("qk", "ab"))
+    f = pure_function("f", inner, [ir.call_tir(ATTENTION, (inner[0], inner[1], inner[1]))])
+    attended = rx.op.exp(ir.call_tir(ATTENTION, (params[0], params[1], params[1])))
+    main = pure_function("main", params, [ir.call_function(ir.function_ref(f), (attended, params[1]))])
+    module = Module((main, f))
+    best = rx.optimize(module, rules=rx.rules.workspace, cost=_Lifted(), cache=False)
+    assert list(best.report.rules) == ["workspace_lifting"]
+    (kernel,) = best.module.programs
+    assert kernel.lifted == ("S",) and [b.name for b in kernel.parameters] == ["Q", "K", "V", "S"]
+    for made in best.module:
+        assert [e.annotation for e in made.expressions() if e.op == "full"] == [Tensor("128 128")]
+    args = [0.1 * np.random.default_rng(n).normal(size=(128, 64)).astype(np.float32) for n in range(2)]
+    np.testing.assert_allclose(best(*args), evaluate(module, args), rtol=1e-4, atol=1e-5)
 
 
 def test_figure_11_keeps_the_symbolic_size() -> None:
