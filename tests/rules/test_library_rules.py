@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.errors import OperatorError, RuleError
+from relax_eg.errors import OperatorError, RuleError, WellFormedError
 from relax_eg.ir.expr import var
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.libraries import called, inlined
@@ -174,6 +174,20 @@ def test_calls_that_do_not_fit() -> None:
         called("test.nothing", x)
     with pytest.raises(OperatorError, match=r"library `test\.gemm` takes attributes none; got speed"):
         called("test.gemm", x, x, x, speed=2)
+
+
+def test_a_call_that_is_annotated_otherwise_than_its_routine_fills() -> None:
+    module = rx.parse(
+        "@I.ir_module\nclass Module:\n    @R.function\n"
+        '    def main(x: R.Tensor(("n", 3), "float32"), w: R.Tensor((3, 4), "float32")):\n'
+        '        gv = R.call_dps_library("xla.matmul", (x, w), out=R.Tensor(("n", 5), "float32"))\n'
+        "        return gv\n"
+    )
+    fills = (
+        r'library `xla\.matmul` fills R\.Tensor\(\("n", 4\), dtype="float32"\), and is annotated R\.Tensor\(\("n", 5\)'
+    )
+    with pytest.raises(WellFormedError, match=f"^function `main`, binding `gv`: {fills}.*axis 1: sizes 4 and 5 differ"):
+        rx.optimize(module, cache=False)
 
 
 def test_another_library_of_the_same_name_is_refused() -> None:
