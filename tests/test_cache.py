@@ -95,7 +95,7 @@ def test_no_search_and_no_walk_is_made_on_a_hit(options: dict[str, Any]) -> None
     ):
         best = rx.optimize(chain, *SPECS, **options)
         assert best.report.cached
-        best(*arrays((3, 3), (3, 3), (3,)))
+        best(*arrays((512, 512), (512, 512), (512,)))
 
 
 def test_what_is_kept_as_written() -> None:
