@@ -186,7 +186,7 @@ class Optimized:
         return self.explain().certificate()
 
     def statistics(self) -> Any:
-        """The executables of what runs at many sizes inside few of them (`AtCapacity.statistics`). OptionError for every
+        """The executables of what runs at many sizes inside few of them (`AtCapacity.statistics`). OptionError for any
         other function: JAX compiles it for each shape that is called."""
         raise self._at_its_very_sizes("statistics()")
 
