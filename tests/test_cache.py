@@ -168,6 +168,19 @@ def test_derivatives_are_those_of_the_function_at_hand() -> None:
         np.testing.assert_allclose(tangent, slope * np.ones(3))
 
 
+def test_capacities_are_no_part_of_a_search() -> None:
+    """What is served from the cache runs at capacity, and how is said anew without another search."""
+    found: list[list[tuple[str, int]]] = []
+    for i, how in enumerate(({}, {"dynamic": "capacity"}, {"dynamic": "capacity", "capacities": 12})):
+        best = rx.optimize(chain, "64 64", "64 64", "64 n", at={"n": 2}, bounds={"n": (1, 32)}, **how)
+        assert best.report.cached == (i > 0)
+        for n in (9, 5, 12, 7):
+            a, b, v = arrays((64, 64), (64, 64), (64, n))
+            np.testing.assert_allclose(best(a, b, v), (a @ b) @ v, rtol=1e-3, atol=1e-2)
+        found.append(sorted((r.kind, r.at["n"]) for r in best.statistics().executables))
+    assert found[1:] == [[("capacity", 8), ("capacity", 16)], [("capacity", 12)]] and len(found[0]) >= 2
+
+
 def test_jit_uses_it() -> None:
     for cached in (False, True):
         fast = rx.jit(chain)

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import relax_eg as rx
+from relax_eg.ablation import ablate
 from relax_eg.cli import app
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import time
@@ -184,6 +185,21 @@ def test_on_the_command_line(chosen: rx.CostReport, unfused: rx.CostReport, tmp_
     run = CliRunner().invoke(app, ["compare", *paths])
     said = " ".join(run.output.split())
     assert run.exit_code == 1 and "is not whole JSON" in said and "b.json" in said
+
+
+def test_ablation_by_the_clock() -> None:
+    def twice(x: rx.Tensor, a: rx.Tensor, b: rx.Tensor) -> rx.Tensor:
+        return (x @ a) @ b * 2.0
+
+    given = {"at": {"n": 8}, "target": "cpu", "cache": False}
+    found = ablate(twice, "n 64", "64 64", "64 64", sets=["fusion"], timed=True, **given)
+    columns = found.comparison.columns
+    assert [c.label for c in columns] == ["all rules", "as written", "without fusion"]
+    assert found.without == ("fusion",) and found.slower("fusion") > 1
+    for c in columns:
+        assert c.measured is not None and c.measured > 0
+    with pytest.raises(OptionError, match=r"sets=\['magic'\]: one or more of fusion, library, workspace, algebra"):
+        ablate(twice, "n 64", "64 64", "64 64", sets=["magic"], **given)
 
 
 def test_ablation_says_what_each_set_is_worth(tmp_path: Path) -> None:
