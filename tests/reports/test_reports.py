@@ -140,7 +140,8 @@ def test_memory_in_kernels_is_that_of_the_plan() -> None:
         return jnp.sum(h @ v, axis=1), x + h
 
     best = rx.optimize(layer, "n 64", "64 64", "64 64", at={"n": 32}, execution="kernels", target="cpu", cache=False)
-    memory, plan = best.report.after.memory, rx.plan_memory(best, at={"n": 32}, results="planned", temporary="estimated")
+    memory = best.report.after.memory
+    plan = rx.plan_memory(best, at={"n": 32}, results="planned", temporary="estimated")
     assert memory is not None
     assert [m.bytes for m in memory.moments] == plan.live.at({"n": 32}) and memory.peak == plan.bound_at({"n": 32})
     assert [t.bytes for t in memory.tensors] == [int(x.bytes.evaluate(plan.at)) for x in plan.peak]
