@@ -95,7 +95,7 @@ def test_no_search_and_no_walk_is_made_on_a_hit(options: dict[str, Any]) -> None
     ):
         best = rx.optimize(chain, *SPECS, **options)
         assert best.report.cached
-        best(*arrays((3, 3), (3, 3), (3,)))
+        best(*arrays((512, 512), (512, 512), (512,)))
 
 
 def test_what_is_kept_as_written() -> None:
@@ -166,6 +166,19 @@ def test_derivatives_are_those_of_the_function_at_hand() -> None:
         assert best.report.cached == cached
         _, tangent = jax.jvp(partial(best.to_jax(), *args[:2]), (args[2],), (jnp.ones(3),))
         np.testing.assert_allclose(tangent, slope * np.ones(3))
+
+
+def test_capacities_are_no_part_of_a_search() -> None:
+    """What is served from the cache runs at capacity, and how is said anew without another search."""
+    found: list[list[tuple[str, int]]] = []
+    for i, how in enumerate(({}, {"dynamic": "capacity"}, {"dynamic": "capacity", "capacities": 12})):
+        best = rx.optimize(chain, "64 64", "64 64", "64 n", at={"n": 2}, bounds={"n": (1, 32)}, **how)
+        assert best.report.cached == (i > 0)
+        for n in (9, 5, 12, 7):
+            a, b, v = arrays((64, 64), (64, 64), (64, n))
+            np.testing.assert_allclose(best(a, b, v), (a @ b) @ v, rtol=1e-3, atol=1e-2)
+        found.append(sorted((r.kind, r.at["n"]) for r in best.statistics().executables))
+    assert found[1:] == [[("capacity", 8), ("capacity", 16)], [("capacity", 12)]] and len(found[0]) >= 2
 
 
 def test_jit_uses_it() -> None:

@@ -185,6 +185,23 @@ class Optimized:
         search. Raises what `explain` raises."""
         return self.explain().certificate()
 
+    def statistics(self) -> Any:
+        """The executables of what runs at many sizes inside few of them (`AtCapacity.statistics`). OptionError for any
+        other function: JAX compiles it for each shape that is called."""
+        raise self._at_its_very_sizes("statistics()")
+
+    def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
+        """Compile before the first call what runs at many sizes (`AtCapacity.compile_ahead`). OptionError for every
+        other function."""
+        raise self._at_its_very_sizes("compile_ahead()")
+
+    def _at_its_very_sizes(self, asked: str) -> OptionError:
+        return OptionError(
+            f"{asked}: {self._program.name}() runs at its very sizes, for each of which JAX compiles it when it is "
+            "called; accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity' to one XLA "
+            "program (with numerics='exact', dynamic='capacity')"
+        )
+
     def save(self, path: str | Path) -> None:
         """Write it to a file, which `rx.load` reads in any process: it runs there without a search. ArtifactError where
         the program holds what only this process has, such as a callback, or where the file cannot be written."""

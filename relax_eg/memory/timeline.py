@@ -10,6 +10,7 @@ from relax_eg.memory.liveness import Lifetime, Liveness, liveness
 from relax_eg.memory.planner import counted
 from relax_eg.memory.schedule import least_peak
 from relax_eg.memory.steps import Program, Stored, program_of
+from relax_eg.memory.temporaries import estimated
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ def timeline(
     reorder: bool = True,
 ) -> Timeline:
     """What is needed when, at the sizes `at`. `stored`, `ahead`: see `program_of`; `reorder`: whether the kernels run
-    in an order of least peak, as a plan has them, or in that of the text. Near linear in what it runs."""
+    in an order of least peak and with what they are estimated to have for themselves, as a plan has them, or in that of
+    the text. Near linear in what it runs."""
     program = program_of(module, stored=stored, ahead=ahead)
     if reorder:
+        program = estimated(program, at).of(program)
         program = program.reordered(least_peak(program, counted(program, at)).steps)
     live = liveness(program, "planned", at.keys())
     return Timeline(program, live, tuple(live.at(at)), dict(at))

@@ -124,3 +124,17 @@ def same_windows(x: Any, w: Any) -> Any:
 
 def whole_windows(x: Any) -> Any:
     return lax.reduce_window(x, 0.0, lax.add, (1, x.shape[1]), (1, 1), "VALID")
+
+
+def odd_length(x: Any) -> Any:
+    """Of 2*n + 1 elements, the pairs and the one in the middle."""
+    n = (x.shape[0] - 1) // 2
+    pairs = x[1:].reshape(n, 2)
+    return (
+        jnp.sum(x),
+        jnp.cumsum(x)[::-1],
+        jnp.argmax(x),
+        x[n : n + 1],
+        pairs.max(0),
+        jnp.concatenate([pairs, pairs[:1]]),
+    )

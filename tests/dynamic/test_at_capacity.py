@@ -322,6 +322,46 @@ def test_exact_is_as_jax_compiles() -> None:
     same(best(W, values(1, 5)), jax.jit(attend)(W, values(1, 5)))
 
 
+@pytest.mark.parametrize(
+    ("specs", "options"),
+    [
+        (("8 8", "b s 8"), {"dynamic": "exact"}),
+        (("8 8", "b s 8"), {"numerics": "exact"}),
+        (("8 8", "b s 8"), {"execution": "kernels"}),
+        (("8 8", "2 4 8"), {}),
+    ],
+)
+def test_what_runs_at_its_very_sizes_has_no_statistics(specs: Any, options: dict[str, Any]) -> None:
+    best = rx.optimize(attend, *specs, rules=rx.RuleSet("none"), **options)
+    for name, ask in (("statistics", best.statistics), ("compile_ahead", best.compile_ahead)):
+        with pytest.raises(OptionError) as e:
+            ask()
+        assert str(e.value).startswith(f"{name}(): attend() runs at its very sizes, for each of which JAX compiles it")
+        assert "accepted: a function with sizes that vary, optimized with dynamic='auto' or 'capacity'" in str(e.value)
+
+
+def test_axes_whose_lengths_are_expressions() -> None:
+    """A capacity is one of n; the axis has 2*n + 1 elements, of which so many count as n says."""
+
+    def odd(x: Array) -> Array:
+        return jnp.sum(x), jnp.cumsum(x)[::-1], jnp.argmax(x), jnp.concatenate([x, x[:2]]).reshape(-1, 1) * x[-1]
+
+    best = optimized(odd, "2*n+1", bounds={"n": (1, 6)})
+    for n in (3, 1, 4, 5, 6):
+        x = -1 - np.abs(values(1, 2 * n + 1)[0, :, 0])  # a zero of the padding would be the largest
+        same(best(x), jax.jit(odd)(x))
+    found = best.statistics()
+    assert sorted(r.at["n"] for r in found.executables) == [1, 4, 6] and not found.exact
+    assert {r.kind for r in found.executables} == {"capacity"}
+    with pytest.raises(BoundsError, match=r"odd\(\): n = 7 exceeds its bound 6"):
+        best(np.ones(15, np.float32))
+    with pytest.raises(BoundsError, match=r"odd\(\): n = 0 is below its bound 1"):
+        best(np.ones(1, np.float32))
+    with pytest.raises(ShapeError, match=r"axis 0 should be 2\*n \+ 1 for some n >= 0, got 8"):
+        best(np.ones(8, np.float32))
+    assert best.statistics().compilations == 3
+
+
 def test_capacity_refused_where_there_is_not_one_program() -> None:
     with pytest.raises(OptionError, match=r"dynamic='capacity': attend\(\) runs kernel by kernel; 'auto' and 'exact'"):
         rx.optimize(attend, "8 8", "b s 8", dynamic="capacity", execution="kernels")

@@ -222,6 +222,7 @@ PROGRAMS: dict[str, Program] = {
         {"n": 8, "m": 6}, assume="m <= n", indices=9,
     ),
     "sliced": Program(more.sliced, ("n 3", "@ int32"), 0, N, {"n": 8}, assume="n >= 2", indices=9),
+    "odd length": Program(more.odd_length, ("2*n+1",), 3, N, {"n": 8}),
     "gradient": Program(more.gradient, ("n 4", "4 4"), 2, N, {"n": 8}),
     "rematerialised": Program(more.rematerialised, ("n 4", "4 4"), 4, N, {"n": 8}),
     "quantiles": Program(more.quantiles, ("n 4",), 2, N, {"n": 8}),

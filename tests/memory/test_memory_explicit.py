@@ -112,6 +112,32 @@ def test_kernels_that_optimize_chose() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("form", ["arena", "storages"])
+def test_calls_of_all_levels_are_given_their_memory(form: Any) -> None:
+    """A tensor program, an operator that runs over its operand, and a routine of a library, which may not."""
+    from examples.figures import cross_level
+
+    module = cross_level.module()
+    plan = rx.plan_memory(module, results="planned", at={"n": 3}, check=True)
+    assert str(plan.bytes) == "2048*n" and len({str(o) for o in plan.offsets.offsets}) == 2
+    explicit = lowered(plan, module, form)
+    text = str(explicit)
+    assert rx.parse(text) == explicit and "R.alloc_storage(" in text and "R.kill(" in text
+    for call in ("R.call_tir(Module.mm, ", "R.relu(", 'R.call_dps_library("cutlass.rms_norm", '):
+        assert text.count(f"R.call_into({call}") == 1, text
+
+    def norm(_: Any, operands: Any, sizes: Any) -> Any:
+        (x,) = operands
+        assert x.shape == (sizes["n"], 256)
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+    args = drawn(module, {"n": 5})
+    wanted = evaluate(module, args, libraries=norm)
+    # Where an operand lies may change how numpy adds up; memory that was spoiled gives NaN.
+    np.testing.assert_allclose(evaluate(explicit, args, libraries=norm), wanted, rtol=1e-5)
+    assert np.isfinite(wanted).all() and wanted.any()
+
+
 def test_sizes_that_values_decide_have_no_explicit_form() -> None:
     text = """
 @R.function

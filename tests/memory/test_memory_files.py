@@ -94,8 +94,8 @@ def test_a_file_that_is_no_json_is_refused(module: rx.Module, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bounds": {"n": (1, 4.5)}}, "4.5"),
-        ({"bounds": {"n": "4"}}, "'4'"),
+        ({"bounds": {"n": (1, 4.5)}}, r"the bounds of `n` hold 4\.5, which is no integer; accepted: \(low, high\)"),
+        ({"bounds": {"n": "4"}}, "the bounds of `n` hold '4', which is no integer"),
         ({"bounds": {"n": (9, 4)}}, r"the bounds of `n` are empty: \(9, 4\); accepted: \(low, high\)"),
         ({"bounds": {"nn": (1, 4)}}, r"run\(\): bounds name `nn`, which is no size; its sizes: n; did you mean `n`\?"),
         ({"bounds": {"n": (1, 4)}, "at": {"n": 5}}, r"n = 5 exceeds its bound 4"),
@@ -213,6 +213,17 @@ def test_the_command_plans_a_function(model: Path) -> None:
     edited(plan, lambda d: d.update(storages=[]))
     result = command(*words, "--check", plan)
     assert result.exit_code == 1 and "there is no storage 0" in " ".join(result.output.split())
+
+
+def test_the_command_takes_a_bound_for_each_size(model: Path) -> None:
+    (model.parent / "two.py").write_text("def run(x, w):\n    return ((x @ w) @ w).sum(1)\n")
+    words = f"{model.parent / 'two.py'}:run", "--spec", "b s 4", "--spec", "4 4", "--as-written"
+    result = command(*words, "--bound", "s=1024", "--bound", "b=64")
+    said = " ".join(result.output.split())
+    assert result.exit_code == 0, said
+    assert "2 MiB, fixed for all sizes in bounds" in said and "at the peak (b = 64, s = 1024)" in said
+    result = command(*words, "--bound", "s=1024")
+    assert result.exit_code == 0 and "fixed for all sizes" not in result.output  # b may be anything
 
 
 def test_the_command_plans_module_text(module: rx.Module, tmp_path: Path) -> None:

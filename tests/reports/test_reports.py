@@ -58,9 +58,9 @@ def test_the_users_lines_are_quoted(best: rx.Optimized) -> None:
 
 
 def test_a_value_that_a_rule_made_has_the_line_of_what_it_equals(kernels: rx.CostReport) -> None:
-    (fused,) = [p for p in kernels.after.parts if len(p.operators) > 1]
-    assert "exp" in fused.operators and line("softmax") in fused.lines
-    assert "row_quotient_through_matmul" in fused.rule and "fuse_stages" in fused.rule
+    (fused,) = [p for p in kernels.after.parts if "softmax" in p.operators and len(p.operators) > 1]
+    assert "matmul" in fused.operators and line("softmax") in fused.lines
+    assert "softmax_of_shifted_down" in fused.rule and "fuse_stages" in fused.rule
 
 
 def test_what_is_computed_from_weights_is_told_apart(best: rx.Optimized) -> None:
@@ -140,7 +140,8 @@ def test_memory_in_kernels_is_that_of_the_plan() -> None:
         return jnp.sum(h @ v, axis=1), x + h
 
     best = rx.optimize(layer, "n 64", "64 64", "64 64", at={"n": 32}, execution="kernels", target="cpu", cache=False)
-    memory, plan = best.report.after.memory, rx.plan_memory(best, at={"n": 32}, results="planned")
+    memory = best.report.after.memory
+    plan = rx.plan_memory(best, at={"n": 32}, results="planned", temporary="estimated")
     assert memory is not None
     assert [m.bytes for m in memory.moments] == plan.live.at({"n": 32}) and memory.peak == plan.bound_at({"n": 32})
     assert [t.bytes for t in memory.tensors] == [int(x.bytes.evaluate(plan.at)) for x in plan.peak]
