@@ -74,8 +74,8 @@ class Statistics:
         chosen = "; ".join(f"{v}: {c}" for v, c in self.capacities.items())
         yield Text(f"{self.name}   dynamic={self.dynamic!r}" + (f", capacities {chosen}" if chosen else ""), "bold")
         yield Text(
-            f"{self.calls} calls of {len(self.sizes)} sizes, {100 * self.waste:.0f}% padding; {self.compilations} "
-            f"executables compiled in {self.compile_seconds:.2f} s"
+            f"{_several(self.calls, 'call')} of {_several(len(self.sizes), 'size')}, {100 * self.waste:.0f}% padding; "
+            f"{_several(self.compilations, 'executable')} compiled in {self.compile_seconds:.2f} s"
             + (f", {self.evicted} of them dropped" if self.evicted else "")
         )
         for what, why in self.exact.items():
@@ -115,3 +115,7 @@ class Statistics:
 
 def _sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{v}={n}" for v, n in sizes.items())
+
+
+def _several(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

@@ -310,7 +310,7 @@ def test_statistics_as_text_and_data() -> None:
     found = best.statistics()
     text = str(found)
     assert "attend   dynamic='capacity', capacities b: powers of two; s: powers of two" in text
-    assert "1 calls of 1 sizes, 53% padding; 1 executables compiled in " in text
+    assert "1 call of 1 size, 53% padding; 1 executable compiled in " in text
     assert re.search(r"capacity b=4, s=8 +call +1 ", text) and re.search(r"b=3, s=5 +b=4, s=8 +1 +53%", text)
     data = json.loads(found.to_json())
     assert data["schema"] == "relax_eg.dynamic/1" and data["sizes"][0]["sizes"] == {"b": 3, "s": 5}
