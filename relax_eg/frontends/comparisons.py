@@ -114,10 +114,10 @@ def _patch() -> None:
 def _equality(self: Any, other: Any) -> bool:
     answer = _original["__eq__"](self, other)
     watch = getattr(_watching, "watch", None)
-    if answer or watch is None or not (is_symbolic(other) or isinstance(other, int)):
+    if answer or watch is None:
         return answer
-    if is_symbolic(other) and other.scope is not self.scope:  # of another trace, whose names mean other sizes
-        return False
+    if not isinstance(other, int) and (not is_symbolic(other) or other.scope is not self.scope):
+        return False  # no size, or one of another trace, whose names mean other sizes
     frame = _caller()
     # JAX itself compares sizes wherever it looks one up, and then mostly does what is right for equal ones, too.
     line = (frame.f_code.co_filename, frame.f_lineno) if is_users(frame.f_code.co_filename) else None
