@@ -59,20 +59,25 @@ class Varying:
 
     def best_for(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
         """The function for arrays of these shapes; None where it is not to be had for sizes that vary."""
-        if shapes not in self._known:
-            with self._lock:
+        try:
+            return self._known[shapes]
+        except KeyError:
+            pass
+        with self._lock:
+            if shapes not in self._known:  # another thread may have looked meanwhile
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
                 self._known[shapes] = self._found(shapes, leaves)
-        return self._known[shapes]
+            return self._known[shapes]
 
     def is_hot(self, shapes: Shapes) -> bool:
         """Counts a call with shapes that no program for sizes that vary serves: whether there were so many that a
         search for these very sizes is in place."""
-        if len(self._calls) >= _MOST_KNOWN:
-            self._calls.clear()
-        self._calls[shapes] += 1
-        return self._calls[shapes] > _HOT
+        with self._lock:
+            if len(self._calls) >= _MOST_KNOWN:
+                self._calls.clear()
+            self._calls[shapes] += 1
+            return self._calls[shapes] > _HOT
 
     def _found(self, shapes: Shapes, leaves: Sequence[Any]) -> AtCapacity | None:
         if self._gave_up:
