@@ -59,4 +59,4 @@ def _error(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
     if not np.array_equal(np.isfinite(a), finite) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return float("inf")
     scale = float(np.max(np.abs(b[finite]), initial=0.0))
-    return float(np.max(np.abs(a - b)[finite], initial=0.0)) / (scale or 1.0)
+    return float(np.max(np.abs(a[finite] - b[finite]), initial=0.0)) / (scale or 1.0)
