@@ -13,6 +13,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import varying
+from relax_eg.dynamic.fitting import Fit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
 Array = Any
@@ -206,6 +207,17 @@ def test_typed_keys_among_the_arguments() -> None:
         assert (jax.random.key_data(ours[2]) == jax.random.key_data(wanted[2])).all()
     found = fast.statistics()
     assert found is not None and {r.kind for r in found.executables} == {"capacity"}
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_keys_are_padded_and_cut_wherever_they_are(on_host: bool) -> None:
+    keys, inside = jax.random.split(jax.random.key(1), 3), (slice(3),)
+    fit = Fit(((0, (5,), inside), (1, (5, 2), (slice(3), slice(2)))), ((0, inside),))
+    grown = fit.padded([keys, jnp.ones((3, 2))], on_host)
+    assert [x.shape for x in grown] == [(5,), (5, 2)] and grown[0].dtype == keys.dtype
+    assert np.asarray(grown[1]).sum() == 6
+    (back,) = fit.cut(grown[:1], on_host)
+    assert (jax.random.key_data(back) == jax.random.key_data(keys)).all()
 
 
 def test_functions_of_jax_that_decide_by_a_size_of_one() -> None:

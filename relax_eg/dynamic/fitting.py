@@ -38,7 +38,7 @@ class Fit:
     def _pad(self) -> Callable[[list[Any]], list[Any]]:
         def pad(arrays: list[Any]) -> list[Any]:
             pairs = zip(arrays, self.pads, strict=True)
-            return [jnp.zeros(shape, x.dtype).at[inside].set(x) for x, (_, shape, inside) in pairs]
+            return [_grown_there(x, shape, inside) for x, (_, shape, inside) in pairs]
 
         return jax.jit(pad)
 
@@ -91,6 +91,15 @@ def is_key_array(x: Any) -> bool:
 def given_dtype(dtype: str) -> Any:
     """The dtype that arrays of a call have where ours is `dtype`: of keys it is JAX's own."""
     return jax_dtype(dtype) if is_key(dtype) else np_dtype(dtype)
+
+
+def _grown_there(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:
+    """As `_grown`, where the array is; keys are, too."""
+    if is_key_array(x):
+        words = jax.random.key_data(x)
+        made = _grown_there(words, (*shape, *words.shape[x.ndim :]), inside)
+        return jax.random.wrap_key_data(made, impl=jax.random.key_impl(x))
+    return jnp.zeros(shape, x.dtype).at[inside].set(x)
 
 
 def _grown(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, Any]:
