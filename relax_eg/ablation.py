@@ -15,6 +15,7 @@ from relax_eg.measured import arguments
 from relax_eg.options import Execution
 from relax_eg.reports import Comparison, CostReport, compare
 from relax_eg.rules import RuleSet, book
+from relax_eg.shapes.relation import as_statements
 
 ALL, WRITTEN = "all rules", "as written"
 # What is taken away, by name. As in Relax's ablation: fusion, partial library dispatch; and what is ours besides.
@@ -76,7 +77,7 @@ def ablate(
         if tell is not None:
             tell("timing", len(allowed), len(allowed) + 1)
         assume = options.get("assume", ())
-        statements = (assume,) if isinstance(assume, str) else tuple(assume)
+        statements = as_statements(assume)
         traced = traced_program(program, specs, {}, options.get("bounds"), statements)
         reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)

@@ -40,6 +40,7 @@ from relax_eg.options import Bounds, Execution, Facts, Options, Progress, Sizes,
 from relax_eg.prices import NEVER_SLOWER, call_predictor, closed_forms, moves_less, pays, price
 from relax_eg.reporting import report_of
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.shapes.relation import as_statements
 
 _pausing = threading.Lock()
 _paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
@@ -105,7 +106,7 @@ def optimize(
     """
     check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
-        statements = (assume,) if isinstance(assume, str) else tuple(assume)
+        statements = as_statements(assume)
         traced = traced_program(program, specs, kwspecs, bounds, statements)
     limits = budget or Budget()
     options = read_options(

@@ -28,6 +28,7 @@ from relax_eg.options import Bounds, Sizes
 from relax_eg.reports import CostReport
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes import Scope
+from relax_eg.shapes.relation import as_statements
 from relax_eg.varying import OtherSizesError, Varying, kinds_of, shapes_of
 
 # Options of `jax.jit` that are the same for all sizes.
@@ -186,7 +187,8 @@ class Jitted:
 
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
-        options: dict[str, Any] = {**self._options, "at": at, "assume": (*_texts(self._options["assume"]), *assume)}
+        told = (*as_statements(self._options["assume"]), *assume)
+        options: dict[str, Any] = {**self._options, "at": at, "assume": told}
         best = optimize(flat, *specs, target=self._device(), **options)
         places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
@@ -308,10 +310,6 @@ def jit(
     if dims is None and isinstance(capacities, Mapping):
         raise OptionError(f"jit: capacities={capacities!r} names sizes, and without dims there are no names; pass dims")
     return Jitted(fn, dims, options, jit_options)
-
-
-def _texts(assume: str | Sequence[str]) -> Sequence[str]:
-    return (assume,) if isinstance(assume, str) else assume
 
 
 def _is_traced(x: Any) -> bool:

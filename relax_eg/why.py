@@ -27,6 +27,7 @@ from relax_eg.rules.certificates import status
 from relax_eg.rules.given import Leaves
 from relax_eg.rules.given import Sizes as KnownSizes
 from relax_eg.rules.propagation import Known
+from relax_eg.shapes.relation import as_statements
 from relax_eg.units import Searched, Units
 
 _MOST_PLACES = 4
@@ -78,7 +79,7 @@ def why_not(
     check_kinds(rules, at, bounds, assume, weights, facts, budget, None)
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
-    statements = (assume,) if isinstance(assume, str) else tuple(assume)
+    statements = as_statements(assume)
     traced = traced_program(program, specs, kwspecs, bounds, statements)
     verdict = status(found)
     if verdict.status == "refuted":

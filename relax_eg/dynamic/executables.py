@@ -33,7 +33,7 @@ class Executable:
     seconds: float | None = None
     timed: int = 0
 
-    def run(self, operands: Sequence[Any], *scalars: Any) -> Any:
+    def run(self, operands: list[Any], *scalars: Any) -> Any:
         return self.jitted(*_parts(operands, self.donated), *scalars)
 
     def took(self, seconds: float) -> None:
@@ -73,10 +73,10 @@ def compiled(
     return Executable(jitted, donated, dict(at), exact, why, seconds, memory)
 
 
-def _parts(operands: Sequence[Any], donated: Sequence[int]) -> tuple[list[Any], list[Any]]:
+def _parts(operands: list[Any], donated: Sequence[int]) -> tuple[list[Any], list[Any]]:
     """The arrays that a call may use up, and the others."""
     if not donated:
-        return [], list(operands)
+        return [], operands
     return [operands[i] for i in donated], [x for i, x in enumerate(operands) if i not in donated]
 
 

@@ -249,7 +249,7 @@ class Sized:
         body = self.bodies[self._which[call.variant]]
         options = self._family.variants[call.variant].compiler_options
         operands = body.operands(call.sizes)
-        donated = [i + len(operands) - len(self._others_at) for i in self.donated]
+        donated = self._places(self.donated, operands)
         return compiled(body.exact(call.sizes), operands, (), call.sizes, True, why, options, donated)
 
     def _capacity(self, call: _Call, why: Why) -> Executable:
@@ -258,9 +258,12 @@ class Sized:
         operands, scalars = body.operands(call.capacities), (body.scalars(call.sizes),)
         # What is padded is ours; what is not padded at some sizes is copied then.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
-        donated = [i + len(operands) - len(self._others_at) for i in fixed]
-        run = body.at_capacity(call.capacities)
+        donated, run = self._places(fixed, operands), body.at_capacity(call.capacities)
         return compiled(run, operands, scalars, call.capacities, False, why, options, donated)
+
+    def _places(self, others: Sequence[int], operands: Sequence[Any]) -> list[int]:
+        """Where some of `others_at` stand among the operands of a body: they come last, after what was prepared."""
+        return [i + len(operands) - len(self._others_at) for i in others]
 
     def _earns(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes are to have an executable of their own."""

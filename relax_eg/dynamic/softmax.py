@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from relax_eg.dynamic.content import Content, known
 from relax_eg.dynamic.layout import Digit, State
-from relax_eg.dynamic.native import native
-from relax_eg.dynamic.special import unless_there
+from relax_eg.dynamic.native import native, unless_there
 from relax_eg.dynamic.step import Step, Use
 from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value

@@ -8,6 +8,7 @@ from typing import Any
 from relax_eg.frontends.jax_trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
+from relax_eg.shapes.relation import as_statements
 
 Source = Traced | Written  # what optimize works on
 
@@ -26,5 +27,5 @@ def trace(
 
     Raises TraceError where JAX cannot trace the function, SpecError for a spec that cannot be read.
     """
-    statements = (assume,) if isinstance(assume, str) else tuple(assume)
+    statements = as_statements(assume)
     return trace_function(fn, specs, kwspecs, name=name, assume=statements).module

@@ -25,6 +25,7 @@ from relax_eg.ir.reader import Source, spelled
 from relax_eg.ir.wellformed import check
 from relax_eg.ops.text import read_function
 from relax_eg.shapes import Dim
+from relax_eg.shapes.relation import as_statements
 from relax_eg.tir.origin import text_of
 
 _READ = "functions under @rx.function, which are read and not run"
@@ -53,7 +54,7 @@ def function(
     ScriptError, with file and line, for what cannot be read and for operators applied to what they do not accept;
     WellFormedError for a module that breaks a rule of the IR.
     """
-    statements = (assume,) if isinstance(assume, str) else tuple(assume)
+    statements = as_statements(assume)
     if fn is None:
         return lambda fn: _read(fn, statements)
     if not inspect.isfunction(fn):

@@ -22,6 +22,7 @@ from relax_eg.memory.steps import Program, Temporary, program_of, sizes_in
 from relax_eg.memory.storages import Aliasing, RuntimePlan, runtime_plan
 from relax_eg.memory.temporaries import NOT_COUNTED, Asked, Measurable, Temporaries, estimated, measured
 from relax_eg.shapes import Dim, Scope, dim_max
+from relax_eg.shapes.relation import as_statements
 
 Bounds = Mapping[str, "tuple[int | None, int | None] | int"]
 
@@ -342,7 +343,7 @@ def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequenc
     scope = Scope(assume=module.main.assume)
     for name, bound in bounds.items():
         scope.bound(name, bound, "plan_memory(bounds=...)")
-    scope.assume(*([assume] if isinstance(assume, str) else assume))
+    scope.assume(*as_statements(assume))
     return scope
 
 

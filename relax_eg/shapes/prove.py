@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes.prover import TIMEOUT_MS
-from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.relation import Relation, as_statements, read_statement
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.verdict import Proved, Refuted, Unknown, Verdict
 
@@ -39,7 +39,7 @@ def prove(
             raise OptionError(f"{option}={value!r}: {accepted} is accepted")
     relations = (statement,) if isinstance(statement, Relation) else read_statement(statement)
     where = scope if scope is not None else Scope()
-    assumptions = [assume] if isinstance(assume, str) else list(assume)
+    assumptions = as_statements(assume)
     if bounds or assumptions:
         said = [*relations, *(relation for text in assumptions for relation in read_statement(text))]
         _mentioned(bounds or {}, where.names.union(*(relation.variables for relation in said)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -93,6 +93,11 @@ class Relation:
 
     def __str__(self) -> str:
         return self.words or f"{self.left} {self.op} {self.right}"
+
+
+def as_statements(assume: str | Iterable[str]) -> tuple[str, ...]:
+    """What an option such as `assume` says: one statement, or several."""
+    return (assume,) if isinstance(assume, str) else tuple(assume)  # a str is iterable too, one letter at a time
 
 
 @lru_cache(1 << 12)

@@ -14,7 +14,7 @@ from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.prover import TIMEOUT_MS, Prover
-from relax_eg.shapes.relation import Relation, read_statement
+from relax_eg.shapes.relation import Relation, as_statements, read_statement
 from relax_eg.shapes.verdict import Proved, Statistics
 
 _DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
@@ -58,7 +58,7 @@ class Scope:
         self._statistics = statistics if statistics is not None else Statistics()
         for name, bound in (bounds or {}).items():
             self.bound(name, bound)
-        self.assume(*_texts(assume))
+        self.assume(*as_statements(assume))
 
     def child(self) -> Scope:
         """A scope that starts with what this one knows; neither hears what the other learns later."""
@@ -261,7 +261,7 @@ class Scope:
         `"b*s <= 4096"`."""
         scope = Scope()
         statements: dict[object, str] = {}
-        for text in _texts(constraints):
+        for text in as_statements(constraints):
             statement = text.replace("^", "**")
             # To `mod(s, 8) == 0` JAX adds `8*floordiv(s, 8) == s` in front, which says the same in other words.
             statements[tuple(map(_meaning, read_statement(statement)))] = statement
@@ -303,12 +303,6 @@ class Scope:
     def __repr__(self) -> str:
         assumed = f", assume={list(self.assumptions)}" if self._assumptions else ""
         return f"Scope({ {name: self.bounds(name) for name in self._bounds} }{assumed})"
-
-
-def _texts(statements: Iterable[str]) -> list[str]:
-    if isinstance(statements, str):  # a str is iterable too, one letter at a time
-        return [statements]
-    return list(statements)
 
 
 def _meaning(relation: Relation) -> tuple[str, frozenset[Dim]]:
