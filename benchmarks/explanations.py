@@ -22,7 +22,7 @@ from rich.table import Table
 import relax_eg as rx
 from benchmarks import scale
 from benchmarks.cases import CASES
-from relax_eg import prices
+from relax_eg.driver import prices
 from relax_eg.explain import check
 from relax_eg.explain.whole import Checked, WholePrograms
 

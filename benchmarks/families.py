@@ -32,12 +32,12 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks.timing import measure
-from relax_eg.driver import traced_program
+from relax_eg.driver.families import allows
+from relax_eg.driver.measured import arguments
+from relax_eg.driver.optimize import traced_program
+from relax_eg.driver.options import Options, read_options
+from relax_eg.driver.prices import of_a_call, price
 from relax_eg.egraph import Budget
-from relax_eg.families import allows
-from relax_eg.measured import arguments
-from relax_eg.options import Options, read_options
-from relax_eg.prices import of_a_call, price
 from relax_eg.shapes.guards import Dispatch, Guard
 
 Bounds = Mapping[str, tuple[int, int]]

@@ -88,12 +88,12 @@ class Row:
 
 
 def timed(program: Program, at: Mapping[str, int], target: str) -> Row:
-    from relax_eg.driver import optimized, traced_program
+    from relax_eg.driver.measured import AS_WRITTEN, Candidate, Entry, Search, arguments
+    from relax_eg.driver.optimize import optimized, traced_program
+    from relax_eg.driver.options import read_options
     from relax_eg.egraph import Budget
     from relax_eg.extract.devices import PROFILES
     from relax_eg.extract.profile import AS_USUAL
-    from relax_eg.measured import AS_WRITTEN, Candidate, Entry, Search, arguments
-    from relax_eg.options import read_options
 
     traced = traced_program(program.fn, program.specs, {}, None, ())
     options = read_options(

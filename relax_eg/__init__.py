@@ -3,12 +3,18 @@
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
-from relax_eg import cache, errors, ops, rules
-from relax_eg.ablation import Ablation, ablate
+from relax_eg import errors, ops, rules
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
 from relax_eg.backend.optimized import Optimized, Ready
-from relax_eg.driver import optimize
+from relax_eg.driver import cache
+from relax_eg.driver.ablation import Ablation, ablate
+from relax_eg.driver.jit import Jitted, jit
+from relax_eg.driver.legalize import legalize
+from relax_eg.driver.loading import load
+from relax_eg.driver.optimize import optimize
+from relax_eg.driver.view import View, view
+from relax_eg.driver.why import WhyNot, why_not
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
 from relax_eg.explain.certificate import Certificate
@@ -16,7 +22,7 @@ from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import trace
-from relax_eg.frontends.onnx_graph import from_onnx
+from relax_eg.frontends.onnx.graph import from_onnx
 from relax_eg.frontends.script import dataflow, function, output, shape, sym_var
 from relax_eg.ir import (
     Callable,
@@ -29,9 +35,6 @@ from relax_eg.ir import (
     call_tir,
     match_cast,
 )
-from relax_eg.jit import Jitted, jit
-from relax_eg.legalize import legalize
-from relax_eg.loading import load
 from relax_eg.memory import Plan, plan_memory
 from relax_eg.ops import api as op
 from relax_eg.ops.text import parse
@@ -41,8 +44,6 @@ from relax_eg.rules.check import verify
 from relax_eg.shapes import Proved, Refuted, Unknown, prove
 from relax_eg.tir import TensorProgram
 from relax_eg.tir.script import Buffer, local, tensor_program, workspace
-from relax_eg.view import View, view
-from relax_eg.why import WhyNot, why_not
 
 try:
     __version__ = _version("relax-eg")

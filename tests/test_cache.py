@@ -90,8 +90,8 @@ def test_hits_and_misses_are_counted() -> None:
 def test_no_search_and_no_walk_is_made_on_a_hit(options: dict[str, Any]) -> None:
     rx.optimize(chain, *SPECS, **options)
     with (
-        patch("relax_eg.measured.Units", side_effect=AssertionError("searched")),
-        patch("relax_eg.frontends.jax_trace.Walk", side_effect=AssertionError("walked")),
+        patch("relax_eg.driver.measured.Units", side_effect=AssertionError("searched")),
+        patch("relax_eg.frontends.jax.trace.Walk", side_effect=AssertionError("walked")),
     ):
         best = rx.optimize(chain, *SPECS, **options)
         assert best.report.cached

@@ -14,9 +14,9 @@ import pytest
 from jax import export
 
 import relax_eg as rx
-from relax_eg import cache
-from relax_eg.cache import Place
 from relax_eg.debug import debug
+from relax_eg.driver import cache
+from relax_eg.driver.cache import Place
 from relax_eg.extract.devices import CPU
 from relax_eg.rules import RuleSet
 from relax_eg.rules.book import algebra
@@ -93,7 +93,7 @@ def test_options_that_differ_in_anything_differ() -> None:
 
 
 def test_every_option_counts() -> None:
-    with patch("relax_eg.driver.place_of", side_effect=Asked) as asked, pytest.raises(Asked):
+    with patch("relax_eg.driver.optimize.place_of", side_effect=Asked) as asked, pytest.raises(Asked):
         rx.optimize(chain, *SPECS)
     traced, options = asked.call_args.args
     found = cache.key_of(traced, options)
@@ -120,7 +120,7 @@ def test_the_packages_own_source_is_part_of_the_key(tmp_path: Path, caplog: pyte
     source, found = tmp_path / "package", {key(chain, *SPECS)}
     (source / "room").mkdir(parents=True)
     try:
-        with patch("relax_eg.cache.__file__", str(source / "cache.py")):
+        with patch("relax_eg.driver.cache.__file__", str(source / "driver" / "cache.py")):
             for name, text in (("a.py", "1"), ("a.py", "2"), ("b.py", ""), ("room/c.json", "{}"), ("notes.txt", "")):
                 (source / name).write_text(text)
                 cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
@@ -136,7 +136,9 @@ def test_the_packages_own_source_is_part_of_the_key(tmp_path: Path, caplog: pyte
         cache._surroundings.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize(("package", "name"), [("relax_eg.cache.version_of", "2.0"), ("relax_eg.cache.FORMAT", 99)])
+@pytest.mark.parametrize(
+    ("package", "name"), [("relax_eg.driver.cache.version_of", "2.0"), ("relax_eg.driver.cache.FORMAT", 99)]
+)
 def test_versions_are_part_of_the_key(package: str, name: Any) -> None:
     before = key(chain, *SPECS)
     try:

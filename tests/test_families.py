@@ -16,15 +16,15 @@ import pytest
 import relax_eg as rx
 from benchmarks.families import CASES, lora, run
 from relax_eg.backend.kernels import InKernels
-from relax_eg.driver import traced_program
+from relax_eg.driver.families import levels
+from relax_eg.driver.optimize import traced_program
+from relax_eg.driver.options import read_options
+from relax_eg.driver.prices import of_a_call, price, seconds_at
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError
 from relax_eg.extract.cost import NodeCost
 from relax_eg.extract.devices import CPU, WITHOUT_YNN
-from relax_eg.families import levels
 from relax_eg.ops import counts
-from relax_eg.options import read_options
-from relax_eg.prices import of_a_call, price, seconds_at
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Dim, Proved
 from relax_eg.shapes.guards import Guard, covered

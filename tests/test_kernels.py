@@ -14,7 +14,7 @@ import relax_eg as rx
 from relax_eg.backend.kernels import InKernels
 from relax_eg.errors import OptionError, ShapeError
 from relax_eg.extract.cost import NodeCost
-from relax_eg.extract.kernels import STEPS
+from relax_eg.extract.kernels.selection import STEPS
 from relax_eg.ir.expr import CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS
 from relax_eg.reports.text import printed
@@ -338,7 +338,7 @@ def test_in_an_oversized_graph_the_best_algebra_is_fused(monkeypatch: pytest.Mon
         return jnp.tanh((x @ w) @ v) * 2.0
 
     specs, at = ("n 512", "512 512", "512"), {"n": 512}
-    monkeypatch.setattr("relax_eg.extract.kernels.OVERSIZED", 5)
+    monkeypatch.setattr("relax_eg.extract.kernels.selection.OVERSIZED", 5)
     best = optimized(fn, *specs, at=at)
     assert any("associates" in rule for rule in best.report.rules) and len(kernels(best)) == 2
     algebra = optimized(fn, *specs, at=at, rules=rx.rules.default - "fusion")

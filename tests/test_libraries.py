@@ -17,7 +17,7 @@ from benchmarks import libraries
 from benchmarks.coverage import Result
 from benchmarks.libraries import BEGIN, DOCUMENT, END
 from benchmarks.library_cases import CASES, Case
-from relax_eg import prices
+from relax_eg.driver import prices
 
 # Each program runs a few times only: XLA compiles it in a quarter of the time.
 QUICK: dict[str, Any] = {

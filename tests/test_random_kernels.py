@@ -11,9 +11,9 @@ from test_random_programs import SEEDS, TOLERANCES, assert_same, exactly_equal, 
 
 import relax_eg as rx
 from relax_eg.extract.devices import profile
-from relax_eg.extract.kernel_build import Names, kernel_of
-from relax_eg.extract.kernel_cost import KernelCost
-from relax_eg.extract.kernels import STEPS, KernelSearch
+from relax_eg.extract.kernels.build import Names, kernel_of
+from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.selection import STEPS, KernelSearch
 from relax_eg.ir import Expr, Module, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg import measured
+from relax_eg.driver import measured
+from relax_eg.driver.families import nearest_guards
 from relax_eg.extract.devices import CPU, PROFILES, WITHOUT_YNN
 from relax_eg.extract.devices import nearest as nearest_device
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import MeasuredRow
-from relax_eg.families import nearest_guards
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Proved, Scope
 from relax_eg.shapes.guards import Dispatch, covered
@@ -224,6 +224,6 @@ def test_the_device_of_jax_is_the_default_target(
     assert found.name == name and not found.calibrated
     sheet = PROFILES[name.partition(",")[0]]
     assert replace(found, name=sheet.name) == sheet
-    monkeypatch.setattr("relax_eg.options.here", lambda: found)
+    monkeypatch.setattr("relax_eg.driver.options.here", lambda: found)
     assert rx.optimize(lambda x: x @ x, "8 8").report.target == name
     assert rx.optimize(lambda x: x @ x, "8 8", target="cpu").report.target == "cpu"

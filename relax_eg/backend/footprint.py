@@ -10,7 +10,7 @@ import jax
 
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import run_at
-from relax_eg.backend.pallas_choice import Pallas
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, np_dtype

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.backend.lower import run_block
-from relax_eg.backend.pallas_choice import Pallas, Preferred
+from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, np_dtype, postorder

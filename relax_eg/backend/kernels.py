@@ -20,7 +20,7 @@ from relax_eg.backend.footprint import temporary_bytes
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized, Ready
-from relax_eg.backend.pallas_choice import Pallas
+from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, without_notes
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from relax_eg.ablation import SETS
-from relax_eg.ablation import ablate as ablated
 from relax_eg.cli.common import err, load_object, out, read_bounds, read_sizes, run
+from relax_eg.driver.ablation import SETS
+from relax_eg.driver.ablation import ablate as ablated
 
 
 def ablate(

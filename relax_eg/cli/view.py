@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from relax_eg.cli.common import err, load_object, out, read_bounds, read_rules, read_sizes, run
-from relax_eg.view import view as viewed
+from relax_eg.driver.view import view as viewed
 
 
 def view(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relax_eg.frontends.jax_trace import Traced, trace_function
+from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
 from relax_eg.shapes.relation import as_statements

@@ -11,7 +11,7 @@ from relax_eg.ir.expr import var as variable
 from relax_eg.ir.module import Binding, Block, Function
 
 if TYPE_CHECKING:
-    from relax_eg.frontends.jax_walk import Walk
+    from relax_eg.frontends.jax.walk import Walk
 
 
 def make_function(

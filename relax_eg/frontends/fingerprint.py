@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, primitives
 
-from relax_eg.frontends.jax_sized import Sized
+from relax_eg.frontends.jax.sized import Sized
 from relax_eg.frontends.sources import is_jax_function, line_of
 from relax_eg.frontends.symbolic import is_symbolic
 from relax_eg.ir.expr import ConstantData

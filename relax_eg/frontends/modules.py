@@ -48,7 +48,7 @@ from relax_eg.shapes import Scope
 
 @dataclass(frozen=True)
 class Written(OfArguments):
-    """A module that was written, or traced before, in the place of a traced function (`jax_trace.Traced`).
+    """A module that was written, or traced before, in the place of a traced function (`jax.trace.Traced`).
 
     `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program.
     """

@@ -18,9 +18,9 @@ from jax.extend.core import jaxprs_in_params
 import relax_eg as rx
 from relax_eg import ir
 from relax_eg.backend.kernels import InKernels, KernelRunner
-from relax_eg.backend.pallas_choice import Pallas
-from relax_eg.backend.pallas_plan import Unsuitable, pallas_plan
-from relax_eg.backend.pallas_programs import lower_pallas
+from relax_eg.backend.pallas.choice import Pallas
+from relax_eg.backend.pallas.plan import Unsuitable, pallas_plan
+from relax_eg.backend.pallas.programs import lower_pallas
 from relax_eg.tir import TensorProgram, evaluate
 
 TOLERANCE = 2e-5  # of the largest element, in float32

@@ -8,7 +8,7 @@ import pytest
 
 import relax_eg as rx
 from benchmarks.llama_layer import Layer, Widths
-from relax_eg.extract import kernels, states
+from relax_eg.extract.kernels import selection, states
 from relax_eg.extract.solve import Effort
 
 LAYER = Layer(Widths(256, 4, 2, 512))
@@ -25,7 +25,7 @@ def chosen(half: str, target: str) -> tuple[int, float]:
 @pytest.mark.parametrize("half", ["attention_half", "mlp_half"])
 def test_few_states_are_about_as_good_as_many(half: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     moved, seconds = chosen(half, target)
-    monkeypatch.setattr(kernels, "_EFFORT", Effort(seconds=60.0, nodes=200, gap=1e-6, candidates=20000))
+    monkeypatch.setattr(selection, "_EFFORT", Effort(seconds=60.0, nodes=200, gap=1e-6, candidates=20000))
     for kept, partial in ((8, 32), (12, 48)):
         monkeypatch.setattr(states, "KEPT", kept)
         monkeypatch.setattr(states, "_PARTIAL", partial)

@@ -10,7 +10,7 @@ import pytest
 import relax_eg as rx
 from relax_eg import ir
 from relax_eg.extract.devices import PROFILES
-from relax_eg.extract.kernel_cost import KernelCost, Part
+from relax_eg.extract.kernels.cost import KernelCost, Part
 from relax_eg.ops import site_of
 from relax_eg.ops.libraries import called
 

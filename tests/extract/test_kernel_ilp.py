@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import pytest
 
 import relax_eg as rx
-from relax_eg.extract import kernel_ilp
 from relax_eg.extract.ilp import Row, relaxation
-from relax_eg.extract.kernel_ilp import Overlap, solve_kernels
+from relax_eg.extract.kernels import ilp
+from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
 from relax_eg.extract.problem import Problem, choice_cost, is_acyclic, repaired, tree_choice
 from relax_eg.extract.solve import Effort
 
@@ -88,7 +88,7 @@ def test_no_row_has_a_column_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         rows.extend(entries)
         return relaxation(costs, entries, upper)
 
-    monkeypatch.setattr(kernel_ilp, "relaxation", kept)
+    monkeypatch.setattr(ilp, "relaxation", kept)
     for seed in range(12):
         problem, overlap = overlapping(seed)
         solve_kernels(problem, overlap, repaired(problem, tree_choice(problem)), EXACT)

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import relax_eg as rx
-from relax_eg.ablation import ablate
 from relax_eg.cli import app
+from relax_eg.driver.ablation import ablate
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import time
 from relax_eg.extract.report import MeasuredRow

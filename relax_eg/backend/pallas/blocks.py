@@ -1,0 +1,380 @@
+"""Terms of index equations inside a Pallas kernel, for blocks of loop variables at once.
+
+What a term is inside is a `Value` over the loops that run in blocks. A read is a load at computed positions, masked
+where a block reaches beyond its loop; a reduction runs over blocks of what it binds, a sum of products of two operands
+through the tensor cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental.pallas import triton
+
+from relax_eg.backend.contractions import factors_of, grouped, unwidened
+from relax_eg.backend.index_maps import bounds, is_inside
+from relax_eg.backend.loop_values import Value, pointwise
+from relax_eg.backend.pallas.plan import Online, depth_of
+from relax_eg.backend.scalar_functions import accumulator, apply_function, combine, convert, identity, reduce_axes
+from relax_eg.shapes import Dim
+from relax_eg.tir import Apply, Cast, Const, Index, Read, Reduce, Scalar, Select, loop_of, substitute, walk
+from relax_eg.tir.functions import kind
+
+Array: TypeAlias = Any
+_INT = np.dtype("int32")
+_LARGEST = 1 << 15  # elements of a block that is reduced element by element
+_SHALLOW = 128  # a loop within another that is no longer is one block
+
+
+class Blocks:
+    """Loop variables at the values that are computed together, and the terms known there.
+
+    `axes`: of the loops that run in blocks, outermost first, how many values. `at`: for each loop its values, an int32
+    array for those and a scalar for others. `extents`: of all loops.
+    """
+
+    def __init__(
+        self,
+        axes: Mapping[str, int],
+        at: Mapping[str, Array],
+        extents: Mapping[str, int],
+        buffers: Mapping[str, tuple[Any, tuple[int, ...]]],
+        outside: Blocks | None = None,
+    ) -> None:
+        self.axes = dict(axes)
+        self.at = dict(at)
+        self.extents = extents
+        self.buffers = buffers
+        self.outside = outside
+        self.order = {name: n for n, name in enumerate(self.axes)}
+        self.new = frozenset(self.at) - frozenset(outside.at if outside is not None else ())
+        self.memo: dict[Scalar, Value] = {}
+
+    def inside(self, axes: Mapping[str, int], at: Mapping[str, Array]) -> Blocks:
+        """These loops and more."""
+        return Blocks({**self.axes, **axes}, {**self.at, **at}, self.extents, self.buffers, self)
+
+    def over(self, value: Value, loops: Sequence[str]) -> Array:
+        """The array of `value` with an axis for each of `loops`."""
+        return value.over(loops, self.axes)
+
+    def mask(self, loops: Sequence[str]) -> Value | None:
+        """Where all of `loops` are within their extents; None where they always are."""
+        found: Value | None = None
+        for name in loops:
+            if name in self.axes and self.extents[name] % self.axes[name]:
+                inside = Value(lax.lt(self.at[name], _full(self.at[name], self.extents[name])), (name,))
+                found = inside if found is None else self.each(lax.bitwise_and, found, inside)
+        return found
+
+    def each(self, function: Callable[..., Any], *values: Value) -> Value:
+        """`function` of arrays of one shape."""
+        return pointwise(function, values, self.order, self.axes)
+
+    # --- terms ---
+
+    def term(self, term: Scalar) -> Value:
+        """The value of `term`, parts first."""
+        todo = [term]
+        while todo:
+            at = todo[-1]
+            if self._known(at) is not None:
+                todo.pop()
+                continue
+            parts = () if isinstance(at, Reduce) else at.children
+            missing = [part for part in parts if self._known(part) is None]
+            if missing:
+                todo += missing
+                continue
+            self.memo[at] = self._term(at)
+            todo.pop()
+        found = self._known(term)
+        assert found is not None
+        return found
+
+    def _known(self, term: Scalar) -> Value | None:
+        blocks: Blocks | None = self
+        while blocks is not None:
+            if term in blocks.memo:
+                return blocks.memo[term]
+            if term.free & blocks.new:
+                return None
+            blocks = blocks.outside
+        return None
+
+    def _term(self, term: Scalar) -> Value:
+        parts = [v for v in map(self._known, term.children) if v is not None]
+        match term:
+            case Const():
+                return Value(_scalar(term.value, term.dtype))
+            case Index():
+                return _converted(self.position(term.dim), term.dtype)
+            case Read():
+                return self._read(term)
+            case Apply():
+                if term.fn in ("maximum", "minimum") and kind(term.dtype) == "f":
+                    return self.each(lambda x, y: _extreme(term.fn, x, y), *parts)
+                return self.each(lambda *xs: apply_function(term.fn, xs, term.args), *parts)
+            case Cast():
+                return _converted(parts[0], term.dtype)
+            case Select():
+                return self.each(lax.select, *parts)
+            case Reduce():
+                return self.reduce(term)
+            case _:
+                raise TypeError(f"not a scalar expression: {type(term).__name__}")
+
+    def position(self, dim: Dim) -> Value:
+        """An index as int32."""
+        total = Value(_scalar(dim.const, "int32"))
+        for n, (monomial, coefficient) in enumerate(dim.terms):
+            product: Value | None = None if coefficient == 1 else Value(_scalar(coefficient, "int32"))
+            for atom in monomial:
+                factor = self._atom(atom.op, atom.name, atom.args)
+                product = factor if product is None else self.each(lax.mul, product, factor)
+            assert product is not None
+            total = product if n == 0 and not dim.const else self.each(lax.add, total, product)
+        return total
+
+    def _atom(self, op: str, name: str, args: Sequence[Dim]) -> Value:
+        if op == "var":
+            return Value(self.at[name], (name,) if name in self.axes else ())
+        first, *others = map(self.position, args)
+        if op == "select":
+            compare = lax.ge if name == ">=" else lax.eq
+            return self.each(lambda x, a, b: lax.select(compare(x, _full(x, 0)), a, b), first, *others)
+        if op in ("floordiv", "ceildiv"):
+            low, _ = bounds(args[0], self.extents)
+            least, _ = bounds(args[1], self.extents)
+            plain = low is not None and low >= 0 and least is not None and least > 0
+            if op == "floordiv":
+                return self.each(lax.div if plain else jnp.floor_divide, first, others[0])
+            return self.each(lambda x, y: lax.neg(jnp.floor_divide(lax.neg(x), y)), first, others[0])
+        for other in others:
+            first = self.each(lax.max if op == "max" else lax.min, first, other)
+        return first
+
+    def _read(self, term: Read) -> Value:
+        ref, shape = self.buffers[term.buffer]
+        place = Value(_scalar(0, "int32"))
+        for axis, (i, size) in enumerate(zip(term.indices, shape, strict=True)):
+            at = self.position(i) if isinstance(i, Dim) else self._known(i)
+            assert at is not None
+            if not isinstance(i, Dim) or not is_inside(i, size, self.extents):
+                at = self.each(lambda x, size=size: lax.clamp(_scalar(0, x.dtype), x, _scalar(size - 1, x.dtype)), at)
+            at, stride = _converted(at, "int32"), math.prod(shape[axis + 1 :])
+            if stride != 1:
+                at = self.each(lambda x, stride=stride: lax.mul(x, _full(x, stride)), at)
+            place = at if axis == 0 else self.each(lax.add, place, at)
+        mask = self.mask(place.loops)
+        if mask is None:
+            return Value(triton.load(ref.at[place.array]), place.loops)
+        inside = self.over(mask, place.loops)
+        return Value(triton.load(ref.at[place.array], mask=inside, other=_scalar(0, term.dtype)), place.loops)
+
+    # --- reductions ---
+
+    def reduce(self, term: Reduce) -> Value:
+        """The value of a reduction, blocks of its longest loop one after the other."""
+        names = [str(loop_of(var)) for var, _ in term.over]
+        stream = max(names, key=lambda n: self.extents[n])
+        wide = accumulator(term.kind, term.dtype)
+        size = self._depth(term, stream)
+        rest = [n for n in names if n != stream]
+        along = -(-self.extents[stream] // size)
+        steps = along * math.prod(self.extents[n] for n in rest)
+        self.hoist(term.body, frozenset(names))
+
+        def block(n: Array) -> Value:
+            at: dict[str, Array] = {}
+            n, first = (
+                (n, n) if not rest else (lax.div(n, _scalar(along, "int32")), lax.rem(n, _scalar(along, "int32")))
+            )
+            for name in reversed(rest):
+                extent = _scalar(self.extents[name], "int32")
+                n, at[name] = lax.div(n, extent), lax.rem(n, extent)
+            return self.inside({stream: size}, {**at, stream: run_of(first, size)}).partial(term, stream, wide)
+
+        return _converted(self._accumulated(term.kind, wide, steps, block), term.dtype)
+
+    def _depth(self, term: Reduce, stream: str) -> int:
+        """How many values of the loop `stream` are taken at once."""
+        others = math.prod(self.axes[n] for n in term.free if n in self.axes)
+        if term.kind == "sum" and self.inside({stream: 16}, {stream: None}).operands(term, stream) is not None:
+            return depth_of(self.extents[stream], _SHALLOW if self.outside is not None else 64)
+        return depth_of(self.extents[stream], max(16, min(1024, _LARGEST // others)))
+
+    def _accumulated(self, kind_of: Any, dtype: str, steps: int, block: Callable[[Array], Value]) -> Value:
+        first = block(_scalar(0, "int32"))
+        if steps == 1:
+            return first
+        loops = first.loops
+        join = _joined(kind_of, dtype)
+
+        def step(n: Array, total: Array) -> Array:
+            return join(total, block(convert(n, "int32")).over(loops, self.axes))
+
+        # The first block is done before, so that nothing has to be known of what the loops are.
+        return Value(lax.fori_loop(1, steps, step, first.array), loops)
+
+    def partial(self, term: Reduce, stream: str, wide: str) -> Value:
+        """`term` reduced over the block of `stream` that is here."""
+        mask = self.mask([stream])
+        pair = self.operands(term, stream) if term.kind == "sum" else None
+        if pair is not None:
+            left, right = ([self.term(f) for f in group] for group in pair)
+            a, b = (self._product(side) for side in (left, right))
+            a, b = (self.masked(v, mask, 0) for v in (a, b))
+            rows, columns = (next(n for n in v.loops if n != stream) for v in (a, b))
+            if np.dtype(a.array.dtype) != np.dtype(b.array.dtype):
+                a, b = (_converted(v, term.dtype) for v in (a, b))
+            dims = (((a.loops.index(stream),), (b.loops.index(stream),)), ((), ()))
+            return Value(
+                lax.dot_general(a.array, b.array, dims, preferred_element_type=np.dtype(wide)), (rows, columns)
+            )
+        value = _converted(self.term(term.body), wide)
+        value = self.masked(value, mask, identity(term.kind, wide))
+        loops = (*(n for n in value.loops if n != stream), stream)
+        array = self.over(value, loops)
+        total = reduce_axes(term.kind, array, [len(loops) - 1])
+        if term.kind != "sum" and kind(wide) == "f":  # Triton's extremes drop NaN
+            bad = reduce_axes("max", convert(lax.ne(array, array), "int32"), [len(loops) - 1])
+            total = lax.select(lax.gt(bad, _full(bad, 0)), _full(total, np.nan), total)
+        return Value(total, loops[:-1])
+
+    def masked(self, value: Value, mask: Value | None, other: Any) -> Value:
+        if mask is None:
+            return value
+        return self.each(lambda x, inside: lax.select(inside, x, _full(x, other)), value, mask)
+
+    def _product(self, factors: Sequence[Value]) -> Value:
+        product = factors[0]
+        for more in factors[1:]:
+            product = self.each(lax.mul, product, more)
+        return product
+
+    def operands(self, term: Reduce, stream: str) -> list[list[Scalar]] | None:
+        """The factors of a sum as two operands of the tensor cores, each over `stream` and one loop of its own."""
+        factors = factors_of(term.body, "multiply")
+        groups = grouped([(f, f.free & self.axes.keys()) for f in factors])
+        if len(groups) != 2 or kind(term.dtype) != "f":
+            return None
+        sides = [frozenset[str]().union(*(f.free for f in g)) & self.axes.keys() for g in groups]
+        own = [side - {stream} for side in sides]
+        if (
+            not all(stream in side and len(mine) == 1 for side, mine in zip(sides, own, strict=True))
+            or own[0] == own[1]
+        ):
+            return None
+        return sorted(unwidened(groups), key=lambda g: min(self.order[n] for f in g for n in f.free & self.axes.keys()))
+
+    def hoist(self, body: Scalar, bound: frozenset[str], without: Scalar | None = None) -> None:
+        """Compute here what in `body` does not vary over the loops `bound`, before a loop over them begins; nothing
+        that `without` is a part of."""
+        seen, todo = {body}, [body]
+        while todo:
+            at = todo.pop()
+            if not at.free & bound and not any(t == without for t in walk(at)):
+                if at.free <= self.at.keys() and not isinstance(at, Const):
+                    self.term(at)
+                continue
+            if isinstance(at, Reduce):
+                continue  # what it binds has no value here
+            todo += [c for c in at.children if c not in seen]
+            seen.update(at.children)
+
+    def online(self, group: Online) -> None:
+        """Compute the sums of a softmax in one pass, with the maximum so far in place of the maximum."""
+        m = group.maximum
+        own = str(loop_of(m.over[0][0]))
+        size = depth_of(self.extents[own])
+        steps = -(-self.extents[own] // size)
+        dtype = group.scores.dtype
+        wides = [accumulator("sum", s.dtype) for s in group.sums]
+        for s in group.sums:
+            mine = str(loop_of(s.over[0][0]))
+            self.hoist(s.body, frozenset((mine,)), m)
+
+        def block(n: Array, highest: Value | None) -> tuple[Value, list[Value]]:
+            here = run_of(n, size)
+            scores = self.inside({own: size}, {own: here})
+            mask = scores.mask([own])
+            x = scores.term(group.scores)
+            filled = scores.masked(x, mask, identity("max", dtype))
+            loops = (*(k for k in filled.loops if k != own), own)
+            top = Value(reduce_axes("max", scores.over(filled, loops), [len(loops) - 1]), loops[:-1])
+            if highest is not None:
+                top = self.each(lax.max, highest, top)
+            sums: list[Value] = []
+            for s, wide in zip(group.sums, wides, strict=True):
+                name = str(loop_of(s.over[0][0]))
+                inside = self.inside({name: size}, {name: here})
+                inside.memo[m] = _finite(top)
+                inside.memo[substitute(group.scores, {own: Dim.var(name)})] = Value(
+                    x.array, tuple(name if k == own else k for k in x.loops)
+                )
+                sums.append(inside.partial(s, name, wide))
+            return top, sums
+
+        top, sums = block(_scalar(0, "int32"), None)
+        if steps > 1:
+            loops = [s.loops for s in sums]
+
+            def step(n: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+                before = Value(carry[0], top.loops)
+                now, more = block(convert(n, "int32"), before)
+                shrunk = self.each(lambda old, new: lax.exp(lax.sub(old, new)), before, _finite(now))
+                totals = [
+                    self.each(lambda t, f, x: lax.add(lax.mul(t, convert(f, t.dtype.name)), x), Value(t, k), shrunk, x)
+                    for t, k, x in zip(carry[1:], loops, more, strict=True)
+                ]
+                return (now.array, *(t.over(k, self.axes) for t, k in zip(totals, loops, strict=True)))
+
+            start = (top.array, *(s.array for s in sums))
+            highest, *totals = lax.fori_loop(1, steps, step, start)
+            top = Value(highest, top.loops)
+            sums = [Value(t, k) for t, k in zip(totals, loops, strict=True)]
+        for s, total in zip(group.sums, sums, strict=True):
+            # Of a row that is -inf throughout every difference to the maximum is NaN.
+            whole = self.each(lambda t, h: lax.select(lax.eq(h, _full(h, -np.inf)), _full(t, np.nan), t), total, top)
+            self.memo[s] = _converted(whole, s.dtype)
+
+
+def run_of(n: Array, size: int) -> Array:
+    """The values of a loop in its block number `n`."""
+    return lax.add(lax.iota(_INT, size), lax.broadcast(lax.mul(n, _scalar(size, "int32")), (size,)))
+
+
+def _finite(top: Value) -> Value:
+    """A maximum to subtract: 0 where it is -inf, so that exp gives 0 and not NaN."""
+    array = top.array
+    return Value(lax.select(lax.eq(array, _full(array, -np.inf)), _full(array, 0), array), top.loops)
+
+
+def _joined(kind_of: Any, dtype: str) -> Callable[[Array, Array], Array]:
+    if kind_of in ("max", "min") and kind(dtype) == "f":
+        return lambda x, y: _extreme(f"{kind_of}imum", x, y)
+    return lambda x, y: combine(kind_of, x, y)
+
+
+def _extreme(fn: str, x: Array, y: Array) -> Array:
+    """The maximum or minimum of floats; NaN wins, which Triton's own drop."""
+    found = (lax.max if fn == "maximum" else lax.min)(x, y)
+    return lax.select(lax.ne(x, x), x, lax.select(lax.ne(y, y), y, found))
+
+
+def _converted(value: Value, dtype: str) -> Value:
+    return Value(convert(value.array, dtype), value.loops)
+
+
+def _scalar(value: Any, dtype: Any) -> Array:
+    return np.asarray(value).astype(np.dtype(dtype))
+
+
+def _full(like: Array, value: Any) -> Array:
+    return lax.full_like(like, value)

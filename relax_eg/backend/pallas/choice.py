@@ -1,0 +1,87 @@
+"""Whether Pallas or XLA lowers a tensor program where kernels are executables of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from relax_eg.backend.pallas.plan import Unsuitable
+from relax_eg.backend.pallas.programs import lower_pallas
+from relax_eg.backend.tensor_programs import lower_program
+from relax_eg.errors import RelaxEgError
+from relax_eg.tir import TensorProgram
+
+log = logging.getLogger("relax_eg")
+
+
+class Pallas:
+    """The choice for the kernels of a module, remembered. `interpret`: run what Pallas takes in its interpreter, which
+    any device does, for tests.
+
+    `taken`, `left`: by a program's name what was lowered through Pallas, and what was left to XLA, with reasons.
+    """
+
+    def __init__(self, interpret: bool = False) -> None:
+        self.interpret = interpret
+        self.taken: dict[str, str] = {}
+        self.left: dict[str, str] = {}
+
+    @classmethod
+    def here(cls, wanted: bool) -> Pallas | None:
+        """The choice on JAX's device; None where everything is XLA's: not `wanted`, or no GPU."""
+        return cls() if wanted and jax.default_backend() == "gpu" else None
+
+    def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
+        """Like `lower_program`, through Pallas where that is preferred."""
+        try:
+            if not all(isinstance(n, int) for n in sizes.values()):
+                raise Unsuitable("its sizes are not known when it is compiled")
+            lowered = lower_pallas(program, sizes, interpret=self.interpret)
+        except Unsuitable as e:
+            self.left[program.name] = str(e)
+            log.info("%s is left to XLA: %s", program.name, e)
+            return lower_program(program, sizes)
+        self.taken[program.name] = lowered.why
+        log.info("%s is lowered through Pallas: %s", program.name, lowered.why)
+        return lowered.run
+
+    def failed(self, name: str, error: Exception) -> None:
+        """What Pallas took could not be compiled."""
+        reason = f"Pallas failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        self.taken.pop(name, None)
+        self.left[name] = reason
+        log.warning("%s is left to XLA: %s", name, reason)
+
+
+class Preferred:
+    """A kernel compiled with what Pallas takes of it; with XLA alone once that does not compile. Called, and lowered,
+    like the result of `jax.jit`."""
+
+    def __init__(self, name: str, pallas: Pallas, through_pallas: Any, through_xla: Any) -> None:
+        self._name, self._pallas = name, pallas
+        self._pair = through_pallas, through_xla
+        self._settled: Any = None
+
+    def __call__(self, *arrays: Any) -> Any:
+        return (self._settled or self._settle(arrays))(*arrays)
+
+    def lower(self, *arrays: Any) -> Any:
+        return (self._settled or self._settle(arrays)).lower(*arrays)
+
+    def _settle(self, arrays: tuple[Any, ...]) -> Any:
+        first, second = self._pair
+        try:
+            # Before the first call, which may write over what it is passed.
+            first.lower(*arrays).compile()
+            self._settled = first
+        except RelaxEgError:
+            raise
+        except Exception as e:  # whatever Pallas, Triton or the driver raise: XLA computes the same
+            if self._name not in self._pallas.taken:
+                raise
+            self._pallas.failed(self._name, e)
+            self._settled = second
+        return self._settled

@@ -1,0 +1,114 @@
+"""Tensor programs as Pallas kernels, on GPUs through Triton.
+
+Every stage that stays in memory (the output, and workspaces) is one `pallas_call` over a grid of blocks of its
+elements; what is read is computed inside, at the block's positions (`blocks.py`). Buffers are passed as they lie
+in memory, and where a block reaches beyond an axis its loads and stores are masked, so sizes need not divide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas
+from jax.experimental.pallas import triton
+
+from relax_eg.backend.loop_values import Value
+from relax_eg.backend.pallas.blocks import Blocks, run_of
+from relax_eg.backend.pallas.plan import PallasKernel, pallas_plan
+from relax_eg.backend.scalar_functions import convert
+from relax_eg.backend.tensor_programs import LARGEST, Lowering
+from relax_eg.tir import Read, TensorProgram, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A tensor program through Pallas: a function of arrays, like `lower_program` gives, and why XLA is not to have
+    it."""
+
+    run: Callable[..., tuple[Any, ...]]
+    why: str
+
+
+def lower_pallas(program: TensorProgram, sizes: Mapping[str, int], *, interpret: bool = False) -> Lowered:
+    """`program` at these sizes as a function of one JAX array for each parameter, which gives a tuple of its output.
+    It can be traced anywhere; it is lowered for GPUs, and with `interpret` runs anywhere.
+
+    Sums are accumulated in another order than the equations have, so results differ as `reassociate` allows; float32
+    products go through the tensor cores in the precision that JAX is set to. Raises `Unsuitable`, with the reason, for
+    a program that XLA serves as well or that a kernel cannot compute.
+    """
+    plan = pallas_plan(program, sizes)
+    checked = Lowering(program, sizes, LARGEST, guarded=False)
+
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        checked.check(arrays)
+        data = {b.name: jnp.asarray(a) for b, a in zip(program.parameters, arrays, strict=True)}
+        for kernel in plan.kernels:
+            data[kernel.output.name] = _called(program, kernel, data, interpret)
+        return (data[program.outputs[0]],)
+
+    run.__name__ = program.name
+    return Lowered(run, plan.why)
+
+
+def _called(program: TensorProgram, kernel: PallasKernel, data: Mapping[str, Any], interpret: bool) -> Any:
+    """The array that a kernel writes."""
+    names = dict.fromkeys(t.buffer for t in walk(kernel.value) if isinstance(t, Read))
+    shapes = {name: tuple(data[name].shape) for name in names}
+    out = kernel.output
+
+    def body(*refs: Any) -> None:
+        *given, written = refs
+        with jax.enable_x64(True):
+            _block(kernel, {name: (ref, shapes[name]) for name, ref in zip(names, given, strict=True)}, written)
+
+    body.__name__ = f"{program.name}_{out.name}"
+    call = pallas.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct((math.prod(kernel.shape),), np.dtype(out.dtype)),
+        grid=(kernel.programs,),
+        interpret=interpret,
+        compiler_params=None if interpret else triton.CompilerParams(num_warps=4, num_stages=2),
+        name=body.__name__,
+    )
+    return lax.reshape(call(*(lax.reshape(data[n], (math.prod(shapes[n]),)) for n in names)), kernel.shape)
+
+
+def _block(kernel: PallasKernel, buffers: Mapping[str, tuple[Any, tuple[int, ...]]], written: Any) -> None:
+    """What one program of the grid does: the elements of one block."""
+    number: Any = pallas.program_id(0)
+    at: dict[str, Any] = {}
+    for name in reversed(kernel.loops):
+        size = kernel.blocks.get(name, 1)
+        count = np.int32(-(-kernel.extents[name] // size))
+        number, here = lax.div(number, count), lax.rem(number, count)
+        at[name] = run_of(here, size) if name in kernel.blocks else here
+    blocks = Blocks({n: kernel.blocks[n] for n in kernel.loops if n in kernel.blocks}, at, kernel.extents, buffers)
+    for group in kernel.online:
+        blocks.online(group)
+    value = blocks.term(kernel.value)
+    loops, place = tuple(blocks.axes), Value(np.int32(0))
+    for name, stride in zip(kernel.loops, _strides(kernel.shape), strict=True):
+        along = Value(at[name], (name,) if name in blocks.axes else ())
+        step = blocks.each(lambda x, stride=stride: lax.mul(x, lax.full_like(x, stride)), along)
+        place = blocks.each(lax.add, place, step)
+    array, places = convert(blocks.over(value, loops), kernel.output.dtype), blocks.over(place, loops)
+    mask = blocks.mask(loops)
+    if mask is None:
+        triton.store(written.at[places], array)
+        return
+    inside = blocks.over(mask, loops)
+    # What is outside has no place: where this is interpreted it would be another element's.
+    places = lax.select(inside, places, lax.full_like(places, math.prod(kernel.shape)))
+    triton.store(written.at[places], array, mask=inside)
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    return [math.prod(shape[n + 1 :]) for n in range(len(shape))]

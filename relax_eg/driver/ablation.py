@@ -1,0 +1,97 @@
+"""`ablate`: a program optimized with all rules, then without one set of them at a time, and what each is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relax_eg.backend.optimized import Optimized
+from relax_eg.driver.measured import arguments
+from relax_eg.driver.optimize import optimize, traced_program
+from relax_eg.driver.options import Execution
+from relax_eg.errors import OptionError
+from relax_eg.ir.module import Module
+from relax_eg.measure.choice import fastest
+from relax_eg.reports import Comparison, CostReport, compare
+from relax_eg.rules import RuleSet, book
+from relax_eg.shapes.relation import as_statements
+
+ALL, WRITTEN = "all rules", "as written"
+# What is taken away, by name. As in Relax's ablation: fusion, partial library dispatch; and what is ours besides.
+SETS: dict[str, RuleSet] = {
+    "fusion": book.fusion,
+    "library": book.libraries,
+    "workspace": book.workspace,
+    "algebra": book.algebra,
+    "layout": book.layout,
+}
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What each set of rules is worth: `comparison` holds against the program found with all rules the one as written,
+    and those found without one set each; `without` names the sets."""
+
+    comparison: Comparison
+    without: tuple[str, ...]
+
+    def slower(self, name: str) -> float:
+        """How many times longer the program takes without this set than with all rules, as predicted."""
+        by_label = {c.label: c.cost.seconds for c in self.comparison.columns}
+        return by_label[f"without {name}"] / by_label[ALL]
+
+
+def ablate(
+    program: Callable[..., Any] | Module,
+    *specs: Any,
+    sets: Sequence[str] = tuple(SETS),
+    rules: RuleSet | None = None,
+    execution: Execution = "kernels",
+    timed: bool = False,
+    tell: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> Ablation:
+    """Optimize `program` with all rules, and again without each of `sets`; the other arguments are those of
+    `optimize`.
+
+    `rules`: all rules; if left out the default ones and those on workspaces. `execution`: "kernels" (the default, for
+    there fusion, libraries and workspaces are chosen) or "whole". `timed`: whether every program is also timed, on
+    random arguments. `tell`: called with (what is done now, how many are done, of how many). OptionError for a set that
+    does not exist.
+    """
+    wanted = tuple(dict.fromkeys(sets))
+    if not wanted or any(s not in SETS for s in wanted):
+        raise OptionError(f"sets={list(sets)!r}: one or more of {', '.join(SETS)} are accepted")
+    every = rules if rules is not None else book.default + book.workspace
+    allowed = {ALL: every, **{f"without {s}": every - SETS[s] for s in wanted}}
+    if timed:
+        allowed[WRITTEN] = RuleSet("none")
+    found: dict[str, Optimized] = {}
+    for i, (label, chosen) in enumerate(allowed.items()):
+        if tell is not None:
+            tell(label, i, len(allowed) + timed)
+        found[label] = optimize(program, *specs, rules=chosen, execution=execution, **options)
+    reports = {label: best.report for label, best in found.items()}
+    if timed:
+        if tell is not None:
+            tell("timing", len(allowed), len(allowed) + 1)
+        assume = options.get("assume", ())
+        statements = as_statements(assume)
+        traced = traced_program(program, specs, {}, options.get("bounds"), statements)
+        reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
+    return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
+
+
+def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, CostReport]:
+    """The reports of what was found, with the medians of calls on these arguments; that of the program as written is
+    in each of them."""
+    calls = {label: ((lambda f=best: f(*args, **kwargs)), best.report.after.call) for label, best in found.items()}
+    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls})}
+    written = rows.pop(WRITTEN)
+    reports: dict[str, CostReport] = {}
+    for label, row in rows.items():
+        report = found[label].report
+        at = dict(report.at)
+        reports[label] = replace(report, measured=(replace(written, at=at), replace(row, chosen=True, at=at)))
+    return reports

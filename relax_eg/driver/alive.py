@@ -1,0 +1,86 @@
+"""What is alive while a program runs, as reports tell it: the memory room's plan, and the source lines.
+
+In kernels that is the order and the liveness of the plan that the runtime follows. Of one XLA program it is the same of
+what XLA is predicted to store, by the cost model that priced it, in the order of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relax_eg.driver.options import Sizes
+from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.detail import MOST_MOMENTS, Held, Memory, Moment, Origin, Origins
+from relax_eg.ir.expr import CALL, CONTROL, Expr
+from relax_eg.ir.memory import first_explicit
+from relax_eg.ir.module import Module
+from relax_eg.memory.steps import Step, kernel_name
+from relax_eg.memory.timeline import Timeline, timeline
+from relax_eg.ops import site_of
+
+_HELD = 12  # tensors at the peak that a report names
+
+
+def memory_of(
+    module: Module, model: WholeCost, binding: Sizes, origins: Origins, ahead: set[Expr], in_kernels: bool
+) -> Memory | None:
+    """What is alive while each kernel of a module's entry runs; what is computed `ahead`, from weights, is not counted.
+    None for a module that allocates its memory itself."""
+    if first_explicit(module) is not None:
+        return None
+    stored = None if in_kernels else _stored(module, model, ahead)
+    found = timeline(module, dict(binding), stored=stored, ahead=ahead, reorder=in_kernels)
+    steps, values = found.program.steps, found.program.values
+    moments = [Moment(n, kernel_name(s.kernel), _line(s, origins)) for s, n in zip(steps, found.needed, strict=True)]
+    if not moments:
+        return Memory(0, "", 0, ())
+    peak = moments[found.peak_step]
+    held = [
+        Held(values[x.values[-1]].name, values[x.values[-1]].annotation.short, n, _written(found, x.values, origins))
+        for x, n in found.peak[:_HELD]
+    ]
+    at = f"{peak.what} at {peak.line}" if peak.line else peak.what
+    return Memory(peak.bytes, at, _workspace(found), tuple(_thinned(moments)), tuple(held))
+
+
+def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set[Expr]]:
+    """Of each function that runs the nodes whose values XLA is predicted to store: those that launch a kernel."""
+    found: dict[str, set[Expr]] = {}
+    todo = [(module.main, model, ahead)]
+    while todo:
+        f, inside, once = todo.pop()
+        if f.name in found:
+            continue
+        mine = found[f.name] = set[Expr]()
+        for e, cost in priced(f, inside, once):
+            runs = e.op == CALL or e.op in CONTROL
+            if runs or cost.launches > 0:
+                mine.add(e)
+            if runs:
+                todo += [(callee, within, set[Expr]()) for callee, _, within in inside.trips(site_of(e))]
+    return found
+
+
+def _line(step: Step, origins: Origins) -> str:
+    return next(iter(origins.get(step.function, {}).get(step.kernel, Origin()).lines), "")
+
+
+def _written(found: Timeline, values: Sequence[int], origins: Origins) -> str:
+    """The line of the kernel that writes the last of `values`."""
+    writer = found.program.writer[values[-1]]
+    return "" if writer is None else _line(found.program.steps[writer], origins)
+
+
+def _workspace(found: Timeline) -> int:
+    """Bytes of the workspaces of the step that has most of them."""
+    of_step: dict[int, int] = {}
+    for x in found.live.lifetimes:
+        if x.role == "workspace":
+            of_step[x.start] = of_step.get(x.start, 0) + int(x.bytes.evaluate(found.at))
+    return max(of_step.values(), default=0)
+
+
+def _thinned(moments: Sequence[Moment]) -> Iterator[Moment]:
+    step = max(1, -(-len(moments) // MOST_MOMENTS))
+    for i in range(0, len(moments), step):
+        yield max(moments[i : i + step], key=lambda m: m.bytes)

@@ -1,0 +1,273 @@
+"""What earlier searches found, on disk: a program that was optimized once is not searched again.
+
+An entry is found by a hash of all that a search depends on: the traced program bit by bit, the options, the rules by
+what they say, the versions of what runs it and of this package's own source, and JAX's settings. Something whose
+content does not show (a callback in the program, a rule over an object of another library) keeps a program out of the
+cache, and so does a search that the clock stopped: another run might find more.
+
+`RELAX_EG_CACHE=0` or `optimize(..., cache=False)` turns it off; `RELAX_EG_CACHE_DIR` says where it is (else the user's
+folder for caches), `RELAX_EG_CACHE_BYTES` how large it may be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from relax_eg.debug import stage, tell
+from relax_eg.driver.options import Options
+from relax_eg.errors import OptionError
+from relax_eg.frontends import Source
+from relax_eg.frontends.fingerprint import settings
+from relax_eg.ir.module import Module
+from relax_eg.ir.packed import pack, unpack
+from relax_eg.ir.tokens import NoContentError, token
+from relax_eg.ir.wellformed import check as check_module
+from relax_eg.ops.record import TABLE
+from relax_eg.reports import CostReport
+from relax_eg.rules import RuleSet
+from relax_eg.rules.content import rule_token
+from relax_eg.shapes import Scope
+from relax_eg.shapes.guards import EVERYWHERE
+from relax_eg.store import Store
+
+FORMAT = 3
+LIMIT = 256 << 20
+_PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtypes")
+
+_OPERATORS = dict(TABLE)  # those of this package
+_lock = threading.Lock()
+_count: Counter[str] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """The cache: its folder, entries, their bytes and the limit of these; hits and misses of this process."""
+
+    folder: Path
+    entries: int
+    bytes: int
+    limit: int
+    hits: int
+    misses: int
+
+    def __str__(self) -> str:
+        entries = f"{self.entries} {'entry' if self.entries == 1 else 'entries'}"
+        return f"{self.folder}: {entries}, {self.bytes / 1e6:.1f} MB of at most {self.limit / 1e6:.1f} MB"
+
+
+def info() -> CacheInfo:
+    """What is in the cache, and how often it was of use in this process. OptionError for settings that say nothing."""
+    store = _store()
+    found = store.entries()
+    with _lock:
+        hits, misses = _count["hits"], _count["misses"]
+    return CacheInfo(store.folder, len(found), sum(s.st_size for _, s in found), store.limit, hits, misses)
+
+
+def clear() -> int:
+    """Remove every entry of the cache; returns how many there were."""
+    return _store().clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A program that was chosen. `module`: None where it is kept as written; `at`: the bindings it was chosen at;
+    `compiler_options`: what XLA compiles it with; `guard`: the sizes it serves; `fallback`: symbolic sizes too."""
+
+    module: Module | None
+    report: CostReport
+    at: tuple[Mapping[str, int], ...] = ()
+    compiler_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    guard: str = EVERYWHERE
+    fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: a program for all sizes, or a family of several."""
+
+    choices: tuple[Choice, ...]
+    effectful: bool
+
+    @property
+    def report(self) -> CostReport:
+        return self.choices[0].report
+
+
+class Place:
+    """Where in the cache the search for one program with certain options has its entry."""
+
+    def __init__(self, store: Store, key: str, traced: Source) -> None:
+        self._store = store
+        self.key = key
+        self._traced = traced
+
+    @stage("cache")
+    def read(self) -> Found | None:
+        """What is there; None where there is nothing, or nothing sound, of which a warning then tells."""
+        found: Found | None = None
+        payload = self._store.read(self.key)
+        if payload is not None:
+            try:
+                found = self._decoded(payload)
+            except Exception as e:  # whatever is wrong with an entry, there is always the search
+                self._store.ignore(self.key, f"it does not describe this program ({type(e).__name__}: {e})")
+        with _lock:
+            _count["misses" if found is None else "hits"] += 1
+        return found
+
+    @stage("cache")
+    def write(self, found: Found) -> None:
+        """Leave what was found for other processes."""
+        try:
+            payload = self._encoded(found)
+        except Exception as e:  # what was found is good for this process all the same
+            _tell_why_not(self._traced, e)
+        else:
+            self._store.write(self.key, payload)
+
+    def _encoded(self, found: Found) -> bytes:
+        """Length of the JSON text, the text, the bytes of constants of each program."""
+        choices: list[dict[str, Any]] = []
+        blobs: list[bytes] = []
+        for c in found.choices:
+            packed, blob = (None, b"") if c.module is None else pack(c.module, self._traced.fingerprint)
+            blobs.append(blob)
+            choices.append(
+                {
+                    "module": packed, "bytes": len(blob), "report": c.report.as_data(),
+                    "at": [dict(b) for b in c.at], "compiler_options": dict(c.compiler_options),
+                    "guard": c.guard, "fallback": c.fallback,
+                }
+            )  # fmt: skip
+        data: dict[str, Any] = {"key": self.key, "effectful": found.effectful, "choices": choices}
+        text = json.dumps(data, separators=(",", ":")).encode()
+        return len(text).to_bytes(8, "big") + text + b"".join(blobs)
+
+    def _decoded(self, payload: bytes) -> Found:
+        end = 8 + int.from_bytes(payload[:8], "big")
+        data = json.loads(payload[8:end])
+        if data["key"] != self.key:
+            raise ValueError("it is the entry of another key")
+        choices: list[Choice] = []
+        for c in data["choices"]:
+            blob, end = payload[end : end + c["bytes"]], end + c["bytes"]
+            module = None if c["module"] is None else self._module(c["module"], blob)
+            report = CostReport.from_data(c["report"])
+            more = c["compiler_options"], c["guard"], c["fallback"]
+            choices.append(Choice(module, report, tuple(c["at"]), *more))
+        return Found(tuple(choices), data["effectful"])
+
+    def _module(self, packed: Any, blob: bytes) -> Module:
+        module = unpack(packed, blob, self._traced.fingerprint)
+        check_module(module)
+        main = module.main
+        if (main.name, main.params, main.annotation) != (
+            self._traced.identifier, self._traced.params, self._traced.result,
+        ):  # fmt: skip
+            raise ValueError("it has another signature")
+        return module
+
+
+@stage("cache")
+def place_of(traced: Source, options: Options) -> Place | None:
+    """The place of a program's entry; None where the cache is off, or the program cannot be told from others."""
+    if not _is_on():
+        return None
+    store = _store()
+    try:
+        return Place(store, key_of(traced, options), traced)
+    except Exception as e:  # JAX's objects change with its versions; without a key there is always the search
+        _tell_why_not(traced, e)
+    return None
+
+
+def _tell_why_not(traced: Source, error: Exception) -> None:
+    why = str(error) if isinstance(error, NoContentError) else f"{type(error).__name__}: {error}"
+    tell(1, f"{traced.name} is not cached: {why}")
+
+
+def key_of(traced: Source, options: Options) -> str:
+    """The hash of all that a search depends on. NoContentError where some of it does not show its content."""
+    if TABLE != _OPERATORS:
+        names = ", ".join(name for name, operator in TABLE.items() if _OPERATORS.get(name) is not operator)
+        raise NoContentError(f"what the operators {names} do is not this package's own")
+    leaves = [(x.path, x.argument, x.name, token(x.annotation), x.weak_type) for x in traced.leaves]
+    content = (
+        FORMAT, *_surroundings(), settings(),
+        traced.name, leaves, traced.sizes.constraints, traced.fingerprint.digest,
+        [(f.name, _option(getattr(options, f.name))) for f in fields(options) if f.name != "progress"],
+    )  # fmt: skip
+    return blake2b(repr(content).encode(), digest_size=32).hexdigest()
+
+
+def _option(value: Any) -> Any:
+    if isinstance(value, RuleSet):
+        return ("rules", *map(rule_token, (*value, *value.schemas)))
+    if isinstance(value, Scope):
+        return ("scope", value.assumptions, [(name, value.bounds(name)) for name in sorted(value.names)])
+    return token(value)
+
+
+@lru_cache(1)
+def _surroundings() -> tuple[Any, ...]:
+    """What runs a search: Python, this package's source, and the packages it stands on."""
+    folder, source = Path(__file__).parents[1], blake2b(digest_size=32)
+    files = sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".json"))
+    if not files:
+        raise NoContentError("the package's own source is not at hand")
+    for path in files:
+        data = path.read_bytes()
+        source.update(f"{path.relative_to(folder).as_posix()} {len(data)}\n".encode())
+        source.update(data)
+    python = (sys.implementation.name, *sys.version_info[:3], sys.byteorder)
+    return (source.hexdigest(), python, *[(p, version_of(p)) for p in _PACKAGES])
+
+
+@lru_cache(32)
+def version_of(package: str) -> str:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _is_on() -> bool:
+    text = os.environ.get("RELAX_EG_CACHE", "") or "1"
+    if text not in ("0", "1"):
+        raise OptionError(f"RELAX_EG_CACHE={text}: 0 (off) or 1 (on) is accepted")
+    return text == "1"
+
+
+def _store() -> Store:
+    text = os.environ.get("RELAX_EG_CACHE_BYTES", "") or str(LIMIT)
+    if not text.isdigit():
+        raise OptionError(f"RELAX_EG_CACHE_BYTES={text}: a number of bytes is accepted")
+    return Store(_folder(), int(text))
+
+
+def _folder() -> Path:
+    """`RELAX_EG_CACHE_DIR`, else the folder in which the platform keeps caches of a user."""
+    given = os.environ.get("RELAX_EG_CACHE_DIR")
+    if given:
+        return Path(given).expanduser()
+    home = Path(os.path.expanduser("~"))
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "relax_eg"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "relax_eg" / "Cache"
+    # https://specifications.freedesktop.org/basedir-spec: a path that is not absolute is to be ignored.
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    return (base if base.is_absolute() else home / ".cache") / "relax_eg"

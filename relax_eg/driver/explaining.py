@@ -1,0 +1,98 @@
+"""`best.explain()`: the search done over with every match on record, and a derivation found in what it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relax_eg.backend.lower import library_call
+from relax_eg.driver.options import Options, Sizes
+from relax_eg.driver.units import Searched, Units
+from relax_eg.errors import ExplanationError
+from relax_eg.explain.replay import derive
+from relax_eg.explain.result import Derivation, Part, mentioned
+from relax_eg.explain.steps import Equation
+from relax_eg.explain.text import Explanation
+from relax_eg.extract.profile import Profile
+from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE
+from relax_eg.frontends import Source
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Module
+from relax_eg.rules import given
+from relax_eg.rules.conditions import OnValue, key_of
+from relax_eg.rules.propagation import Known
+
+
+def explained(
+    traced: Source, options: Options, chosen: Module | None, at: Sizes | None = None, profile: Profile | None = None
+) -> Explanation:
+    """How the `chosen` program (None: kept as written) follows from the one as written, replayed. `at`, `profile`: the
+    one binding and the profile that a variant of a family was extracted for, after the search with `options`.
+
+    ExplanationError where the search comes to another program this time (the clock may have stopped either), or where a
+    step of the derivation does not hold.
+    """
+    if chosen is None:
+        return Explanation(_nothing(traced, options), None)
+    units = Units(traced.module, options, record=True)
+    weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+    again = units.run(weights)
+    in_kernels = options.execution == "kernels"
+
+    def is_chosen() -> bool:
+        return _in_kernels(units, chosen) if in_kernels else again == chosen
+
+    for share in (1.0, *FRUGAL) if at and not is_chosen() else ():
+        again = units.again(weights, at or {}, profile or options.profile, share * PREPARED_SHARE)
+        if is_chosen():
+            break
+    if not is_chosen():
+        raise ExplanationError(
+            f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
+            "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
+        )
+    found = Explanation.of(_derivation(traced, options, units, again), library_call)
+    rows = [row for o in units.outcomes for row in o.kernels]
+    return replace(found, kernels=tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows))
+
+
+def _in_kernels(units: Units, chosen: Module) -> bool:
+    """Whether a search that kept record came to the `chosen` kernels; it gives programs in operators."""
+    values = {(f.name, n): tuple(b.value for b in block.bindings) for f in chosen for n, block in enumerate(f.blocks)}
+    return all(values.get(place, found) == found for place, found in units.in_kernels.items())
+
+
+def _nothing(traced: Source, options: Options) -> Derivation:
+    module = traced.module
+    functions = {f.name: f for f in module}
+    return Derivation(
+        traced.name, module, module, module, functions, (), options.rules, options.numerics, options.scope,
+        dict(options.facts),
+    )  # fmt: skip
+
+
+def _derivation(traced: Source, options: Options, units: Units, chosen: Module) -> Derivation:
+    parts = [_part(s, units) for s in units.searched]
+    parts = [p for p in parts if any(g.start is not g.end for g in p.results)]
+    shared = units.module
+    best = {**units.functions, chosen.main.name: chosen.main}
+    needed = {f.name: best[f.name] for f in (*shared, *chosen)}
+    ends = [x for p in parts for e in p.equations for pair in e.pairs for x in pair]
+    bodies = [x for f in needed.values() for x in f.expressions()]
+    needed |= mentioned([*ends, *bodies], best)
+    return Derivation(
+        traced.name, traced.module, shared, chosen, needed, tuple(parts), options.rules, options.numerics,
+        options.scope, dict(options.facts),
+    )  # fmt: skip
+
+
+def _part(searched: Searched, units: Units) -> Part:
+    schemas = {s.name: s for s in units.options.rules.schemas}
+    proposed = [Equation(schemas[rule], ((old, new),)) for old, new, rule in searched.alternatives]
+    have, are_positive = given.Leaves(searched.known.facts).have, given.Sizes(searched.scope).are_positive
+    known = Known(have, searched.known.exact, are_positive)
+
+    def holds(guard: OnValue, value: Expr) -> bool:
+        return known.has(value, key_of(guard))
+
+    results = derive(searched.recording, searched.written, searched.chosen, proposed, holds)
+    return Part(searched.function, searched.block, tuple(results))

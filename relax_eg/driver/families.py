@@ -1,0 +1,474 @@
+"""Families: with `bounds=` and no single `at`, `optimize` finds several programs, each for the sizes it is best at.
+
+One saturated e-graph serves all sizes: programs are extracted from it at corners, on a grid and at random sizes, priced
+anew each time, until several in a row bring nothing better. What each costs is evaluated at thousands of sizes at once
+(`prices.seconds_at`). Of the pool the fewest programs are chosen that are near the best everywhere, and the bounds are
+split into boxes, by sizes, products of sizes and remainders, in which one of them serves (`extract.cover`). That the
+boxes together cover the bounds, and none twice, is proved; without a proof there is one program for all sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from relax_eg.debug import stage, tell
+from relax_eg.driver.measured import Candidate, Search
+from relax_eg.driver.options import Sizes, allows
+from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
+from relax_eg.extract.boundary import boundary
+from relax_eg.extract.cover import GAINING, NEARER, Leaf, Partition, beside, few
+from relax_eg.extract.family_rows import FamilyRow, VariantRow
+from relax_eg.extract.numbers import evaluated
+from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.report import Crossover, Curve, Series
+from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
+from relax_eg.ir.annotations import dims_of
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Module
+from relax_eg.ir.partition import split
+from relax_eg.shapes import Dim, Proved, Scope
+from relax_eg.shapes.guards import Bound, Dispatch, Guard, covered
+
+MOST = 6  # variants
+NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
+_FAR = 4096  # sizes are looked at up to here, or this many times the least, where no upper bound was given
+_SAMPLES = 3000  # sizes at which every program is priced
+_FRESH = (2, 3, 4)  # seeds of further random sizes, at which the guards are tried
+_LATTICE = 1500  # of them on a lattice, at most
+_LEVELS = {1: 9, 2: 5, 3: 3}  # of a grid of extractions, by how many sizes vary
+_CORNERS = 16
+_QUIET = 12  # extractions in a row that bring nothing: then the pool is taken to be complete
+_NEWS = 1.003  # times cheaper than all in the pool: what counts as something new
+_WORK = 40_000  # candidates to choose from, times extractions
+_FEWEST, _MOST_EXTRACTIONS = 8, 80
+_CURVE = 33  # sizes of a curve
+_CURVES = 4
+_FRUGAL_POINTS = 4
+_BLOCK = 8
+_FULL_SUMS = 4  # sizes: sums of more have products of two sizes at most, and powers are for fewer
+_LIKE = 1 + (NEVER_SLOWER - 1) * (1 + GAINING) / 2  # times cheaper: here guards part a program and the one as written
+_MODULI = 2  # of one size
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A variant: its program, the sizes it serves, the binding that stands for them, and which of `at` are its own."""
+
+    candidate: Candidate
+    guard: Guard
+    at: Sizes
+    served: tuple[Sizes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What was found, the variant for the first of `at` first. `fallback`: of symbolic sizes."""
+
+    members: tuple[Member, ...]
+    fallback: int
+    row: FamilyRow
+    variants: tuple[VariantRow, ...]
+    curves: tuple[Curve, ...]
+
+
+@stage("family")
+def family(search: Search) -> Family:
+    """The variants of a program for all sizes that its options allow."""
+    started = time.perf_counter()
+    pool = _Pool(search)
+    pool.fill()
+    ratios = pool.ratios()
+    chosen, limit, open_ = few(ratios, MOST, pool.may_share)
+    if len(open_):
+        pool.fill_frugally(open_)
+        ratios = pool.ratios()
+        chosen, limit, open_ = few(ratios, MOST, pool.may_share)
+    members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
+    for seed in _FRESH:
+        if len(members) == 1 or not pool.learned(members, guards, limit, seed):
+            break
+        ratios = pool.ratios()
+        members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
+    own = np.array([members[s] for s in served_by])
+    costly = pool.ratios(told=True)
+    regrets, worst = costly[own, np.arange(len(own))], costly[members].max(1)
+    fallback = int(np.argmin(worst))
+    row = FamilyRow(
+        pool.extractions, pool.stop, len(pool.programs), len(own), proof, max(0.0, float(regrets.max()) - 1),
+        pool.prepared(members), time.perf_counter() - started,
+    )  # fmt: skip
+    made = [_member(pool, p, g, served_by == i, i == 0) for i, (p, g) in enumerate(zip(members, guards, strict=True))]
+    rows = tuple(
+        VariantRow(
+            f"variant {i + 1}", str(m.guard), m.at, () if m.candidate.entry is None else m.candidate.entry.rules,
+            float((served_by == i).mean()), max(0.0, float(regrets[served_by == i].max(initial=1.0)) - 1),
+            m.candidate.entry is None, i == fallback, pool.prepared([p]),
+        )
+        for i, (m, p) in enumerate(zip(made, members, strict=True))
+    )  # fmt: skip
+    tell(1, f"{search.traced.name}: {len(made)} variants of {row.programs} programs from {row.extractions} extractions")
+    return Family(tuple(made), fallback, row, rows, _curves(pool, made))
+
+
+# --- the pool ---
+
+
+class _Pool:
+    """Programs, and what each costs at sample points. The first is the program as written."""
+
+    def __init__(self, search: Search) -> None:
+        options = search.options
+        self.search = search
+        self.scope = options.scope
+        self.names = list(options.bindings[0])
+        self.ranges = {v: _range(self.scope, v, [b[v] for b in options.bindings]) for v in self.names}
+        self.varying = [v for v, (low, high) in self.ranges.items() if low < high]
+        self.moduli = _moduli(search.traced.module, self.scope, self.varying)
+        if options.cost is not None:  # a device may be told to like whole blocks, which no profile says
+            self.moduli = {v: sorted({*self.moduli.get(v, ()), _BLOCK}) for v in self.varying}
+        self.visits = self._visits()
+        self.columns = self._columns([*self.visits, *self._sample()])
+        self.programs: list[Candidate] = []
+        self.costs: list[np.ndarray] = []
+        self.extractions = 0
+        self.stop = ""
+        self._prepared: dict[Module, frozenset[Expr]] = {}
+        self._add(Candidate(None, AS_USUAL))
+
+    def _add(self, program: Candidate) -> None:
+        self.programs.append(program)
+        self.costs.append(self.seconds(program, self.columns))
+
+    def seconds(self, program: Candidate, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        search, inside = self.search, self.search.in_mode(program.mode)
+        if program.entry is None:
+            return seconds_at(search.traced.module, inside, columns)
+        return seconds_at(program.entry.module, inside, columns, search.weights)
+
+    def fill(self) -> None:
+        """Extract programs until several visits in a row bring nothing new, or there were as many as may be."""
+        search, options = self.search, self.search.options
+        modes = [AS_USUAL, *(options.profile.modes if options.profile.calibrated else ())]
+        search.entry()
+        most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
+        first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
+        deadline = time.perf_counter() + options.budget.seconds
+        known = {(search.traced.module, "")} if not search.weights else set[tuple[Module, str]]()
+        quiet = 0
+        for i, point in enumerate(self.visits):
+            is_asked = i < len(options.bindings)
+            if quiet >= _QUIET and i >= first:
+                self.stop = NOTHING_NEW
+            elif i >= most and not is_asked:
+                self.stop = f"limit of {most} extractions"
+            elif time.perf_counter() > deadline and not is_asked:
+                self.stop = BY_CLOCK
+            if self.stop:
+                break
+            before = min(float(c[i]) for c in self.costs)
+            for mode in modes:
+                entry = search.entry_at(point, mode)
+                self.extractions += 1
+                if (entry.module, mode.name) not in known:
+                    known.add((entry.module, mode.name))
+                    self._add(Candidate(entry, mode))
+            quiet = 0 if before > _NEWS * min(float(c[i]) for c in self.costs) else quiet + 1
+            sizes = ", ".join(f"{v}={n}" for v, n in point.items())
+            tell(2, f"family: extracted at {sizes}, {len(self.programs)} programs")
+            if options.progress is not None:
+                options.progress("family", self.extractions, len(self.programs))
+        self.stop = self.stop or NOTHING_NEW
+
+    def fill_frugally(self, points: np.ndarray) -> None:
+        """Extract programs for some of these points that prepare less from weights: what several variants prepare has
+        to fit together."""
+        if not self.search.weights:
+            return
+        known = {p.entry.module for p in self.programs if p.entry is not None}
+        for i in points[np.linspace(0, len(points) - 1, min(len(points), _FRUGAL_POINTS)).astype(int)]:
+            point = {v: int(c[i]) for v, c in self.columns.items()}
+            for share in FRUGAL:
+                entry = self.search.entry_at(point, share=share * PREPARED_SHARE)
+                self.extractions += 1
+                if entry.module not in known:
+                    known.add(entry.module)
+                    self._add(Candidate(entry, AS_USUAL))
+
+    def learned(self, members: Sequence[int], guards: Sequence[Guard], limit: float, seed: int) -> bool:
+        """Whether there are sizes, among as many new random ones, at which these guards choose a program that is not
+        near though another member is; they are sample points from now on."""
+        points = self._allowed(self._random(_SAMPLES, np.random.default_rng(seed)))
+        columns = self._columns(points)
+        costs = [self.seconds(p, columns) for p in self.programs]
+        dispatch = Dispatch(guards)
+        ratios = beside(np.array(costs), NEVER_SLOWER)[members]
+        served = ratios[[dispatch.at(p) for p in points], np.arange(len(points))]
+        missed = np.flatnonzero(served > np.maximum(limit, ratios.min(0) * (1 + NEARER)))
+        if len(missed):
+            self.columns = {v: np.concatenate([c, columns[v][missed]]) for v, c in self.columns.items()}
+            self.costs = [np.concatenate([c, new[missed]]) for c, new in zip(self.costs, costs, strict=True)]
+            tell(2, f"family: {len(missed)} of {len(points)} new sizes had another program")
+        return bool(len(missed))
+
+    def ratios(self, told: bool = False) -> np.ndarray:
+        """What each program costs at each sample point, as `cover.beside` has it."""
+        return beside(np.array(self.costs), NEVER_SLOWER, told)
+
+    # --- what is prepared from weights ---
+
+    def _cut(self, program: int) -> frozenset[Expr]:
+        entry = self.programs[program].entry
+        if entry is None or not self.search.weights:
+            return frozenset()
+        found = self._prepared.get(entry.module)
+        if found is None:
+            cut = split(entry.module.main, self.search.weights).prepare.result.args
+            found = self._prepared[entry.module] = frozenset(cut)
+        return found
+
+    def prepared(self, programs: Sequence[int]) -> int:
+        """Bytes that the programs prepare together, what they share once."""
+        return prepared_bytes(frozenset[Expr]().union(*map(self._cut, programs)), self.search.options.bindings[0])
+
+    def may_share(self, programs: Sequence[int]) -> bool:
+        """Whether what the programs prepare together is within what may be prepared."""
+        search = self.search
+        if not search.weights:
+            return True
+        held = [p for p in search.traced.module.main.params if str(p.attr("name")) in search.weights]
+        return self.prepared(programs) <= PREPARED_SHARE * prepared_bytes(held, search.options.bindings[0])
+
+    # --- points ---
+
+    def _columns(self, points: Sequence[Sizes]) -> dict[str, np.ndarray]:
+        return {v: np.array([p[v] for p in points], np.int64) for v in self.names}
+
+    def features(self) -> list[Dim]:
+        """What guards may compare: sizes, then products and differences of them, then remainders."""
+        sizes = [Dim.var(v) for v in self.varying]
+        pairs = list(itertools.combinations(sizes, 2))
+        products = [a * b for a, b in pairs]
+        if len(sizes) > 2:
+            products.append(math.prod(sizes[1:], start=sizes[0]))
+        remainders = (Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))
+        return [*sizes, *products, *(a - b for a, b in pairs), *remainders]
+
+    def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
+        """What expressions of the sizes are at the sample points."""
+        columns = {v: c.astype(np.float64) for v, c in self.columns.items()}
+        return [np.broadcast_to(np.asarray(evaluated(d, columns), np.float64), len(self.costs[0])) for d in dims]
+
+    def boundaries(self, programs: Sequence[int]) -> list[Dim]:
+        """Polynomials in the sizes that tell two of the programs apart; none where one size varies alone."""
+        if len(self.varying) < 2:
+            return []
+        sizes = [Dim.var(v) for v in self.varying]
+        most = len(sizes) if len(sizes) <= _FULL_SUMS else 2
+        several = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(most + 1))
+        terms = [math.prod(s, start=Dim.of(1)) for s in several]
+        groups = [1 + len(sizes) + math.comb(len(sizes), 2), len(terms)]
+        if len(sizes) < _FULL_SUMS:
+            powers = (s for n in (2, 3) for s in itertools.combinations_with_replacement(sizes, n))
+            terms = list(dict.fromkeys([*terms, *(math.prod(s, start=Dim.of(1)) for s in powers)]))
+        columns = self.values(terms)
+        found: list[Dim] = []
+        for p, q in itertools.combinations(sorted(programs), 2):
+            other = self.costs[q] if p else _LIKE * self.costs[q]
+            whole = boundary(self.costs[p], other, columns, (*groups, len(terms)))
+            if whole is not None:
+                found.append(sum((c * t for c, t in zip(whole, terms, strict=True) if c), Dim.of(0)))
+        return found
+
+    def _visits(self) -> list[dict[str, int]]:
+        """Where programs are extracted: at `at`, in the middle, at corners, then grid and random sizes mixed."""
+        given = [dict(b) for b in self.search.options.bindings]
+        middle = {v: math.isqrt(low * high) for v, (low, high) in self.ranges.items()}
+        ends = ([low, high] if low < high else [low] for low, high in self.ranges.values())
+        corners = [dict(zip(self.names, c, strict=True)) for c in itertools.islice(itertools.product(*ends), _CORNERS)]
+        rng = np.random.default_rng(0)
+        rest = self._lattice(_LEVELS.get(len(self.varying), 2), 64, small=False) + self._random(_MOST_EXTRACTIONS, rng)
+        rng.shuffle(rest)  # type: ignore[arg-type]
+        return self._allowed([*given, middle, *corners, *rest])
+
+    def _sample(self) -> list[dict[str, int]]:
+        rng = np.random.default_rng(1)
+        per_size = {1: _LATTICE, 2: 36, 3: 11, 4: 6, 5: 4}.get(len(self.varying), 2)
+        lattice = self._lattice(per_size, _LATTICE, small=True)
+        return self._allowed(lattice + self._random(_SAMPLES - len(lattice), rng))
+
+    def _lattice(self, per_size: int, most: int, small: bool) -> list[dict[str, int]]:
+        axes = [levels(*self.ranges[v], per_size, small) for v in self.names]
+        if small and math.prod(map(len, axes)) > most:  # a part of it would leave out whole ranges of some sizes
+            return []
+        return [dict(zip(self.names, p, strict=True)) for p in itertools.islice(itertools.product(*axes), most)]
+
+    def _random(self, count: int, rng: np.random.Generator) -> list[dict[str, int]]:
+        """Sizes drawn evenly by how many times they differ; every other one divisible by what divides sizes."""
+        drawn: list[dict[str, int]] = []
+        for i in range(count):
+            point: dict[str, int] = {}
+            for v, (low, high) in self.ranges.items():
+                drawn_from = math.log(max(low, 1)), math.log(high + 1)
+                size = min(high, max(low, round(math.exp(rng.uniform(*drawn_from)) - 0.5)))
+                for m in self.moduli.get(v, ()) if i % 2 else ():
+                    size = size // m * m if size // m * m >= low else size
+                point[v] = size
+            drawn.append(point)
+        return drawn
+
+    def _allowed(self, points: Iterable[dict[str, int]]) -> list[dict[str, int]]:
+        """The points, each once, that the scope allows; others moved to where it does."""
+        distinct = {tuple(p.values()): p for p in points}
+        found = [p for p in distinct.values() if not self.scope.assumptions or allows(self.scope, p)]
+        if len(found) < len(distinct):
+            found += self.scope.points(self.names, max(16, len(distinct) // 8))
+        return found
+
+
+def _range(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
+    """The sizes of a variable that are looked at."""
+    low, high = scope.bounds(v)
+    low = 1 if low is None else low
+    return (low, max(_FAR, 64 * low, *asked)) if high is None else (low, high)
+
+
+def levels(low: int, high: int, count: int, small: bool = False) -> list[int]:
+    """Sizes from low to high, evenly by how many times they differ; with `small` also the least ones all."""
+    if high - low < count:
+        return list(range(low, high + 1))
+    least = max(low, 1)
+    steps = (least * (high / least) ** (i / (count - 1)) for i in range(count))
+    first = range(low, min(high, low + count // 4) + 1) if small else ()
+    return sorted({low, high, *first, *(min(high, max(low, round(s))) for s in steps)})
+
+
+def _moduli(module: Module, scope: Scope, names: Sequence[str]) -> dict[str, list[int]]:
+    """For each size variable what it is divided by, in the program or in what is assumed of it: the least few."""
+    dims = {d for f in module for e in f.expressions() for d in dims_of(e.annotation)}
+    dims |= {d for r in scope.relations for d in (r.left, r.right)}
+    found: dict[str, set[int]] = {}
+    stack = [atom for d in dims for monomial, _ in d.terms for atom in monomial]
+    while stack:
+        atom = stack.pop()
+        stack += [a for d in atom.args for monomial, _ in d.terms for a in monomial]
+        if atom.op in ("floordiv", "ceildiv") and atom.args[1].is_const and str(atom.args[0]) in names:
+            found.setdefault(str(atom.args[0]), set()).add(atom.args[1].value)
+    return {v: sorted(m for m in ms if m > 1)[:_MODULI] for v, ms in found.items()}
+
+
+# --- guards ---
+
+
+def _divided(
+    pool: _Pool, ratios: np.ndarray, chosen: list[int], limit: float
+) -> tuple[list[int], list[Guard], np.ndarray, str]:
+    """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; of each point which
+    of them serves it; and how the cover was proved."""
+    plain = pool.features()
+    for features in ([*plain, *pool.boundaries(chosen)], plain):
+        leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit).leaves
+        verdict = covered([_guard(leaves, features)], pool.scope)
+        if isinstance(verdict, Proved):
+            break
+        tell(1, f"{pool.search.traced.name}: the cover of guards is not proved ({verdict})")
+    else:
+        best = chosen[int(np.argmin(ratios[chosen].max(1)))]
+        return [best], [Guard(((),))], np.zeros(ratios.shape[1], np.int64), "trivial: one guard holds everywhere"
+    # Point 0 is the first of `at`.
+    of_first = next(x.program for x in leaves if (x.points == 0).any())
+    first_box = {p: min(_corner(x) for x in leaves if x.program == p) for p in {x.program for x in leaves}}
+    order = sorted(first_box, key=lambda p: (p != of_first, first_box[p]))
+    served = np.zeros(ratios.shape[1], np.int64)
+    for leaf in leaves:
+        served[leaf.points] = order.index(leaf.program)
+    mine = [sorted((x for x in leaves if x.program == p), key=_corner) for p in order]
+    return [chosen[p] for p in order], [_guard(part, features) for part in mine], served, str(verdict)
+
+
+def _corner(leaf: Leaf) -> list[tuple[int, int]]:
+    """Puts boxes in order: by what they bound from below."""
+    return [(f, low or 0) for f, (low, _) in sorted(leaf.bounds.items())]
+
+
+def _guard(leaves: Sequence[Leaf], features: Sequence[Dim]) -> Guard:
+    return Guard(tuple(tuple(_bound(features[f], *x) for f, x in sorted(leaf.bounds.items())) for leaf in leaves))
+
+
+def _bound(feature: Dim, low: int | None, high: int | None) -> Bound:
+    is_remainder = any(atom.op != "var" for monomial, _ in feature.terms for atom in monomial)
+    return Bound(feature, 0 if is_remainder and low is None else low, high)
+
+
+def _member(pool: _Pool, program: int, guard: Guard, mine: np.ndarray, is_first: bool) -> Member:
+    """A variant, with the binding of its report: the first of `at` that it serves, where it was extracted, or a size in
+    the middle of those that it serves."""
+    candidate, given = pool.programs[program], pool.search.options.bindings
+    served = tuple(b for b in given if guard.holds(b))
+    entry = candidate.entry
+    if is_first:
+        at: Sizes = given[0]
+    elif served:
+        at = served[0]
+    elif entry is not None and entry.at is not None and guard.holds(entry.at):
+        at = entry.at
+    else:
+        points = np.flatnonzero(mine)
+        product = math.prod(pool.columns[v][points].astype(float) for v in pool.names)
+        middle = points[np.argsort(product, kind="stable")[len(points) // 2]]
+        at = {v: int(pool.columns[v][middle]) for v in pool.names}
+    return Member(candidate, guard, at, served)
+
+
+def nearest_guards(groups: Sequence[Sequence[Sizes]]) -> list[Guard]:
+    """For groups of bindings guards that tell them apart: sizes between two bindings are cut in the middle, by how many
+    times they differ."""
+    bindings = [(i, b) for i, group in enumerate(groups) for b in group]
+    names = [v for v in bindings[0][1] if len({b[v] for _, b in bindings}) > 1]
+    owners = np.array([i for i, _ in bindings])
+    ratios = np.where(owners[None, :] == np.arange(len(groups))[:, None], 1.0, 2.0)
+    columns = [np.array([b[v] for _, b in bindings], np.int64) for v in names]
+    leaves = Partition(ratios, columns, len(columns), 1.5, len(bindings)).leaves
+    mine = [sorted((x for x in leaves if x.program == i), key=_corner) for i in range(len(groups))]
+    return [_guard(part, [Dim.var(v) for v in names]) for part in mine]
+
+
+# --- curves ---
+
+
+def _curves(pool: _Pool, members: Sequence[Member]) -> tuple[Curve, ...]:
+    """What each variant costs over each size, the others as in the first of `at`, and where the variants change."""
+    found: list[Curve] = []
+    first = pool.search.options.bindings[0]
+    for v in pool.varying[:_CURVES]:
+        sizes = [n for n in levels(*pool.ranges[v], _CURVE) if allows(pool.scope, {**first, v: n})]
+        if len(sizes) < 2:
+            continue
+        columns = {u: np.full(len(sizes), n, np.int64) for u, n in first.items()} | {v: np.array(sizes, np.int64)}
+        rows = {f"variant {i + 1}": pool.seconds(m.candidate, columns) for i, m in enumerate(members)}
+        rows["as written"] = pool.seconds(Candidate(None, AS_USUAL), columns)
+        series = tuple(Series(label, tuple(map(float, row))) for label, row in rows.items())
+        at = {u: n for u, n in first.items() if u != v}
+        found.append(Curve(v, at, tuple(sizes), series, tuple(_crossovers(members, first, v, sizes))))
+    return tuple(found)
+
+
+def _crossovers(members: Sequence[Member], at: Sizes, v: str, sizes: Sequence[int]) -> Iterable[Crossover]:
+    """The sizes from which on another variant serves."""
+
+    def serves(n: int) -> int:
+        return next(i for i, m in enumerate(members) if m.guard.holds({**at, v: n}))
+
+    for a, b in itertools.pairwise(sizes):
+        while serves(a) != serves(b):
+            low, high = a, b  # the next change is above low
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if serves(middle) == serves(a) else (low, middle)
+            yield Crossover(high, f"variant {serves(low) + 1}", f"variant {serves(high) + 1}")
+            a = high

@@ -1,0 +1,193 @@
+"""`optimize(..., memory_limit=...)`: the fastest program found that needs no more memory than that.
+
+Bytes that a call has in memory get a price, which is raised until what comes out fits: values that are cheap to compute
+are computed again where they are read, and algebra that needs less goes before algebra that is faster. Each program is
+planned and compiled, so that its bytes are those of what runs. Where none fits, the price is raised once more for what
+is there when most is needed; then the error says what that is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from relax_eg.backend.footprint import in_kernels, in_whole, likely_at_peak
+from relax_eg.byte_units import format_bytes
+from relax_eg.debug import tell
+from relax_eg.driver.measured import Candidate, Entry, Search
+from relax_eg.errors import ExtractionError
+from relax_eg.extract.footprint import Footprint, MemoryRow
+from relax_eg.extract.pricing import Pricing
+from relax_eg.extract.profile import AS_USUAL
+from relax_eg.ir.expr import TUPLE_GET, Expr
+
+MOST = 16  # programs whose memory is looked at
+_FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7  # prices of a byte: the first, in times of (seconds / bytes), and the others
+_HALF = 0.5  # of the least so far: where nothing fits, how little there might be is looked for with an eye on that
+_CLOSER = 2  # prices between the last that was too low and the first that did
+_ROUNDS, _MORE = 3, 16.0  # of raising the price at the peak, and how much
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A program (entry None: as written) and what it needs: seconds summed over the bindings in shares of the program
+    as written, bytes where it needs most."""
+
+    entry: Entry | None
+    held: float
+    seconds: float
+    most: Footprint
+    at_peak: frozenset[tuple[str, Expr]]
+
+
+class _Limited:
+    def __init__(self, search: Search, limit: int) -> None:
+        self.search = search
+        self.limit = limit
+        self.tried: list[Tried] = []
+        self.known: dict[tuple[str, int], Pricing] = {}  # what was measured, and raised, by function and block
+        written = Candidate(None, AS_USUAL)
+        self.shares = [search.predicted(written, b) for b in search.options.bindings]
+
+    def look(self, entry: Entry | None, held: float = 0.0) -> Tried:
+        """A program's memory; that of one which was looked at before is known."""
+        module = self.search.traced.module if entry is None else entry.module
+        for t in self.tried:
+            if module == (self.search.traced.module if t.entry is None else t.entry.module):
+                return t
+        options, weights = self.search.options, set() if entry is None else self.search.weights
+        at_peak: frozenset[tuple[str, Expr]] = frozenset()
+        most: Footprint | None = None
+        for sizes in options.bindings:
+            if options.execution == "kernels":
+                measured = in_kernels(module, weights, sizes)
+                found, there = measured.footprint, measured.at_peak
+                if sizes == options.bindings[0] and entry is not None:
+                    self._learn(entry, measured.own)
+            else:
+                found, there = in_whole(module, weights, sizes), likely_at_peak(module, weights, sizes)
+            if most is None or found.bytes > most.bytes:
+                most, at_peak = found, there
+        assert most is not None
+        calls = [self.search.predicted(Candidate(entry, AS_USUAL), b) for b in options.bindings]
+        seconds = sum(c / max(s, 1e-12) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
+        self.tried.append(Tried(entry, held, seconds, most, at_peak))
+        label = "as written" if entry is None else entry.label
+        tell(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
+        return self.tried[-1]
+
+    def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
+        """Keep what kernels were found to need for themselves."""
+        for place, built in entry.units.built.items():
+            inside = {m: own[place[0], e] for e, m in built.members.items() if (place[0], e) in own}
+            old = self.known.get(place, Pricing(limit=self.limit))
+            self.known[place] = replace(old, inside={**old.inside, **inside})
+
+    def priced(self, held: float) -> Entry:
+        return self.search.frugal(held, self.known)
+
+    def fits(self, t: Tried) -> bool:
+        return t.most.bytes <= self.limit
+
+    @property
+    def fitting(self) -> list[Tried]:
+        return [t for t in self.tried if self.fits(t)]
+
+    def sweep(self, base: float, within: int) -> None:
+        """Look at what comes out where bytes have a price, from low to high, until that fits; then in between.
+        `within`: the bytes that what kernels have for themselves is measured by."""
+        low, price = 0.0, base * _FIRST
+        self.known = {p: replace(c, limit=within) for p, c in self.known.items()}
+        for _ in range(_PRICES):
+            if self.full or self.fits(self.look(self.priced(price), price)):
+                break
+            low, price = price, price * _FACTOR
+        if not self.fitting or not low:
+            return
+        high = price
+        for _ in range(_CLOSER):
+            middle = (low * high) ** 0.5
+            if self.full:
+                return
+            if self.fits(self.look(self.priced(middle), middle)):
+                high = middle
+            else:
+                low = middle
+
+    def raise_at_peak(self, base: float) -> None:
+        """Raise the price of what is there when most is needed, a few times over."""
+        least = min((t for t in self.tried if t.entry is not None), key=lambda t: t.most.bytes)
+        for _ in range(_ROUNDS):
+            entry, raised = least.entry, False
+            if entry is None or self.full:
+                return
+            for place, stored in entry.units.stored.items():
+                there = {e for function, e in least.at_peak if function == place[0]}
+                old = self.known.get(place, Pricing(limit=self.limit))
+                more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}
+                raised |= bool(more)
+                self.known[place] = replace(old, more={**old.more, **more})
+            if not raised:
+                return
+            held = least.held or base
+            least = self.look(self.priced(held), held)
+            if self.fits(least):
+                return
+
+    @property
+    def full(self) -> bool:
+        return len(self.tried) >= MOST
+
+
+def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
+    """The fastest program within the limit, and how it was kept. `unlimited`: whether the best program would be chosen
+    without a limit; else the one as written would. ExtractionError where no program is within it."""
+    limit = search.options.memory_limit
+    assert limit is not None
+    tries = _Limited(search, limit)
+    usual = tries.look(search.entry() if unlimited else None)
+    if not tries.fits(usual):
+        base = usual.seconds / max(usual.most.bytes, 1)
+        if len(search.options.bindings) == 1:
+            base *= tries.shares[0]
+        else:
+            base *= len(search.options.bindings)
+        tries.look(None if unlimited else search.entry())
+        tries.sweep(base, limit)
+        if not tries.fitting:
+            least = min(t.most.bytes for t in tries.tried)
+            tries.sweep(base, max(limit, int(_HALF * least)))
+        if not tries.fitting:
+            tries.raise_at_peak(base)
+    if not tries.fitting:
+        raise _error(search.traced.name, limit, tries.tried)
+    best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
+    m = best.most
+    slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
+    row = MemoryRow(
+        limit, m.bytes, usual.most.bytes, slower, len(tries.tried), m.planned, m.results, m.temporary
+    )  # fmt: skip
+    return Candidate(best.entry, AS_USUAL), row
+
+
+def _kernel_of(e: Expr) -> Expr:
+    """The kernel whose result, or one of whose results, `e` is."""
+    return e.args[0] if e.op == TUPLE_GET else e
+
+
+def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
+    least = min(tried, key=lambda t: t.most.bytes).most
+    at = ", ".join(f"{v}={n}" for v, n in least.at.items())
+    counted = Counter(dict[str, int]())
+    for value, count in least.peak:
+        counted[value] += count
+    peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in counted.most_common())
+    place = f" at {at}" if at else ""
+    return ExtractionError(
+        f"{name}(): memory_limit is {format_bytes(limit)}, and of {len(tried)} programs the least that a call needs "
+        f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
+        f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
+        f"  at its peak: {peak}\n"
+        f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
+    )

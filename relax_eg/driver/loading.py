@@ -1,0 +1,62 @@
+"""Saved artifacts as optimized functions again, which run at the sizes they meet as the one that was saved did."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from relax_eg.backend.artifact import describing, read
+from relax_eg.backend.optimized import Optimized
+from relax_eg.driver.options import Execution
+from relax_eg.driver.prices import call_predictor
+from relax_eg.dynamic.at_capacity import at_sizes
+from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
+from relax_eg.extract.cost import CostModel
+from relax_eg.extract.profile import Profile
+
+
+@dataclass(frozen=True)
+class _Pricing:
+    """How the calls of what was saved are priced: a cost model of the user's own is not in the file."""
+
+    profile: Profile
+    execution: Execution = "whole"
+    cost: CostModel | None = None
+
+
+def load(
+    path: str | Path,
+    *,
+    dynamic: Dynamic | None = None,
+    capacities: Capacities | None = None,
+    executables: int | None = None,
+    background: bool | None = None,
+) -> Optimized:
+    """The optimized function that `best.save(path)` wrote: it runs, reports, prepares and checks as before, and nothing
+    is searched.
+
+    It runs at many sizes as it did where it was saved, except for what is given here: `dynamic`, `capacities`,
+    `executables` and `background` are those of `optimize`. ArtifactError for a file that is none, was cut off or
+    changed, or is of another version; nothing in a file is run. OptionError, BoundsError for options.
+    """
+    saved = read(path)
+    name, scope = saved.program.name, saved.program.scope
+    with describing(path):
+        kept = dict(saved.program.at_sizes)
+        profile = Profile.from_json(json.dumps(kept.pop("profile")))
+        variables = tuple(kept["capacities"])
+        policy = read_policy(name, variables, scope, **kept)
+    given = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
+    options: dict[str, Any] = {**kept, **{k: v for k, v in given.items() if v is not None}}
+    if options != kept:
+        policy = read_policy(name, variables, scope, **options)
+        data = {**policy.as_data(), "profile": saved.program.at_sizes["profile"]}
+        saved = replace(saved, program=replace(saved.program, at_sizes=data))
+    check_one_program(name, policy.dynamic, saved.runs)
+    in_parts = saved.in_parts()
+    if in_parts is not None:
+        return in_parts
+    predict = call_predictor(saved.program, [v.chosen for v in saved.variants], saved.weights, _Pricing(profile))
+    return at_sizes(saved.program, saved.variants, saved.weights, saved.tolerance, saved.explained, policy, predict)

@@ -1,0 +1,261 @@
+"""`optimize(..., measure=k)`: the programs that price says are the best, timed here beside the one as written.
+
+The others are what the search finds when a rule that the best one needs is taken away: programs that differ in what
+matters, each the best of its kind. How XLA is told to compile is one choice with the program: which way a weight is
+read fast depends on it. So each program stands for several variants, one for every mode of the profile, and what is
+timed, at each of the sizes asked for, are those of least price in each mode. The decisions are kept in the cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from relax_eg.driver.options import Options, Sizes, allows
+from relax_eg.driver.prices import of_a_call, price
+from relax_eg.driver.units import Units
+from relax_eg.errors import OptionError
+from relax_eg.extract.pricing import Pricing
+from relax_eg.extract.profile import AS_USUAL, Mode
+from relax_eg.extract.report import MeasuredRow
+from relax_eg.extract.weights import PREPARED_SHARE
+from relax_eg.frontends import Source
+from relax_eg.ir.module import Module
+from relax_eg.measure.choice import argument, fastest
+
+AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
+WITH_BYTES_AT = "with a byte in memory at "
+CUTS = 3  # how often the sizes between two of which another program is the fastest at each are cut, by timing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A program that a search found. `label`: what was searched for; `units`: what it had; `seconds`: how long it took;
+    `at`: the one binding that it was priced at, None for all that were asked for."""
+
+    label: str
+    units: Units
+    module: Module
+    seconds: float
+    at: Sizes | None = None
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules its nodes are made by, those that made most first."""
+        made: Counter[str] = Counter()
+        for o in self.units.outcomes:
+            made.update(o.made)
+        return tuple(r for r, _ in made.most_common())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program (None: as written) and how XLA is to compile it."""
+
+    entry: Entry | None
+    mode: Mode
+
+    @property
+    def label(self) -> str:
+        program = AS_WRITTEN if self.entry is None else self.entry.label
+        return f"{program}, {self.mode.name}" if self.mode.name else program
+
+
+class Search:
+    """The searches for one program, each made when it is asked for, and once."""
+
+    def __init__(self, traced: Source, options: Options) -> None:
+        self.traced = traced
+        self.options = options
+        self.weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+        self._found: dict[str, Entry] = {}
+        self._grown: dict[Any, Any] = {}
+
+    @property
+    def made(self) -> list[Entry]:
+        """What the searches found so far."""
+        return list(self._found.values())
+
+    def entry(self, label: str = BY_PRICE, mode: Mode = AS_USUAL) -> Entry:
+        """The program found `by price` or `without` a rule, for a way of compiling."""
+        if mode.name:
+            label += FOR + mode.name
+        if label not in self._found:
+            started = time.perf_counter()
+            units = Units(self.traced.module, searched_with(self.options, label))
+            module = units.run(self.weights)
+            self._found[label] = Entry(label, units, module, time.perf_counter() - started)
+        return self._found[label]
+
+    def entry_at(self, binding: Sizes, mode: Mode = AS_USUAL, share: float = PREPARED_SHARE) -> Entry:
+        """The program of lowest price at one binding, for a way of compiling, in the e-graphs that `entry()` has.
+        `share`: of the weights' bytes, how much may be prepared."""
+        units = self.entry().units
+        started = time.perf_counter()
+        module = units.again(self.weights, binding, self.in_mode(mode).profile, share)
+        label = BY_PRICE + (FOR + mode.name if mode.name else "")
+        return Entry(label, copy.copy(units), module, time.perf_counter() - started, dict(binding))
+
+    def frugal(self, held: float, bytes_cost: Mapping[tuple[str, int], Pricing]) -> Entry:
+        """The program found where a byte in memory costs `held`; `bytes_cost`: what is known better, by function and
+        block."""
+        label = f"{WITH_BYTES_AT}{held!r}"
+        started = time.perf_counter()
+        options = searched_with(self.options, label)
+        cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
+        units = Units(self.traced.module, options, bytes_cost=cost, grown=self._grown)
+        module = units.run(self.weights)
+        entry = Entry(label, units, module, time.perf_counter() - started)
+        self._found[f"{label}, {len(self._found)}"] = entry
+        return entry
+
+    def alternatives(self, count: int) -> list[Entry]:
+        """The best program and others than it, `count` at most; first the best, then those for other ways of compiling,
+        then what is left when the rules it needs are missing one at a time, cheapest first."""
+        found = [self.entry()]
+        if count > 1:
+            self._add(found, [(BY_PRICE, m) for m in self.options.profile.modes])
+            first = len(found)
+            self._add(found, [(f"{WITHOUT}{rule}", AS_USUAL) for rule in found[0].rules[: 2 * count]])
+            binding = self.options.bindings[0]
+            found[first:] = sorted(found[first:], key=lambda e: self.predicted(Candidate(e, AS_USUAL), binding))
+        return found[:count]
+
+    def _add(self, found: list[Entry], more: Sequence[tuple[str, Mode]]) -> None:
+        for label, mode in more:
+            entry = self.entry(label, mode)
+            if all(entry.module != e.module for e in found):
+                found.append(entry)
+
+    def predicted(self, v: Candidate, binding: Sizes) -> float:
+        """Seconds of a call of a variant at a binding. As written, what the weights decide is computed each time."""
+        inside = self.in_mode(v.mode)
+        if v.entry is None:
+            return of_a_call(price(self.traced.module, inside, binding), inside)
+        return of_a_call(price(v.entry.module, inside, binding, self.weights), inside)
+
+    def in_mode(self, mode: Mode) -> Options:
+        """The options with the profile of a way of compiling."""
+        return replace(self.options, profile=self.options.profile.in_mode(mode))
+
+
+def check_measurable(traced: Source, options: Options) -> None:
+    """OptionError where `measure` has nothing it could time."""
+    if traced.in_steps or traced.effectful:
+        why = "runs in steps" if traced.in_steps else "does more than compute"
+        raise OptionError(f"measure: {traced.name}() {why}, and is not timed; leave measure out")
+    if options.assumed and options.bindings[0]:
+        sizes = ", ".join(options.bindings[0])
+        raise OptionError(f"measure: sizes to time at are needed: at={{...}} with {sizes}")
+    if jax.process_count() > 1:
+        raise OptionError("measure: of several processes each would decide for itself; leave measure out")
+
+
+def searched_with(options: Options, label: str) -> Options:
+    """The options of the search whose program, or a variant of it, is labelled so."""
+    searched, _, _ = label.partition(", ")
+    searched, _, name = searched.partition(FOR)
+    if searched.startswith(WITH_BYTES_AT):
+        options = replace(options, held=float(searched.removeprefix(WITH_BYTES_AT)))
+    if searched.startswith(WITHOUT):
+        options = replace(options, rules=options.rules - searched.removeprefix(WITHOUT))
+    mode = next((m for m in options.profile.modes if m.name == name), AS_USUAL)
+    return replace(options, profile=options.profile.in_mode(mode))
+
+
+def arguments(
+    traced: Source, declared: Mapping[str, frozenset[str]], binding: Sizes, same: dict[str, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Random arguments of a program at a binding, with the facts that were `declared`. `same`: keeps those of the same
+    shape at all bindings, by name, for the next ones: what is prepared from weights is then prepared once."""
+    kept, made = {} if same is None else same, list[Any]()
+    for seed, leaf in enumerate(traced.leaves):
+        found = kept.get(leaf.name)
+        if found is None:
+            found = argument(leaf.annotation, binding, declared.get(leaf.name, ()), seed)
+            if all(d.is_const for d in leaf.annotation.shape or ()):
+                kept[leaf.name] = found
+        made.append(found)
+    return jax.tree_util.tree_unflatten(traced.in_tree, made)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The variant that is fastest at `at`, and all that was timed there."""
+
+    at: Sizes
+    variant: Candidate
+    rows: tuple[MeasuredRow, ...]
+
+
+def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
+    """For each binding the fastest variant: that as written, or one that is faster beyond doubt; and for sizes between
+    two bindings of which another is the fastest at each, which tell where the one begins.
+
+    `call(variant)`: what `optimize` returns for it. The arguments are random, and have the facts that were declared.
+    """
+    options, traced = search.options, search.traced
+    # With weights the very program as written is another one once they are prepared.
+    entries = [e for e in search.alternatives(options.measure) if e.module != traced.module or search.weights]
+    modes = (AS_USUAL, *options.profile.modes)
+    written, *others = (Candidate(e, m) for e in (None, *entries) for m in modes)
+    calls: dict[str, Any] = {}
+    same: dict[str, Any] = {}
+
+    def fastest_of(variants: Sequence[Candidate], binding: Sizes) -> Decision:
+        """The fastest of the program as written and these."""
+        args, kwargs = arguments(traced, dict(options.facts), binding, same)
+        timed = {v.label: v for v in (written, *variants)}
+        calls.update({label: call(v) for label, v in timed.items() if label not in calls})
+        rows = fastest(
+            {
+                label: (functools.partial(calls[label], *args, **kwargs), search.predicted(v, binding))
+                for label, v in timed.items()
+            }
+        )
+        chosen = timed[next(r.label for r in rows if r.chosen)]
+        return Decision(binding, chosen, tuple(replace(r, at=binding) for r in rows))
+
+    found: list[Decision] = []
+    for binding in options.bindings:
+        predicted = {v.label: search.predicted(v, binding) for v in others}
+        # What price alone would choose is among them in any case; of each other way to compile what is cheapest in it.
+        order = sorted(others, key=lambda v: (v.label != BY_PRICE, predicted[v.label]))
+        best = [v for v in order if v.mode == AS_USUAL][: options.measure]
+        best += [next(v for v in order if v.mode == m) for m in options.profile.modes]
+        found.append(fastest_of(best, binding))
+    return [*found, *_between(options, found, fastest_of)]
+
+
+def _between(
+    options: Options, found: Sequence[Decision], fastest_of: Callable[[Sequence[Candidate], Sizes], Decision]
+) -> list[Decision]:
+    """What is fastest between two bindings that differ in it, where one size alone varies: in the middle, by how many
+    times they differ, of what is left, a few times over. A program that wins at 24 rows may lose from 25 on."""
+    varying = [v for v in options.bindings[0] if len({b[v] for b in options.bindings}) > 1]
+    if len(varying) != 1:
+        return []
+    (size,) = varying
+    made: list[Decision] = []
+    for a, b in itertools.pairwise(sorted(found, key=lambda d: d.at[size])):
+        for _ in range(CUTS):
+            n = round(math.sqrt(a.at[size] * b.at[size]))
+            binding = {**a.at, size: n}
+            ends = {a.variant.label: a, b.variant.label: b}
+            if len(ends) == 1 or n in (a.at[size], b.at[size]) or not allows(options.scope, binding):
+                break
+            middle = fastest_of([d.variant for d in (a, b) if d.variant.entry or d.variant.mode.name], binding)
+            made.append(middle)
+            if middle.variant.label not in ends:
+                break
+            a, b = (middle, b) if ends[middle.variant.label] is a else (a, middle)
+    return made

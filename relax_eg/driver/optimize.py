@@ -1,0 +1,350 @@
+"""The conductor: `optimize`, stage by stage."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import geometric_mean
+from typing import Any, Literal
+
+from relax_eg.backend.family import Variant
+from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.lower import run_function
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.program import Program
+from relax_eg.backend.steps import InSteps
+from relax_eg.debug import dump as dump_stages
+from relax_eg.debug import dump_folder, tell
+from relax_eg.driver.cache import Choice, Found, Place, place_of
+from relax_eg.driver.explaining import explained
+from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
+from relax_eg.driver.limited import limited
+from relax_eg.driver.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
+from relax_eg.driver.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.driver.prices import NEVER_SLOWER, call_predictor, closed_forms, moves_less, pays, price
+from relax_eg.driver.reporting import report_of
+from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
+from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
+from relax_eg.egraph import Budget, StopReason
+from relax_eg.errors import OptionError
+from relax_eg.extract.cost import CostModel
+from relax_eg.extract.profile import AS_USUAL, Profile
+from relax_eg.frontends import Source
+from relax_eg.frontends.jax.trace import Traced, trace_function
+from relax_eg.frontends.modules import written
+from relax_eg.ir.module import Module
+from relax_eg.ir.wellformed import check as check_module
+from relax_eg.rules import Numerics, RuleSet
+from relax_eg.shapes.relation import as_statements
+
+_pausing = threading.Lock()
+_paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
+_TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}
+
+
+def optimize(
+    program: Callable[..., Any] | Module,
+    *specs: Any,
+    rules: RuleSet | None = None,
+    target: str | Profile | None = None,
+    at: Sizes | Sequence[Sizes] | None = None,
+    bounds: Bounds | None = None,
+    assume: str | Sequence[str] = (),
+    weights: Sequence[str | int] = (),
+    numerics: Numerics = "reassociate",
+    facts: Facts | None = None,
+    budget: Budget | None = None,
+    progress: Progress | None = None,
+    sharing: Literal["on", "off"] = "on",
+    cache: bool = True,
+    measure: int = 0,
+    cost: CostModel | None = None,
+    execution: Execution = "whole",
+    memory_limit: int | str | None = None,
+    dynamic: Dynamic = "auto",
+    capacities: Capacities = POWERS,
+    executables: int = EXECUTABLES,
+    background: bool = False,
+    **kwspecs: Any,
+) -> Optimized:
+    """Optimize a JAX function, or a module, for a device.
+
+    `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
+    module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
+    device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one binding of the
+    size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be,
+    inclusive; outside, a call raises. With bounds and no single `at`, several programs may be found, each for the sizes
+    at which it is best (`docs/families.md`). `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 ==
+    0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the
+    calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of rules
+    allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in them: `{"S":
+    "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it.
+    `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
+    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
+    `cache`: whether what an earlier search found for this very program and these options is taken from disk
+    (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
+    as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
+    the nearest of `at`, in the sense of the guards of `best.variants`; where that is not the same at two sizes, a few
+    between them are timed, too. With 0, price decides. `cost`: a cost model in
+    place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
+    each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
+    beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
+    (`docs/memory.md`). `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity",
+    executables for few capacities, in which the true sizes are arguments; "auto", an executable for each of `at`,
+    capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
+    one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
+    "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
+    wherever another executable serves the call meanwhile (`docs/dynamic.md`).
+
+    Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
+    `memory_limit`.
+    """
+    check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
+    with _collector_paused():
+        statements = as_statements(assume)
+        traced = traced_program(program, specs, kwspecs, bounds, statements)
+    limits = budget or Budget()
+    options = read_options(
+        traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,
+        execution, memory_limit,
+    )  # fmt: skip
+    named: Sequence[Sizes] = [] if at is None else [at] if isinstance(at, Mapping) else at
+    policy = read_policy(
+        traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background, named
+    )
+    check_one_program(traced.name, dynamic, "steps" if traced.in_steps else execution)
+    started = time.perf_counter()
+    with _collector_paused():
+        place = place_of(traced, options) if cache else None
+        # Who asks for the stages of a search is to have one.
+        found = place.read() if place is not None and dump_folder() is None else None
+    if found is not None:
+        seconds = {"total": time.perf_counter() - started}
+        known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
+        return _optimized(traced, options, replace(found, choices=tuple(known)), policy)
+    with _collector_paused():
+        found = _search(traced, options, place)
+    return _optimized(traced, options, found, policy)
+
+
+@contextmanager
+def _collector_paused() -> Generator[None]:
+    """The collector of cyclic garbage at rest, in this block and those of other threads.
+
+    Tracing leaves many objects that stay: each time there are a quarter more of them, the collector looks at all that
+    was ever imported. In a short run that doubles the time.
+    """
+    with _pausing:
+        if not _paused:
+            _paused.append(gc.isenabled())
+            gc.disable()
+        _paused.append(True)
+    try:
+        yield
+    finally:
+        with _pausing:
+            _paused.pop()
+            if len(_paused) == 1 and _paused.pop():
+                gc.enable()
+
+
+def traced_program(
+    program: Callable[..., Any] | Module,
+    specs: tuple[Any, ...],
+    kwspecs: Mapping[str, Any],
+    bounds: Bounds | None,
+    assume: tuple[str, ...],
+) -> Source:
+    """A function or module as what is optimized. TraceError, SpecError, OptionError."""
+    # JAX can use bounds that have both sides; the others, and wrong ones, are for the scope to look at.
+    decided = {k: (b[0] or 1, b[1]) for k, b in (bounds or {}).items() if isinstance(b, tuple) and _is_pair(b)}
+    if isinstance(program, Module):
+        if specs or kwspecs:
+            raise OptionError("optimize(module) takes no specs: a module's parameters say their own shapes")
+        return written(program, run_function, assume)
+    if not callable(program):
+        raise OptionError(f"optimize takes a function or a module, got {type(program).__name__}")
+    pairs = {k: (a, b) for k, (a, b) in decided.items() if b is not None}
+    return trace_function(program, specs, kwspecs, bounds=pairs, assume=assume)
+
+
+def _is_pair(b: Any) -> bool:
+    return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
+
+
+def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
+    program = Program(
+        traced.fn,
+        traced.identifier,
+        traced.params,
+        found.choices[0].module,
+        traced.leaf_names,
+        tuple(leaf.argument for leaf in traced.leaves),
+        traced.in_tree,
+        traced.out_tree,
+        traced.arguments.signature,
+        tuple(leaf.weak_type for leaf in traced.leaves),
+        tuple(bool(getattr(a, "weak_type", False)) for a in traced.out_avals),
+        options.scope,
+        found.effectful,
+        tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
+        lambda: traced.module,
+        isinstance(traced, Traced),
+        {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
+    )
+    source = ", from the cache" if found.report.cached else ""
+    seconds = found.report.seconds["total"]
+    tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
+    # What was kept as written is walked only if somebody looks at it.
+    variants = tuple(
+        Variant(
+            c.guard,
+            functools.partial(lambda c: traced.module if c.module is None else c.module, c),
+            c.report,
+            c.compiler_options,
+            c.module,
+            c.at,
+            c.fallback,
+        )
+        for c in found.choices
+    )
+    tolerance = _TOLERANCES[options.numerics[-1]]
+    searched, at = searched_with(options, found.report.searched_for), found.report.extracted_at
+    explain = functools.partial(explained, traced, searched, found.choices[0].module)
+    if at:  # a variant of a family: extracted for these sizes from the e-graphs of one search
+        explain = functools.partial(explained, traced, options, found.choices[0].module, at, searched.profile)
+    if options.execution == "kernels":
+        program = replace(program, module=variants[0].module)
+        pallas = options.profile.pallas and not options.is_exact  # sums in blocks, softmax in one pass
+        return InKernels(program, variants, options.weights, tolerance, explain, pallas)
+    if traced.in_steps:
+        return InSteps(program, variants, tolerance, traced.module, explain)
+    if policy is None:
+        return Optimized(program, variants, options.weights, tolerance, explain)
+    predict = call_predictor(program, [c.module for c in found.choices], options.weights, options)
+    return at_sizes(program, variants, options.weights, tolerance, explain, policy, predict)
+
+
+def _search(traced: Source, options: Options, place: Place | None) -> Found:
+    """What a search finds. It is left in the cache unless the clock stopped it: another run might find more."""
+    if options.measure:
+        check_measurable(traced, options)  # before a search that would be for nothing
+    search = Search(traced, options)
+    if options.family:
+        choices = _family(search)
+    elif options.measure:
+        choices = _measured(search)
+    else:
+        choices = (_predicted(search) if options.memory_limit is None else _within_limit(search),)
+    found = Found(choices, traced.effectful)
+    stopped = any(o.saturation.stop is StopReason.TIME_LIMIT for e in search.made for o in e.units.outcomes)
+    stopped = stopped or (found.report.family is not None and found.report.family.stop == BY_CLOCK)
+    if place is not None and stopped:
+        tell(1, f"{traced.name} is not cached: the clock stopped the search")
+    elif place is not None:
+        place.write(found)
+    candidate, chosen = search.entry().module, found.choices[0].module or traced.module
+    dump_stages(
+        traced.name,
+        {
+            "1_traced.txt": lambda: str(traced.module),
+            "2_candidate.txt": lambda: str(candidate),
+            "3_chosen.txt": lambda: str(chosen),
+            "report.txt": lambda: str(found.report),
+            "report.json": found.report.to_json,
+        },
+    )
+    return found
+
+
+def _predicted(search: Search) -> Choice:
+    """The program of lowest price, where that pays; compiled otherwise than usual only where a profile that was
+    measured says that this pays once more."""
+    best, gain = Candidate(search.entry(), AS_USUAL), 1.0
+    if search.options.profile.calibrated and not search.traced.in_steps:
+        for mode in search.options.profile.modes:
+            found = Candidate(search.entry(mode=mode), mode)
+            faster = geometric_mean(
+                [search.predicted(best, b) / search.predicted(found, b) for b in search.options.bindings]
+            )
+            if faster > max(gain, NEVER_SLOWER):
+                best, gain = found, faster
+    return _choice(search, best, search.options.bindings)
+
+
+def _family(search: Search) -> tuple[Choice, ...]:
+    """A choice for each variant of a family."""
+    found = family(search)
+    choices: list[Choice] = []
+    for i, m in enumerate(found.members):
+        choice = _choice(search, m.candidate, (m.at, *(b for b in m.served if b != m.at)), always=True)
+        report = replace(
+            choice.report,
+            seconds={**choice.report.seconds, "total": found.row.seconds},
+            extracted_at={} if m.candidate.entry is None else m.candidate.entry.at or {},
+            family=found.row,
+            variants=found.variants,
+            curves=found.curves,
+        )
+        choices.append(replace(choice, report=report, at=m.served, guard=str(m.guard), fallback=i == found.fallback))
+    return tuple(choices)
+
+
+def _within_limit(search: Search) -> Choice:
+    """The program of lowest price that keeps the memory limit."""
+    binding = search.options.bindings[0]
+    usual = _choice(search, Candidate(search.entry(), AS_USUAL), (binding,))
+    candidate, row = limited(search, unlimited=usual.module is not None)
+    choice = _choice(search, candidate, (binding,), always=candidate.entry is not None)
+    return replace(choice, report=replace(choice.report, memory=row))
+
+
+def _measured(search: Search) -> tuple[Choice, ...]:
+    """A choice for each variant that was the fastest at some binding."""
+    groups: dict[str, list[Decision]] = {}
+    for d in decided(search, functools.partial(optimized, search)):
+        groups.setdefault(d.variant.label, []).append(d)
+    choices: list[Choice] = []
+    for decisions in groups.values():
+        first = decisions[0]
+        others = (b for b in search.options.bindings if b != first.at)
+        choice = _choice(search, first.variant, (first.at, *others), always=True)
+        rows = tuple(r for d in decisions for r in d.rows)
+        at = tuple(d.at for d in decisions if d.at in search.options.bindings)
+        choices.append(replace(choice, report=replace(choice.report, measured=rows), at=at))
+    guards = nearest_guards([[d.at for d in decisions] for decisions in groups.values()])
+    return tuple(replace(c, guard=str(g), fallback=c is choices[0]) for c, g in zip(choices, guards, strict=True))
+
+
+def optimized(search: Search, candidate: Candidate) -> Optimized:
+    """What `optimize` returns where it chooses this program, whatever it costs."""
+    choice = _choice(search, candidate, search.options.bindings, always=True)
+    return _optimized(search.traced, search.options, Found((choice,), search.traced.effectful))
+
+
+def _choice(search: Search, variant: Candidate, bindings: Sequence[Sizes], always: bool = False) -> Choice:
+    """A variant with its report at bindings. Kept as written if it does not pay there, unless it is to be `always`."""
+    traced, options = search.traced, search.options
+    started = time.perf_counter()
+    entry = variant.entry or search.entry()
+    inside, weights = search.in_mode(variant.mode), search.weights
+    found = [(price(traced.module, options, b), price(entry.module, inside, b, weights)) for b in bindings]
+    better = always or pays(found, options) or (options.execution == "kernels" and moves_less(found))
+    kept = variant.entry is None or not better
+    module = traced.module if kept else entry.module
+    check_module(module)
+    before = closed_forms(traced.module, options, bindings[0])
+    after = before if kept else closed_forms(entry.module, inside, bindings[0], weights)
+    seconds = time.perf_counter() - started + sum(e.seconds for e in search.made)
+    report = replace(
+        report_of(search, entry, inside, kept, list(zip(bindings, found, strict=True)), seconds),
+        searched_for=variant.label,
+        compiler_options=dict(variant.mode.options),
+        expressions={"before": before, "after": after},
+    )
+    return Choice(None if kept else module, report, (), dict(variant.mode.options))

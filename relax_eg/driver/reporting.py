@@ -1,0 +1,177 @@
+"""The report of a choice: what a search did, and what the program costs that came of it, in detail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from relax_eg.driver.cache import version_of
+from relax_eg.driver.measured import Entry, Search
+from relax_eg.driver.options import Options, Sizes
+from relax_eg.driver.origins import origins_told
+from relax_eg.driver.prices import Prices, detailed
+from relax_eg.driver.units import Outcome
+from relax_eg.egraph import RuleFigures, Saturation
+from relax_eg.extract.detail import Origins
+from relax_eg.extract.report import AtSizes, DeviceRow, GrowthRow, LibraryRow, Opaque, RuleRow, RunnerUp
+from relax_eg.frontends.sources import text_of
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, postorder
+from relax_eg.ir.module import Module
+from relax_eg.ops.libraries import LIBRARIES, library_of
+from relax_eg.ops.library_needs import version
+from relax_eg.ops.record import TABLE
+from relax_eg.reports import CostReport
+from relax_eg.rules import NUMERICS
+
+MOST_LETTERS = 160  # of a source line that a report quotes
+PACKAGES = ("relax-eg", "jax", "egglog", "numpy")
+
+
+def report_of(
+    search: Search,
+    entry: Entry,
+    inside: Options,
+    kept: bool,
+    found: Sequence[tuple[Sizes, Prices]],
+    seconds: float,
+) -> CostReport:
+    """The report of the program of `entry`, or with `kept` of the one as written. `inside`: the options with the
+    profile of how it is compiled; `found`: what was priced at each binding, that of the report first; `seconds`: of the
+    work."""
+    traced, options, outcomes = search.traced, search.options, entry.units.outcomes
+    module = traced.module if kept else entry.module
+    matches: dict[str, int] = {}
+    used: dict[str, int] = {}
+    phases: dict[str, float] = {}
+    for o in outcomes:
+        searched = o.saturation
+        for total, part in ((matches, searched.matches), (used, {} if kept else o.made), (phases, searched.seconds)):
+            for k, v in part.items():
+                total[k] = total.get(k, 0) + v  # type: ignore[assignment]
+    classes = {s.numerics for s in options.rules.schemas if s.name in used}
+    # Where rules over the reals are allowed, facts may hold over the reals only.
+    classes |= {
+        "reassociate" if r.facts_asked and r.numerics == "exact" and not options.is_exact else r.numerics
+        for r in options.rules
+        if r.name in used
+    }
+    searched, peak = _searched([o.saturation for o in outcomes])
+    here, *others = _in_detail(search, entry, inside, kept, found)
+    lines = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
+    return CostReport(
+        name=traced.name,
+        target=options.profile.label,
+        execution="in steps" if traced.in_steps else options.execution,
+        at=here.at,
+        before=here.before,
+        after=here.after,
+        rules=dict(sorted(used.items(), key=lambda kv: (-kv[1], kv[0]))),
+        matches=matches,
+        numerics=tuple(n for n in NUMERICS if n in classes),
+        stop=", ".join(dict.fromkeys(o.saturation.stop.value for o in outcomes)) or "nothing to optimize",
+        nodes=sum(o.saturation.nodes for o in outcomes),
+        rounds=sum(o.saturation.rounds for o in outcomes),
+        seconds={**phases, "total": seconds},
+        kept_as_written=kept,
+        assumed_at=options.assumed and bool(here.at),
+        opaque=_opaque(module),
+        versions={p: version_of(p) for p in PACKAGES},
+        searched=searched,
+        peak=peak,
+        selected=tuple(o.selected for o in outcomes),
+        runner_up=_runner_up(traced.name, found[0][1], kept, outcomes),
+        libraries=_libraries(traced.module, module, options),
+        kernels=() if kept else tuple(row for o in outcomes for row in o.kernels),
+        device=DeviceRow.of(inside.profile) if options.cost is None else None,
+        growth=_growth(outcomes),
+        unproved=tuple(dict.fromkeys(u for o in outcomes for u in o.saturation.unproved)),
+        others=tuple(others),
+        signature=_signature(traced.module),
+        rule_set=options.rules.name,
+        code={line: text[:MOST_LETTERS] for line in lines if (text := text_of(line))},
+    )
+
+
+def _in_detail(
+    search: Search, entry: Entry, inside: Options, kept: bool, found: Sequence[tuple[Sizes, Prices]]
+) -> list[AtSizes]:
+    """Both programs at every binding, by kernel, source line and rule."""
+    written, chosen, options = search.traced.module, entry.module, search.options
+    as_written: Origins = {f.name: origins_told(f) for f in written}
+    made: Origins = {f.name: entry.units.origins.get(f.name) or origins_told(f) for f in chosen}
+    kernels = {row.name: row.operators for o in entry.units.outcomes for row in o.kernels}
+    rows: list[AtSizes] = []
+    for at, (before, after) in found:
+        old = detailed(before, written, options, at, as_written)
+        new = old if kept else detailed(after, chosen, inside, at, made, kernels, search.weights)
+        rows.append(AtSizes(dict(at), old, new))
+    return rows
+
+
+def _growth(outcomes: Sequence[Outcome]) -> tuple[GrowthRow, ...]:
+    return tuple(
+        GrowthRow(o.selected.function, n, r.phase, r.nodes, r.matches)
+        for o in outcomes
+        for n, r in enumerate(o.saturation.growth)
+    )
+
+
+def _signature(module: Module) -> str:
+    """Parameters and result of the entry, as text."""
+    main = module.main
+    return f"({', '.join(str(p.annotation) for p in main.params)}) -> {main.annotation}"
+
+
+def _libraries(as_written: Module, module: Module, options: Options) -> tuple[LibraryRow, ...]:
+    """The routines that `module` calls, then those that were missing, of which the program has the operators."""
+    calls: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    for function in module:
+        for e in function.expressions():
+            library = library_of(e)
+            if library is not None:
+                calls[library.name] += 1
+                definition = library.definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+                operators[library.name] += sum(x.op in TABLE and bool(x.args) for x in postorder(definition.results))
+    rows = [LibraryRow(n, version(LIBRARIES[n]), calls[n], operators[n]) for n in sorted(calls)]
+    written_with = {e.op for f in as_written for e in f.expressions()}
+    missing = [x for x in options.libraries if x[2] and LIBRARIES[x[0]].operators() <= written_with]
+    return (*rows, *(LibraryRow(n, v, 0, 0, why) for n, v, why in missing if LIBRARIES[n].operators()))
+
+
+def _runner_up(name: str, prices: Prices, kept: bool, outcomes: Sequence[Outcome]) -> RunnerUp | None:
+    """What came second: of the functions' runners-up the nearest; or, where the search found another program and the
+    one as written was kept, that program."""
+    before, after = prices
+    rules = sorted({rule for o in outcomes for rule in o.made})
+    if not kept or not rules:
+        return min((o.runner_up for o in outcomes if o.runner_up), key=lambda r: r.extra, default=None)
+    old, new = ({r.op: r.seconds for r in p.rows} for p in (before, after))
+    differing = [(op, old.get(op, 0.0), new.get(op, 0.0)) for op in sorted(old.keys() | new.keys())]
+    why = sorted((d for d in differing if d[1] != d[2]), key=lambda d: -abs(d[1] - d[2]))[:3]
+    extra = after.seconds / before.seconds - 1 if before.seconds > 0 else 0.0
+    return RunnerUp(name, "", ", ".join(rules), extra, tuple(why))
+
+
+def _searched(saturations: Sequence[Saturation]) -> tuple[tuple[RuleRow, ...], int]:
+    """What each rule did over all e-graphs, by name, and the nodes of the largest."""
+    rows: dict[str, RuleRow] = {}
+    none = RuleFigures(0, 0, 0.0)
+    for s in saturations:
+        left_out = {x.rule: x for x in s.left_out}
+        for rule in s.rules.keys() | left_out.keys():
+            old, new = rows.get(rule, RuleRow(rule, 0, 0, 0.0)), s.rules.get(rule, none)
+            why = old.left_out or str(left_out.get(rule, ""))
+            counts = old.matches + new.matches, old.nodes + new.nodes, old.milliseconds + new.milliseconds
+            rows[rule] = RuleRow(rule, *counts, why)
+    return tuple(rows[r] for r in sorted(rows)), max((s.peak for s in saturations), default=0)
+
+
+def _opaque(module: Module) -> tuple[Opaque, ...]:
+    found: dict[tuple[str, str], int] = {}
+    for function in module:
+        for e in function.expressions():
+            if e.op == CALL_DPS_LIBRARY and library_of(e) is None:
+                key = (str(e.attr("name")), function.sources.get(e, ""))
+                found[key] = found.get(key, 0) + 1
+    return tuple(Opaque(name, source, n) for (name, source), n in found.items())

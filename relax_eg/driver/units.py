@@ -1,0 +1,498 @@
+"""The functions of a module, each optimized in e-graphs of its own, one per dataflow block; callees first.
+
+A caller sees a function as a call, or as a loop over it. What rules about functions propose (`rules.schemas`) stands
+beside the node as written when the caller's e-graph is made, and extraction decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from relax_eg.backend.lower import run_function
+from relax_eg.debug import tell
+from relax_eg.driver.options import ASSUMED_SIZE, Options
+from relax_eg.driver.origins import origins_of, origins_told, source_text
+from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
+from relax_eg.errors import NotExecutableError
+from relax_eg.explain.record import Recording
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.detail import Origin
+from relax_eg.extract.kernels.build import Built, Names
+from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
+from relax_eg.extract.pricing import Pricing
+from relax_eg.extract.profile import Profile
+from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
+from relax_eg.extract.select import problem_of, second_best
+from relax_eg.extract.sensitivity import sensitivity
+from relax_eg.extract.weights import PREPARED_SHARE, cheapest
+from relax_eg.frontends.jax.batch import batched
+from relax_eg.ir.calls import callees_first
+from relax_eg.ir.control import functions_of, parts
+from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, SCAN, WHILE, Expr, postorder
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.outline import outline
+from relax_eg.ir.partition import missing_sizes, static_expressions
+from relax_eg.ir.scopes import scopes_of
+from relax_eg.rules import Schema
+from relax_eg.rules.given import Given, facts_of_functions
+from relax_eg.rules.schemas import MEMORY
+from relax_eg.rules.suppliers import advice
+from relax_eg.shapes import Dim, Scope
+
+# What leaves a loop is done once instead of many times; how many, a body cannot know.
+_OUTSIDE_A_LOOP = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one e-graph: its saturation, how many nodes of the choice each rule made, how near the best the
+    choice is, what came second, and the kernels that hold several operators."""
+
+    saturation: Saturation
+    made: Mapping[str, int]
+    selected: SelectedRow
+    runner_up: RunnerUp | None
+    kernels: tuple[KernelRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One e-graph that kept record: block `block` of `function`, its values as written and as chosen, what rules about
+    functions proposed, and what was known."""
+
+    function: str
+    block: int
+    written: tuple[Expr, ...]
+    chosen: tuple[Expr, ...]
+    alternatives: tuple[tuple[Expr, Expr, str], ...]
+    scope: Scope
+    known: Given
+    recording: Recording
+
+
+@dataclass(frozen=True, slots=True)
+class _Saturated:
+    """The e-graph of one block, read out: programs for any binding are chosen from it. `alternatives`: what rules about
+    functions proposed; `recording`: its matches, where they are kept."""
+
+    read: Dump
+    saturation: Saturation
+    alternatives: list[tuple[Expr, Expr, str]]
+    recording: Recording | None
+
+
+@dataclass
+class Units:
+    """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
+
+    `functions`: every function in its best form so far, those that rules made included. `bytes_cost`: by function and
+    block, what bytes in memory cost. `grown`: e-graphs of other searches for the same program, by what they are of. Of
+    the latest run are `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the
+    expressions of its form compute, and the rules that made them; `built`: the kernels of each block; `stored`: of each
+    block the values of its form that may be in memory, and their classes; and with
+    `record`, `searched`: what is needed to explain the outcome; what would run in kernels is in operators then, and
+    `in_kernels[f, n]` has the values of block `n` of function `f` in kernels.
+    `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
+    computed."""
+
+    module: Module
+    options: Options
+    record: bool = False
+    bytes_cost: Mapping[tuple[str, int], Pricing] = field(default_factory=dict[Any, Any])
+    grown: dict[Any, _Saturated] | None = None
+    built: dict[tuple[str, int], Built] = field(default_factory=dict[Any, Any])
+    stored: dict[tuple[str, int], Mapping[Expr, int]] = field(default_factory=dict[Any, Any])
+    searched: list[Searched] = field(default_factory=list[Searched])
+    watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
+    functions: dict[str, Function] = field(init=False)
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
+    origins: dict[str, dict[Expr, Origin]] = field(default_factory=dict[str, dict[Expr, Origin]])
+    _outside: dict[str, Function] = field(default_factory=dict[str, Function])
+    _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
+    _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
+    _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
+    _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
+    _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
+    _names: Names = field(default_factory=Names)
+    _started: float = field(default_factory=time.perf_counter)
+    _share_prepared: float = PREPARED_SHARE
+    _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
+
+    def __post_init__(self) -> None:
+        self.functions = {f.name: f for f in self.module}
+        if self.options.sharing == "on":
+            self._share()
+
+    def _share(self) -> None:
+        """Make repeated blocks functions, each a unit that is looked at once."""
+        for f in self.module:
+            self.functions[f.name], made = outline(f, self._fresh)
+            for block in made:
+                self.functions[block.name] = block
+                calls = sum(block.name in functions_of(e) for e in self.functions[f.name].expressions())
+                tell(2, f"repeated block {block.name}: {len(block.expressions())} nodes, {calls} calls in {f.name}")
+        self.module = Module(tuple(self.functions.values()))
+
+    def _fresh(self, stem: str) -> str:
+        names = (f"{stem}{i or ''}" for i in itertools.count())
+        name = next(n for n in names if n not in self.functions and n not in self._given)
+        self._given.add(name)
+        return name
+
+    @property
+    def candidates(self) -> int:
+        """How many candidates there are to choose from, in all e-graphs."""
+        return sum(s.read.graph.node_count for s in self._saturated.values())
+
+    def again(
+        self, weights: set[str], binding: Mapping[str, int], profile: Profile, share: float = PREPARED_SHARE
+    ) -> Module:
+        """What `run`, which was made before, finds for another binding or device in the same e-graphs: they are priced
+        anew, and nothing is saturated. `share`: of the weights' bytes, how much may be prepared."""
+        given = self.options, self._share_prepared
+        self.options, self._share_prepared = replace(given[0], bindings=(dict(binding),), profile=profile), share
+        try:
+            return self.run(weights)
+        finally:
+            self.options, self._share_prepared = given
+
+    def run(self, weights: set[str]) -> Module:
+        """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
+        are known ahead of the calls."""
+        # New ones, so that a copy of this object keeps what the run before gave.
+        self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
+        self.functions, self.origins = dict(self.functions), dict(self.origins)
+        entry = self.module.main
+        self._ahead = _known_ahead(entry, weights)
+        self._facts = facts_of_functions(
+            self.module, dict(self.options.facts), self.options.rules, self.options.is_exact
+        )
+        loops = _constants_of_loops(self.module)
+        self._scopes = scopes_of(self.module, self.options.scope)
+        for f in callees_first(self.module):
+            if f.name == entry.name:
+                continue
+            flags, once = self._ahead.get(f.name, ()), None
+            if not any(flags) and f.name in loops:
+                flags, once = [i < loops[f.name] for i in range(len(f.params))], _OUTSIDE_A_LOOP
+            same = {str(p.attr("name")) for p, flag in zip(f.params, flags, strict=False) if flag}
+            self.functions[f.name] = self._optimized(f, set(), same, once)
+            tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
+        main = self._optimized(entry, weights)
+        return Module((main, *self._needed_by(main)))
+
+    def _optimized(
+        self, function: Function, weights: set[str], same: set[str] | None = None, once: float | None = None
+    ) -> Function:
+        """`function` with the cheapest values. Where some parameters are the `same` at every step, also the form that
+        is best when what follows from them is nearly free, or costs the share `once`."""
+        blocks: list[Block] = []
+        sources = dict(function.sources)
+        self.origins[function.name] = origins_told(function)
+        outside: list[Block] = []
+        for n, (block, scope) in enumerate(zip(function.blocks, self._scopes[function.name], strict=True)):
+            if not block.dataflow or not block.bindings:
+                blocks.append(block)
+                continue
+            flags = zip(function.params, self._ahead.get(function.name, ()), strict=False)
+            ahead = {str(p.attr("name")) for p, flag in flags if flag}
+            known = Given(self._facts.get(function.name, {}), frozenset(weights | ahead), self.options.is_exact)
+            forms = self._choices(block, (function.name, n), scope, weights, same or set(), once, known)
+            new = [
+                Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True))) for values in forms
+            ]
+            blocks.append(new[0])
+            told = {e: source_text(o, self._where(o)) for e, o in self.origins[function.name].items()}
+            sources = {**told, **sources}
+            if len(new) > 1 and len(function.blocks) == 1:
+                outside.append(new[1])
+        sources = MappingProxyType(sources)
+        if outside:
+            self._outside[function.name] = replace(function, blocks=tuple(outside), sources=sources)
+        return replace(function, blocks=tuple(blocks), sources=sources)
+
+    def _where(self, origin: Origin) -> str:
+        """Where the rule that made an expression stands; empty where that is none of the set, as in a program that was
+        optimized by others before."""
+        rule = origin.rule.partition(", ")[0]
+        if not rule:
+            return ""
+        try:
+            return (self._schemas[rule] if rule in self._schemas else self.options.rules[rule]).where
+        except KeyError:  # the module was optimized before, with other rules
+            return ""
+
+    @cached_property
+    def _schemas(self) -> dict[str, Schema]:
+        return {s.name: s for s in self.options.rules.schemas}
+
+    def _choices(
+        self,
+        block: Block,
+        place: tuple[str, int],
+        scope: Scope,
+        weights: set[str],
+        same: set[str],
+        once: float | None,
+        known: Given,
+    ) -> list[list[Expr]]:
+        """The block's values: the cheapest and, where something is the `same` at every step, those that are when that
+        is nearly free."""
+        options = self.options
+        roots = [b.value for b in block.bindings]
+        saturated = self._saturated.get(place)
+        is_again = saturated is not None
+        if saturated is None:
+            saturated = self._saturated[place] = self._saturate(place, roots, scope, known)
+        read, saturation, kept = saturated.read, saturated.saturation, saturated.recording
+        if options.execution == "kernels" and place[0] not in self._in_loops:
+            found = self._kernels(read, block, place, weights)
+            forms = [found.built]
+            if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
+                forms.append(self._kernels(read, block, place, same, once).built)
+            self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
+            for f in forms:
+                self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
+            if kept is None:
+                return [f.roots for f in forms]
+            # A derivation goes from operators to operators.
+            self.in_kernels[place] = tuple(found.built.roots)
+            equal = tuple(roots), tuple(found.built.operators), tuple(saturated.alternatives)
+            self.searched.append(Searched(*place, *equal, scope, known, kept))
+            return [f.operators for f in forms]
+        sizes = [self._sizes(block, b) for b in options.bindings]
+        models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
+        with self._advised():
+            share, pricing = self._share_prepared, self._pricing(place)
+            chosen = cheapest(read.graph, read.decode, weights, models, share=share, pricing=pricing)
+        selection = chosen.selection
+        if self.watch is not None:
+            self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
+        made: dict[str, int] = {}
+        for c, k in enumerate(selection.choice):
+            rule = read.graph.candidates[c][k].made_by if k >= 0 else ""
+            if rule:
+                made[rule] = made.get(rule, 0) + 1
+        fewer = () if is_again else sensitivity(problem_of(read.graph, chosen.costs), selection.cost)
+        row = SelectedRow(place[0], selection.how, selection.cost, selection.bound, read.graph.node_count, fewer)
+        second = second_best(read.graph, chosen.costs, selection)
+        runner_up = None
+        if second is not None:
+            # Over several bindings costs are sums of shares of the program as written; told is their mean.
+            why = tuple((op, x / len(models), y / len(models)) for op, x, y in second.why)
+            runner_up = RunnerUp(place[0], second.without, second.with_rule, second.extra, why, len(models) == 1)
+        self.outcomes.append(Outcome(saturation, made, row, runner_up))
+        cheap, makers, classes = read.decode_with_rules(selection.choice)
+        self.stored[place] = classes
+        self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
+        values = [cheap]
+        if kept is not None:
+            equal = tuple(roots), tuple(values[0]), tuple(saturated.alternatives)
+            self.searched.append(Searched(*place, *equal, scope, known, kept))
+        if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
+            apart = cheapest(read.graph, read.decode, same, models, once).selection.choice
+            other, made_by, classes = read.decode_with_rules(apart)
+            self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
+            values.append(other)
+        return values
+
+    def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
+        options = self.options
+        left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
+        budget = replace(options.budget, seconds=min(options.budget.seconds, left))
+        alternatives = self._alternatives(roots)
+        key = (place, tuple(roots), tuple(alternatives), self.record)
+        grown = (self.grown or {}).get(key)
+        if grown is None:
+            with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
+                saturation = egraph.saturate(budget, options.progress)
+                read = dump(egraph)
+                kept = recording(egraph) if self.record else None
+            grown = _Saturated(read, saturation, alternatives, kept)
+            if self.grown is not None:
+                self.grown[key] = grown
+        if options.progress is not None:
+            options.progress("extract", grown.saturation.nodes, sum(grown.saturation.matches.values()))
+        return grown
+
+    def _kernels(
+        self, read: Dump, block: Block, place: tuple[str, int], weights: set[str], once: float | None = None
+    ) -> ChosenKernels:
+        """The cheapest kernels for the block's values."""
+        models, steps = self._kernel_models(block), self.options.steps
+        cost, share = self._pricing(place), self._share_prepared
+        with self._advised():
+            found = cheapest_kernels(read.graph, read.build, models, steps, self._names, weights, once, cost, share)
+        if once is None:
+            self.built[place], self.stored[place] = found.built, found.built.stored
+        return found
+
+    def _pricing(self, place: tuple[str, int]) -> Pricing:
+        """What bytes cost in a block."""
+        return self.bytes_cost.get(place, Pricing(held=self.options.held, limit=self.options.memory_limit or 1))
+
+    def _kernel_models(self, block: Block) -> list[KernelCost]:
+        options = self.options
+        bindings = [self._sizes(block, b) for b in options.bindings]
+        return [KernelCost(options.profile, b, self.functions, options.cost) for b in bindings]
+
+    def _of_kernels(
+        self, found: ChosenKernels, read: Dump, block: Block, function: str, saturation: Saturation
+    ) -> Outcome:
+        selection, built = found.selection, found.built
+        if self.watch is not None:
+            inside = [w.state.members for w in selection.ways.values() if w.state is not None]
+            own = {c: w.candidate for c, w in selection.ways.items()}
+            self.watch(function, read, {c: k for m in (own, *inside) for c, k in m.items()})
+        how = selection.how, selection.cost, selection.bound, selection.kept, selection.fewer
+        row = SelectedRow(function, *how)
+        rows = built.rows(function, self._kernel_models(block)[0])
+        return Outcome(saturation, dict(built.made), row, None, rows)
+
+    def _tell_origins(
+        self,
+        function: str,
+        read: Dump,
+        values: Sequence[Expr],
+        classes: Mapping[Expr, Sequence[int]],
+        makers: Mapping[Expr, str],
+    ) -> None:
+        mine = self.origins[function]
+        lines = {e: origin.lines for e, origin in mine.items()}
+        mine.update(origins_of(values, classes, makers, read.written, lines))
+
+    @contextmanager
+    def _advised(self) -> Generator[None]:
+        """Says which rule sets would help where nothing executes an operator."""
+        try:
+            yield
+        except NotExecutableError as e:
+            raise NotExecutableError(f"{e}; {advice(e.operators, self.options.rules)}", e.operators) from None
+
+    @cached_property
+    def _in_loops(self) -> set[str]:
+        """Functions that run inside a loop or branch, which is one executable."""
+        found: set[str] = set()
+        work = [n for f in self.module for e in f.expressions() if e.op in CONTROL for n in functions_of(e)]
+        while work:
+            name = work.pop()
+            if name not in found and name in self.functions:
+                found.add(name)
+                work += [n for e in self.functions[name].expressions() for n in functions_of(e)]
+        return found
+
+    def _sizes(self, block: Block, binding: Mapping[str, int]) -> dict[str, int]:
+        """`binding` with an assumed size for variables of the function that the entry does not have."""
+        names = missing_sizes(Function("block", (), (block,), block.bindings[0].value))
+        return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
+
+    def _alternatives(self, roots: Sequence[Expr]) -> list[tuple[Expr, Expr, str]]:
+        """What schemas propose: (node, equal expression, rule), each rule after the one before; what saves
+        memory is asked of the node as written."""
+        found: list[tuple[Expr, Expr, str]] = []
+        schemas = [s for s in self.options.rules.schemas if self.options.held or MEMORY not in s.tags]
+        written = postorder(roots) if schemas else []
+        self._readers = {}
+        for e in written:
+            for a in e.args:
+                self._readers.setdefault(a, []).append(e)
+        for e in written:
+            latest = e
+            for schema in schemas:
+                apart = MEMORY in schema.tags  # a form of its own, which others do not go on from
+                asked = e if apart else latest
+                proposed = schema.propose(asked, self) if asked.op in schema.operators else None
+                if proposed is not None:
+                    latest = latest if apart else proposed
+                    found.append((e, proposed, schema.name))
+        return found
+
+    def _needed_by(self, main: Function) -> list[Function]:
+        needed: dict[str, Function] = {}
+        work = [main]
+        while work:
+            for e in work.pop().expressions():
+                name = str(e.attr("name")) if e.op == FUNCTION else ""
+                if name and name not in needed:
+                    needed[name] = self.functions[name]
+                    work.append(needed[name])
+        return [f for name, f in self.functions.items() if name in needed]
+
+    # What schemas may ask.
+
+    def extent(self, size: Dim) -> int:
+        """See `rules.schemas.Functions`."""
+        known = self.options.bindings[0]
+        return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return self._readers.get(e, ())
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        found = self._outside.get(name) if outside else None
+        found = found or self.functions.get(name)
+        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
+        return found if pure else None
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        return self._ahead.get(name) or (False,) * len(self.functions[name].params)
+
+    def add(self, function: Function, suffix: str) -> Function:
+        stem = f"{function.name}_{suffix}"
+        for known in self._made.get(stem, ()):
+            if replace(known, name=function.name) == function:
+                return known
+        made = replace(function, name=self._fresh(stem))
+        self._made.setdefault(stem, []).append(made)
+        self.functions[made.name] = made
+        return made
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        if missing_sizes(function):
+            return None
+        module = Module((function, *(f for f in self.functions.values() if f.name != function.name)))
+        run = functools.partial(_run, module, function)
+        return batched(run, function, mapped, length)
+
+
+def _run(module: Module, function: Function, *arrays: Any) -> Any:
+    return run_function(module, function, arrays)
+
+
+def _constants_of_loops(module: Module) -> dict[str, int]:
+    """For each body of a loop how many of its first parameters are the same at every step, at each of its sites."""
+    counts: dict[str, int] = {}
+    for f in module:
+        for e in f.expressions():
+            if e.op not in (SCAN, WHILE):
+                continue
+            p = parts(e.op, e.args, dict(e.attrs))
+            constants = (p.condition_constants, p.constants) if e.op == WHILE else (p.constants,)
+            for ref, same in zip(p.functions, constants, strict=True):
+                name = str(ref.attr("name"))
+                counts[name] = min(counts.get(name, len(same)), len(same))
+    return counts
+
+
+def _known_ahead(entry: Function, weights: set[str]) -> dict[str, tuple[bool, ...]]:
+    """For each function the entry calls, and each of its parameters, whether at every call its operand follows from
+    the weights alone."""
+    static = static_expressions(entry, weights) if weights else set[Expr]()
+    found: dict[str, tuple[bool, ...]] = {}
+    for e in entry.expressions() if weights else ():
+        if e.op == CALL:
+            for name in functions_of(e):
+                here = tuple(a in static for a in e.args[1:])
+                found[name] = tuple(x and y for x, y in zip(found.get(name, here), here, strict=True))
+    return found

@@ -1,0 +1,265 @@
+"""`why_not`: why a rule did not fire in a program, or where it did and why that was not chosen."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relax_eg.driver.optimize import traced_program
+from relax_eg.driver.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
+from relax_eg.driver.prices import pays, prices
+from relax_eg.driver.units import Searched, Units
+from relax_eg.egraph import Budget
+from relax_eg.errors import OperatorError, OptionError
+from relax_eg.explain.nearest import Attempt, Graph, Nearest, clipped
+from relax_eg.explain.record import Firing, signature
+from relax_eg.explain.steps import Equation, equation
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.profile import Profile
+from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
+from relax_eg.ir.module import Module
+from relax_eg.ops import TABLE, site_of
+from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.rules import NUMERICS, Numerics, Rule, RuleSet, Schema
+from relax_eg.rules.book import default as default_rules
+from relax_eg.rules.certificates import status
+from relax_eg.rules.given import Leaves
+from relax_eg.rules.given import Sizes as KnownSizes
+from relax_eg.rules.propagation import Known
+from relax_eg.shapes.relation import as_statements
+
+_MOST_PLACES = 4
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """What became of a rule in a program. `outcome`: "fired" (and is in the chosen program), "not chosen", "no match"
+    or "not allowed"; `source`: the user's line; `match`: the nearest match; `reasons`: what stood in the way."""
+
+    rule: Rule | Schema
+    outcome: str
+    source: str
+    match: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.rule}      {self.rule.where}"]
+        head = {"no match": "nearest match:", "fired": "it fired:", "not chosen": "it fired, and was not chosen:"}
+        place = "  ".join(x for x in (self.source, self.match) if x)
+        if place:
+            lines.append(f"{head.get(self.outcome, '')} {place}".strip())
+        return "\n".join([*lines, *(f"  {r}" for r in self.reasons)])
+
+    __repr__ = __str__
+
+
+def why_not(
+    rule: Rule | Schema | str,
+    program: Callable[..., Any] | Module,
+    *specs: Any,
+    rules: RuleSet | None = None,
+    target: str | Profile | None = None,
+    at: Sizes | None = None,
+    bounds: Bounds | None = None,
+    assume: str | Sequence[str] = (),
+    weights: Sequence[str | int] = (),
+    numerics: Numerics = "reassociate",
+    facts: Facts | None = None,
+    budget: Budget | None = None,
+    **kwspecs: Any,
+) -> WhyNot:
+    """Why `rule` (one, or the name of one in `rules`) did not fire in a program, given as to `optimize`.
+
+    The program is searched with the rule added to `rules`. Where it matches nowhere, the answer is its nearest match,
+    in the program as written or in what other rules made of it, and what failed there. Prints as a few lines.
+    Raises OptionError for an unknown name, and what `optimize` raises.
+    """
+    check_kinds(rules, at, bounds, assume, weights, facts, budget, None)
+    given = rules if rules is not None else default_rules
+    found = _rule(rule, given)
+    statements = as_statements(assume)
+    traced = traced_program(program, specs, kwspecs, bounds, statements)
+    verdict = status(found)
+    if verdict.status == "refuted":
+        return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))
+    named = isinstance(found, Rule) and found.name in given
+    extended = given + RuleSet("asked", [found]) if isinstance(found, Rule) and not named else given
+    options = read_options(
+        traced, extended, target, at, bounds, weights, facts, numerics, budget or Budget(), None, "off", 0
+    )
+    if found.numerics not in options.numerics:
+        allowed = NUMERICS[NUMERICS.index(found.numerics)]
+        why = f"its class is {found.numerics}; numerics={numerics!r} allows {', '.join(options.numerics)}"
+        return WhyNot(found, "not allowed", "", "", (f"{why}. numerics={allowed!r} allows it",))
+    units = Units(traced.module, options, record=True)
+    held = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
+    candidate = units.run(held)
+    gained = pays([prices(traced.module, candidate, held, b, options) for b in options.bindings], options)
+    return _Answer(found, units, candidate, gained, named).answer()
+
+
+def _rule(rule: Rule | Schema | str, rules: RuleSet) -> Rule | Schema:
+    if not isinstance(rule, str):
+        return rule
+    known = {r.name: r for r in (*rules, *rules.schemas)}
+    if rule not in known:
+        near = difflib.get_close_matches(rule, known, 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise OptionError(f"why_not: no rule `{rule}` in set `{rules.name}`{hint}")
+    return known[rule]
+
+
+class _Answer:
+    def __init__(self, rule: Rule | Schema, units: Units, chosen: Module, gained: bool, named: bool) -> None:
+        self.rule = rule
+        self.units = units
+        self.chosen = chosen
+        self.gained = gained
+        self.named = named
+
+    @property
+    def options(self) -> Options:
+        return self.units.options
+
+    def answer(self) -> WhyNot:
+        if any(self.rule.name in o.made for o in self.units.outcomes):
+            return self._fired()
+        matches = sum(o.saturation.matches.get(self.rule.name, 0) for o in self.units.outcomes)
+        if isinstance(self.rule, Schema):
+            if matches:
+                why = "what it proposes was not cheaper, at the sizes asked for"
+                return WhyNot(self.rule, "not chosen", "", "", (why,))
+            operators = " or ".join(f"`{op}`" for op in sorted(self.rule.operators))
+            return WhyNot(self.rule, "no match", "", "", (f"it proposes nothing for any {operators} there",))
+        if matches:
+            return self._not_chosen()
+        left_out = [x for o in self.units.outcomes for x in o.saturation.left_out if x.rule == self.rule.name]
+        if left_out:
+            return WhyNot(self.rule, "no match", "", "", (str(left_out[0]),))
+        return self._nearest(self.rule)
+
+    def _fired(self) -> WhyNot:
+        places = [p for p in self._places() if p[0]]
+        lines = dict.fromkeys(source for source, _, _ in places)
+        source, match = (places[0][0], places[0][1]) if places else ("", "")
+        rest = [x for x in lines if x != source]
+        more = ", ..." if len(rest) > _MOST_PLACES else ""
+        reasons = [f"also at {', '.join(rest[:_MOST_PLACES])}{more}"] if rest else []
+        if not self.gained:
+            reasons.append("but the program it is part of is not predicted to gain 5%, so what was written runs")
+        elif not self.named:
+            reasons.append("it is not in the rules asked about; with it added it is used")
+        else:
+            reasons.append("what it made is in the chosen program")
+        return WhyNot(self.rule, "fired" if self.gained else "not chosen", source, match, tuple(reasons))
+
+    def _not_chosen(self) -> WhyNot:
+        places = self._places()
+        if not places:
+            return WhyNot(self.rule, "not chosen", "", "", ("other choices were cheaper",))
+        source, match, prices_ = min(places, key=lambda p: p[2][1] - p[2][0])
+        before, after = prices_
+        at = ", ".join(f"{k}={v}" for k, v in self.options.bindings[0].items())
+        said = f"at {at}, " if at else ""
+        cost = f"{said}the left side is predicted to take {_time(before)} and the right side {_time(after)}"
+        if after > before:
+            why = "it would cost more"
+        elif after == before:
+            why = "nothing is gained"
+        else:
+            why = "but another choice for what is around it is cheaper still"
+        return WhyNot(self.rule, "not chosen", source, match, (f"{cost}: {why}",))
+
+    def _places(self) -> list[tuple[str, str, tuple[float, float]]]:
+        """Where the rule fired: the user's line, what stood there, and the price of both sides."""
+        found: list[tuple[str, str, tuple[float, float]]] = []
+        for s in self.units.searched:
+            firings = [f for f in s.recording.firings if f.instance.rule is self.rule]
+            graph = Graph(s.recording, s.written) if firings else None
+            for f in firings:
+                assert graph is not None
+                if not all(c in graph.shown for c in f.operands):
+                    continue
+                try:
+                    made = equation(f.instance, [graph.shown[c] for c in f.operands], dict(f.sizes))
+                except OperatorError:
+                    continue
+                root = _root(f, graph)
+                left = made.pairs[0][0]
+                source = self._source(s, graph, root) or self._around(s, left)
+                found.append((source, clipped(left, 3), self._prices(made)))
+        return sorted(found, key=lambda p: not p[0])
+
+    def _prices(self, e: Equation) -> tuple[float, float]:
+        """Seconds of what a use of a rule takes away and adds, at the first sizes asked for."""
+        model = WholeCost(self.options.profile, self.options.bindings[0], self.units.functions, self.options.cost)
+        operands = set(e.operands)
+        sides: list[float] = []
+        for k in (0, 1):
+            nodes = postorder([pair[k] for pair in e.pairs], stop=operands.__contains__)
+            inside = [x for x in nodes if x.args and x not in operands]
+            sides.append(sum(model.price(site_of(x), x.annotation).seconds for x in inside))
+        return sides[0], sides[1]
+
+    # --- no match ---
+
+    def _nearest(self, rule: Rule) -> WhyNot:
+        best: tuple[Attempt, Nearest, Searched] | None = None
+        for s in self.units.searched:
+            known = Known(Leaves(s.known.facts).have, s.known.exact, KnownSizes(s.scope).are_positive)
+            nearest = Nearest(Graph(s.recording, s.written), rule, s.scope, known)
+            found = nearest.find()
+            if found is not None and (best is None or found.rank > best[0].rank):
+                best = found, nearest, s
+        if best is None:
+            wanted = sorted(rule.left_operators)
+            there = {e.op for s in self.units.searched for e in postorder(s.written)}
+            missing = ", ".join(f"`{op}`" for op in wanted if op not in there)
+            why = f"the program has no {missing}, which its left side needs"
+            formed = "its left side cannot be formed at the ranks, dtypes and attributes of the program"
+            return WhyNot(rule, "no match", "", "", (why if missing else formed,))
+        found, nearest, s = best
+        reasons = found.problems or [self._unexplained()]
+        shown = nearest.graph.shown[found.root]
+        source = self._source(s, nearest.graph, found.root) or self._around(s, shown)
+        if found.root not in nearest.graph.written:
+            reasons = [*reasons, "(what stands here was made by other rules)"]
+        return WhyNot(rule, "no match", source, clipped(shown, 3), tuple(reasons))
+
+    def _unexplained(self) -> str:
+        stops = ", ".join(dict.fromkeys(o.saturation.stop.value for o in self.units.outcomes))
+        return f"everything it asks for is there, yet it had not fired when the search ended ({stops})"
+
+    def _source(self, s: Searched, graph: Graph, c: int) -> str:
+        """The user's line of a class."""
+        sources = self._sources(s)
+        return next((sources[e] for e, k in graph.class_of.items() if k == c and e in sources), "")
+
+    def _around(self, s: Searched, e: Expr) -> str:
+        """The user's line of what is nearest below an expression that a rule made."""
+        sources = self._sources(s)
+        return next((sources[x] for x in reversed(postorder((e,))) if x in sources), "")
+
+    def _sources(self, s: Searched) -> Mapping[Expr, str]:
+        return self.units.module[s.function].sources
+
+
+def _root(f: Firing, graph: Graph) -> int:
+    """The class of a match's first left side, -1 where it is not to be found."""
+    classes = dict(zip(f.instance.params, f.operands, strict=True))
+    for e in f.instance.left_nodes:
+        attrs = {k: with_sizes_of(v, dict(f.sizes)) for k, v in e.attrs}
+        fixed = None if e.op in TABLE or e.op == TUPLE_GET else e.annotation
+        one = graph.recording.one
+        sign = signature(e.op, attrs, fixed, one) if e.args or e.op in TABLE else ("leaf", e)
+        found = graph.recording.classes.get((sign, tuple(classes[a] for a in e.args if a in classes)))
+        if found is None:
+            return -1
+        classes[e] = found
+    return classes[f.instance.left[0]]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

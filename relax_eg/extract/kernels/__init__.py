@@ -1,0 +1,1 @@
+"""Kernels as choices: what one may hold and costs, and selection over them together with the algebra."""

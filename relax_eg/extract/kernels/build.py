@@ -1,0 +1,222 @@
+"""From chosen kernels to expressions: each kernel one `call_tir`, what is no kernel as it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from relax_eg.extract.access import Does
+from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.selection import FUSE_SIBLINGS, VIEW_OF_RESHAPE, Composed
+from relax_eg.extract.kernels.states import Operation, phase_after, step_of
+from relax_eg.extract.kernels.ways import KernelSelection
+from relax_eg.extract.pricing import Members
+from relax_eg.extract.report import KernelRow
+from relax_eg.ir.expr import Expr, tuple_get, var
+from relax_eg.ops import site_of
+from relax_eg.ops.fused import VIEWS, fused_call, kernel_name, operator_name
+
+Build = Callable[[int, int, Sequence[Expr]], Expr]  # class, candidate and operands to an expression
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel of several operators: the call, the operators inside, and how often each fusion step was used."""
+
+    call: Expr
+    operators: tuple[Expr, ...]
+    steps: Counter[str]
+
+
+@dataclass(slots=True)
+class Built:
+    """The roots' expressions; the same in operators, as if nothing were fused; the kernels of several operators; how
+    often each rule made an operator, and how often each fusion step was used; the classes that each expression
+    computes, its result's last; what rules made them; of values in memory the class; what is inside each kernel."""
+
+    roots: list[Expr]
+    operators: list[Expr] = field(default_factory=list[Expr])
+    stored: dict[Expr, int] = field(default_factory=dict[Expr, int])
+    members: dict[Expr, Members] = field(default_factory=dict[Expr, Members])
+    kernels: list[BuiltKernel] = field(default_factory=list[BuiltKernel])
+    made: Counter[str] = field(default_factory=Counter[str])
+    classes: dict[Expr, tuple[int, ...]] = field(default_factory=dict[Expr, tuple[int, ...]])
+    rules: dict[Expr, str] = field(default_factory=dict[Expr, str])
+
+    def rows(self, function: str, model: KernelCost) -> tuple[KernelRow, ...]:
+        """What each kernel holds and saves, equal ones together."""
+        found: dict[tuple[str, tuple[str, ...]], KernelRow] = {}
+        for k in self.kernels:
+            name, words = operator_name(k.call), tuple(operator_name(e) for e in k.operators if e.op not in VIEWS)
+            old = found.get((name, words))
+            if old is not None:
+                found[name, words] = replace(old, times=old.times + 1)
+                continue
+            mine = model.price(site_of(k.call), k.call.annotation)
+            alone = [model.price(site_of(e), e.annotation) for e in k.operators]
+            saved = sum(x.bytes for x in alone) - mine.bytes, sum(x.launches for x in alone) - mine.launches
+            found[name, words] = KernelRow(function, name, words, dict(k.steps), 1, mine.bytes, *saved)
+        return tuple(found.values())
+
+
+def build_kernels(
+    graph: ExtractionGraph, selection: KernelSelection, build: Build, names: Names | None = None
+) -> Built:
+    """The expressions of the roots: every kernel of more than one operator is one call of its composed program.
+    `names`: those of the programs so far, where several graphs become one module."""
+    built = Built([])
+    env: dict[int, Expr] = {}
+    plain: dict[int, Expr] = {}  # the same values in operators
+    tuples: dict[int, Expr] = {}
+    called = names or Names()
+
+    def inside(c: int, members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
+        return _members(graph, members, {x: plain[x] for x in loads}, build)[c]
+
+    def kernel(outputs: Sequence[int], members: Mapping[int, int], loads: Mapping[int, int]) -> Expr:
+        made = kernel_of(graph, outputs, members, {x: env[x] for x in loads}, build, called)
+        made.steps.update(_steps(graph, members, selection.operations))
+        if len(outputs) > 1:
+            made.steps[FUSE_SIBLINGS] = len(outputs) - 1
+        built.kernels.append(made)
+        built.members[made.call] = frozenset(members.items())
+        built.made.update(made.steps)
+        rules = [rule for x, k in members.items() if (rule := count_rule(x, k))]
+        tell_origin(made.call, tuple(members), ", ".join(dict.fromkeys([*rules, *made.steps])))
+        return made.call
+
+    def count_rule(c: int, k: int) -> str:
+        rule = graph.candidates[c][k].made_by
+        if rule:
+            built.made[rule] += 1
+        return rule
+
+    def tell_origin(e: Expr, classes: tuple[int, ...], rules: str) -> None:
+        built.classes[e] = (*built.classes.get(e, ()), *classes)
+        built.rules.setdefault(e, rules)
+
+    for c, way in selection.ways.items():
+        candidate = graph.candidates[c][way.candidate]
+        if way.several >= 0:
+            several = selection.several[way.several]
+            if way.several not in tuples:
+                tuples[way.several] = kernel(several.outputs, several.members, several.loads)
+            env[c] = tuple_get(tuples[way.several], several.outputs.index(c))
+            plain[c] = inside(c, several.members, several.loads)
+        elif way.state is not None and len(way.state.members) > 1:
+            env[c] = kernel((c,), way.state.members, way.state.loads)
+            plain[c] = inside(c, way.state.members, way.state.loads)
+        else:
+            env[c] = build(c, way.candidate, [env[x] for x in candidate.children])
+            plain[c] = build(c, way.candidate, [plain[x] for x in candidate.children])
+            tell_origin(env[c], (c,), count_rule(c, way.candidate))
+            if way.state is None and candidate.op in VIEWS:
+                built.made[VIEW_OF_RESHAPE] += 1
+    built.roots = [env[r] for r in graph.roots]
+    built.operators = [plain[r] for r in graph.roots]
+    built.stored = {e: c for c, e in env.items()}
+    return built
+
+
+def kernel_of(
+    graph: ExtractionGraph,
+    outputs: Sequence[int],
+    members: Mapping[int, int],
+    loaded: Mapping[int, Expr],
+    build: Build,
+    names: Names,
+) -> BuiltKernel:
+    """The kernel that computes the classes `outputs` by its `members` from what is loaded."""
+    inner = _members(graph, members, loaded, build)
+    order = [inner[x] for x in inner if x in members]
+    results = [inner[c] for c in outputs]
+    call = names.distinct(lambda name: fused_call(order, results, name=name), kernel_name(order))
+    return BuiltKernel(call, tuple(order), Counter())
+
+
+def composed_seconds(graph: ExtractionGraph, build: Build, models: Sequence[KernelCost]) -> Composed:
+    """What tells the seconds, at each binding, of the program that a kernel is composed to."""
+
+    def seconds(outputs: tuple[int, ...], members: Mapping[int, int], loads: Mapping[int, int]) -> list[float]:
+        loaded = {x: var(f"x{x}", graph.annotations[x]) for x in loads}
+        if len(members) == 1:  # what is a kernel by itself stays an operator
+            ((c, k),) = members.items()
+            call = build(c, k, [loaded[x] for x in graph.candidates[c][k].children])
+        else:
+            call = kernel_of(graph, outputs, members, loaded, build, Names()).call
+        site = site_of(call)
+        return [m.price(site, call.annotation).seconds for m in models]
+
+    return seconds
+
+
+class Names:
+    """Distinct names for distinct programs: equal programs share one."""
+
+    def __init__(self, known: Names | None = None) -> None:
+        self._programs: dict[str, object] = {} if known is None else dict(known._programs)
+
+    def add(self, others: Names) -> None:
+        self._programs |= others._programs
+
+    def distinct(self, make: Callable[[str], Expr], stem: str) -> Expr:
+        n = 0
+        while True:
+            name = f"{stem}_{n}" if n else stem
+            call = make(name)
+            program = call.attr("program").value
+            if self._programs.setdefault(name, program) == program:
+                return call
+            n += 1
+
+
+def _members(
+    graph: ExtractionGraph, members: Mapping[int, int], loaded: Mapping[int, Expr], build: Build
+) -> dict[int, Expr]:
+    """The expressions of what is computed inside a kernel, operands first, over what it loads."""
+    done: dict[int, Expr] = dict(loaded)
+    todo = list(members)
+    while todo:
+        x = todo[-1]
+        children = graph.candidates[x][members[x]].children if x in members else ()
+        missing = [y for y in children if y not in done]
+        if x not in done and missing:
+            todo += missing
+            continue
+        if x not in done:
+            done[x] = build(x, members[x], [done[y] for y in children])
+        todo.pop()
+    return done
+
+
+def _steps(
+    graph: ExtractionGraph, members: Mapping[int, int], operations: Mapping[tuple[int, int], Operation]
+) -> Counter[str]:
+    """The fusion steps that put a kernel together: one for each operand that stays inside."""
+    found: Counter[str] = Counter()
+    phases: dict[int, int] = {}
+
+    def phase(x: int) -> int:
+        todo = [x]
+        while todo:
+            y = todo[-1]
+            below = [z for z in graph.candidates[y][members[y]].children if z in members]
+            missing = [z for z in below if z not in phases]
+            if missing:
+                todo += missing
+                continue
+            phases[y] = phase_after(_does(operations[y, members[y]]), max((phases[z] for z in below), default=0))
+            todo.pop()
+        return phases[x]
+
+    for x, k in members.items():
+        for y in dict.fromkeys(graph.candidates[x][k].children):
+            if y in members:
+                found[step_of(_does(operations[x, k]), phase(y))] += 1
+    return found
+
+
+def _does(operation: Operation) -> Does:
+    return max(s.does for s in operation.stages)

@@ -1,0 +1,479 @@
+"""Selection over kernels: which values go to memory, and which kernel computes each, together with the algebra.
+
+The problem is the one of `select`, with kernels (`states`) for candidates: a class that is used is a value in memory,
+a kernel reads what it loads, and its price is that of the whole kernel. Kernels are made in rounds, each priced by the
+best program so far: with the operators as written only, with those of the best algebra only, with all. Kernels are
+kept from round to round, so the outcome is never dearer than fusion alone or than algebra first and fusion after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from relax_eg.debug import stage
+from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.greedy import dag_greedy
+from relax_eg.extract.kernels.anchors import merged
+from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
+from relax_eg.extract.kernels.states import (
+    OVERSIZED,
+    Operation,
+    Several,
+    State,
+    StateTable,
+    operations_of,
+)
+from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, members_of, same
+from relax_eg.extract.pricing import Pricing
+from relax_eg.extract.problem import (
+    Problem,
+    choice_cost,
+    operands_first,
+    repaired,
+    tree_choice,
+    tree_greedy,
+    used_classes,
+)
+from relax_eg.extract.search import swap_search
+from relax_eg.extract.select import check_executable
+from relax_eg.extract.sensitivity import sensitivity
+from relax_eg.extract.solve import Effort
+from relax_eg.ir.expr import CONSTANT, VAR
+from relax_eg.ops.fused import VIEWS
+
+FUSE_SIBLINGS = "fuse_siblings"
+VIEW_OF_RESHAPE = "view_of_reshape"
+STEPS = frozenset(
+    ("inline_elementwise", "inline_prologue", "inline_epilogue", "fuse_stages", FUSE_SIBLINGS, VIEW_OF_RESHAPE)
+)
+_WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
+_ROUNDS = 3  # of pricing anew
+_SWAP_WORK = 1_500_000
+_EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
+_QUICK = Effort(seconds=1.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
+_OUTPUTS = 4  # of one kernel
+_CORRECTIONS = 12  # of prices by the programs that kernels are composed to
+_AS_ESTIMATED = 1.02
+_PART = 1e-12  # seconds: the price of a result of a kernel with several
+AS_TIMED = Pricing()
+
+
+# Of the classes that a kernel stores, its members and loads: seconds at each binding.
+Composed = Callable[[tuple[int, ...], Mapping[int, int], Mapping[int, int]], Sequence[float]]
+
+
+@stage("select kernels")
+def select_kernels(
+    graph: ExtractionGraph,
+    models: Sequence[KernelCost],
+    steps: frozenset[str],
+    composed: Composed | None = None,
+    pricing: Pricing = AS_TIMED,
+) -> KernelSelection:
+    """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
+    written. `steps`: the fusion steps that are allowed (`STEPS`). `composed`: what the tensor program of a kernel costs
+    at each binding; where that is more than its parts say, it counts. `pricing`: what else counts."""
+    return KernelSearch(graph, models, steps, composed, pricing).run()
+
+
+@dataclass
+class KernelSearch:
+    """The search for the kernels of one graph. `pool`: for each class the kernels made so far; `several`: those with
+    several outputs."""
+
+    graph: ExtractionGraph
+    models: Sequence[KernelCost]
+    steps: frozenset[str]
+    composed: Composed | None = None
+    pricing: Pricing = AS_TIMED
+    operations: dict[tuple[int, int], Operation] = field(init=False)
+    table: StateTable = field(init=False)
+    pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
+    several: list[Several] = field(default_factory=list[Several])
+    weights: list[float] = field(default_factory=list[float])
+    memo: dict[int, float] = field(default_factory=dict[int, float])
+    checked: set[int] = field(default_factory=set[int])
+    made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change
+
+    def run(self) -> KernelSelection:
+        graph = self.graph
+        written_only = graph.as_written if graph.node_count > OVERSIZED else None
+        self.operations = operations_of(graph, self.models[0], written_only)
+        self.table = StateTable(graph, self.models[0], self.steps, self.operations)
+        self.table.prices = [0.0] * len(graph.candidates)
+        self.weights = [1.0] * len(self.models)
+        self.pool = [{} for _ in graph.candidates]
+        self._add_alone(self.operations)
+        ways, problem = self._problem()
+        choice, total = tree_greedy(problem)
+        check_executable(graph, problem, choice)
+        classes = [c for c in range(len(graph.candidates)) if total[c] < math.inf]
+        written = self._each_alone(ways, graph.as_written, choice)
+        written_cost = choice_cost(problem, written)
+        if len(self.models) > 1:
+            self._weigh(ways, written)
+            ways, problem = self._problem()
+            written_cost = choice_cost(problem, written)
+        algebra, _ = self._best(problem, [repaired(problem, written)] if written_cost < math.inf else [])
+        as_written = [[k] if k >= 0 else [] for k in graph.as_written]
+        chosen = [ways[c][k].candidate if k >= 0 else -1 for c, k in enumerate(algebra[: len(graph.candidates)])]
+        by_algebra = [[k] if k >= 0 else [] for k in chosen]
+        if written_only is not None:
+            more = operations_of(graph, self.models[0], chosen)
+            fresh = {place: more[place] for place in more if place not in self.operations}
+            self.operations.update(fresh)
+            self._add_alone(fresh)
+            ways, problem = self._problem()
+            choice, total = tree_greedy(problem)
+            written = self._each_alone(ways, graph.as_written, choice)
+            algebra = self._each_alone(ways, chosen, choice)
+        everything = self._cheap_ways(problem, ways, total, as_written, by_algebra)
+        found: list[list[Way | None]] = [self._ways_of(ways, written), self._ways_of(ways, algebra)]
+        for allowed, start in ((as_written, found[0]), (by_algebra, found[1])):
+            found.append(self._rounds(classes, allowed, start, only=True))
+        best = self._rounds(classes, everything, self._cheapest(found), only=False)
+        if FUSE_SIBLINGS in self.steps:
+            self._add_siblings(best)
+        return self._exact(best, written_cost)
+
+    # --- the problem ---
+
+    def _add(self, c: int, state: State) -> None:
+        key = frozenset(state.loads), frozenset(state.members.items())
+        if key not in self.pool[c]:
+            self.pool[c][key], self.made = state, None
+
+    def _add_alone(self, operations: Iterable[tuple[int, int]]) -> None:
+        for c, k in operations:
+            alone = self.table.alone(c, k)
+            if alone is not None and not self._is_view(c, k):
+                self._add(c, alone)
+
+    def _is_view(self, c: int, k: int) -> bool:
+        operation = self.operations.get((c, k))
+        return operation is not None and operation.is_view and VIEW_OF_RESHAPE in self.steps
+
+    def _problem(self) -> tuple[list[list[Way]], Problem]:
+        """All ways to compute each class, then each kernel with several outputs, with reads and costs."""
+        if self.made is None:
+            self.made = self._made_problem()
+        return self.made
+
+    def _made_problem(self) -> tuple[list[list[Way]], Problem]:
+        ways: list[list[Way]] = []
+        reads: list[list[tuple[int, ...]]] = []
+        costs: list[list[float]] = []
+        parts: dict[int, list[int]] = {}
+        n = len(self.graph.candidates)
+        for i, several in enumerate(self.several):
+            for c in several.outputs:
+                parts.setdefault(c, []).append(i)
+        for c, row in enumerate(self.graph.candidates):
+            mine, needs, prices = list[Way](), list[tuple[int, ...]](), list[float]()
+            for k, candidate in enumerate(row):
+                if (c, k) not in self.operations or self._is_view(c, k):
+                    mine.append(Way(k))
+                    needs.append(tuple(dict.fromkeys(candidate.children)))
+                    size = self.table.bytes[c] if self._is_new(c, k) else 0
+                    prices.append(self.pricing.of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
+            for state in self.pool[c].values():
+                mine.append(Way(state.members[c], state))
+                needs.append(state.reads)
+                seconds = self._state_seconds(c, state)
+                inside = self._inside((c,), state.members)
+                prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],), inside))
+            for i in parts.get(c, ()):
+                mine.append(Way(self.several[i].members[c], None, i))
+                needs.append((n + i,))
+                prices.append(_PART)
+            ways.append(mine)
+            reads.append(needs)
+            costs.append(prices)
+        for several in self.several:
+            ways.append([Way(-1)])
+            reads.append([tuple(several.loads)])
+            sizes = [self.table.bytes[c] for c in several.outputs]
+            seconds = self._several_seconds(several)
+            inside = self._inside(several.outputs, several.members)
+            costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes, inside)])
+        return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
+
+    def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
+        """Bytes of what the executable of a kernel has in memory for itself: measured, or else what is likely to be
+        that, contractions that it does not store and what is read more than once."""
+        if not self.pricing.held or len(members) == 1:
+            return 0
+        measured = self.pricing.inside.get(frozenset(members.items()))
+        if measured is not None:
+            return measured
+        reads: Counter[int] = Counter()
+        for x, k in members.items():
+            reads.update(self.graph.candidates[x][k].children)
+        kept = {
+            x for x, k in members.items()
+            if x not in outputs and (reads[x] > 1 or self.operations[x, k].effort.contracting > 0)
+        }  # fmt: skip
+        for x in sorted(kept):  # written over what nobody else reads
+            kept -= {y for y in self.graph.candidates[x][members[x]].children if reads[y] == 1}
+        return sum(self.table.bytes[x] for x in kept)
+
+    def _is_new(self, c: int, k: int) -> bool:
+        """Whether the candidate gives a value that is not in memory otherwise."""
+        op = self.graph.candidates[c][k].op
+        return op not in (VAR, CONSTANT) and (op not in VIEWS or c in self.graph.roots)
+
+    def _candidate_seconds(self, c: int, k: int) -> float:
+        site, annotation = self.graph.candidates[c][k].site, self.graph.annotations[c]
+        if site.op in VIEWS and c in self.graph.roots:  # what is handed out is no view: it is copied
+            each = (m.kernel((), 0.0, 2 * m.bytes(annotation)) for m in self.models)
+            return sum(w * s for w, s in zip(self.weights, each, strict=True))
+        return sum(w * m.price(site, annotation).seconds for w, m in zip(self.weights, self.models, strict=True))
+
+    def _state_seconds(self, c: int, state: State) -> float:
+        found = self.memo.get(id(state))
+        if found is None:
+            each: Iterable[float] = (self.table.seconds(state, c, m) for m in self.models)
+            if self.composed is not None and self.models[0].cost is not None:  # it prices programs, not their parts
+                each = self.composed((c,), state.members, state.loads)
+            found = self.memo[id(state)] = sum(w * s for w, s in zip(self.weights, each, strict=True))
+        return found
+
+    def _several_seconds(self, several: Several) -> float:
+        each: Iterable[float] = (self.table.seconds_of(several, m) for m in self.models)
+        if self.composed is not None and self.models[0].cost is not None:
+            each = self.composed(several.outputs, several.members, several.loads)
+        return sum(w * s for w, s in zip(self.weights, each, strict=True))
+
+    def _weigh(self, ways: Sequence[Sequence[Way]], written: Sequence[int]) -> None:
+        """Let each binding count as many times as the program as written takes there."""
+        problem = self._problem()[1]
+        used = [c for c in used_classes(problem, written) if c < len(self.graph.candidates)]
+        weights: list[float] = []
+        for i in range(len(self.models)):
+            self.weights, self.memo, self.made = [float(i == j) for j in range(len(self.models))], {}, None
+            total = sum(self._way_seconds(c, ways[c][written[c]]) for c in used)
+            weights.append(1.0 / max(total, 1e-12))
+        self.weights, self.memo, self.made = weights, {}, None
+
+    def _way_seconds(self, c: int, way: Way) -> float:
+        if way.state is not None:
+            return self._state_seconds(c, way.state)
+        return self._candidate_seconds(c, way.candidate)
+
+    def _each_alone(self, ways: Sequence[Sequence[Way]], candidates: Sequence[int], tree: Sequence[int]) -> list[int]:
+        """These candidates of the graph (-1: none), every operator a kernel of its own; else as in `tree`."""
+        choice: list[int] = []
+        for c, row in enumerate(ways):
+            k = candidates[c] if c < len(candidates) else -1
+            mine = [i for i, w in enumerate(row) if k >= 0 and w.candidate == k and is_alone(w)]
+            choice.append(mine[0] if mine else tree[c])
+        return choice
+
+    # --- the search ---
+
+    def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+        tree = tree_choice(problem)
+        best: tuple[list[int], float] | None = None
+        for seed in (*seeds, tree, dag_greedy(problem)):
+            choice, cost = swap_search(problem, seed, tree, _SWAP_WORK)
+            if best is None or cost < best[1] * (1 - 1e-9):
+                best = choice, cost
+        assert best is not None
+        return best
+
+    def _rounds(
+        self, classes: Sequence[int], allowed: Sequence[Sequence[int]], start: list[Way | None], only: bool
+    ) -> list[Way | None]:
+        """The best program after some rounds, each of which is priced by the one before, as long as they help."""
+        # By what is read, not by price: an operand may cost more than what reads it, which has cheaper ways.
+        below = [[x for k in allowed[c] for x in row[k].children] for c, row in enumerate(self.graph.candidates)]
+        order = operands_first((*self.graph.roots, *classes), below.__getitem__)
+        best = start
+        for _ in range(_ROUNDS):
+            before = self._cost(best)
+            best = self._cheapest([best, self._round(order, allowed, best, only)])
+            if self._cost(best) > before * (1 - 1e-6):
+                break
+        return best
+
+    def _round(
+        self, order: Sequence[int], allowed: Sequence[Sequence[int]], start: Sequence[Way | None], only: bool
+    ) -> list[Way | None]:
+        """Kernels of the `allowed` operators, priced by the program `start`, and the best program then; with `only`,
+        of these operators."""
+        ways, problem = self._problem()
+        choice = self._numbers(ways, start)
+        total = tree_greedy(problem)[1]
+        used = used_classes(problem, choice)
+        readers: dict[int, int] = {}
+        for c in used:
+            for x in problem.reads[c][choice[c]]:
+                readers[x] = readers.get(x, 0) + 1
+        # In memory already: nothing where it stays there for others, or else its share.
+        prices = [
+            0.0 if c in used and readers.get(c, 0) > 1 and not only
+            else problem.costs[c][choice[c]] / max(1, readers.get(c, 1)) if c in used
+            else total[c]
+            for c in range(len(self.graph.candidates))
+        ]  # fmt: skip
+        self.table.fill(order, allowed, prices)
+        for c, states in enumerate(self.table.states):
+            for s in states:
+                if not (self._is_view(c, s.members[c]) and len(s.members) == 1):
+                    self._add(c, s)
+        ways, problem = self._problem()
+        seed = self._numbers(ways, start)
+        if only:
+            problem = self._restricted(ways, problem, allowed)
+        choice, _ = self._best(problem, [repaired(problem, seed)])
+        return self._ways_of(ways, choice)
+
+    def _restricted(self, ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
+        """The problem with these operators only."""
+
+        def may(way: Way, c: int) -> bool:
+            if way.state is None:
+                return way.candidate in allowed[c]
+            return all(k in allowed[x] for x, k in way.state.members.items())
+
+        costs = [
+            [x if may(w, c) else math.inf for w, x in zip(ways[c], row, strict=True)]
+            for c, row in enumerate(problem.costs)
+        ]
+        return Problem(problem.reads, costs, problem.roots)
+
+    def _cheap_ways(
+        self,
+        problem: Problem,
+        ways: Sequence[Sequence[Way]],
+        total: Sequence[float],
+        *always: Sequence[Sequence[int]],
+    ) -> list[list[int]]:
+        """For each class the operators that kernels are made of."""
+        found: list[list[int]] = []
+        for c in range(len(self.graph.candidates)):
+            dear: dict[int, float] = {}
+            for w, reads, cost in zip(ways[c], problem.reads[c], problem.costs[c], strict=True):
+                x = cost + sum(total[r] for r in reads)
+                dear[w.candidate] = min(x, dear.get(w.candidate, math.inf))
+            cheap = sorted((k for k in dear if dear[k] < math.inf), key=lambda k: (dear[k], k))[:_WAYS]
+            found.append(list(dict.fromkeys([*(k for a in always for k in a[c]), *cheap])))
+        return found
+
+    def _ways_of(self, ways: Sequence[Sequence[Way]], choice: Sequence[int]) -> list[Way | None]:
+        n = len(self.graph.candidates)
+        return [ways[c][k] if k >= 0 else None for c, k in enumerate(choice[:n])]
+
+    def _numbers(self, ways: Sequence[Sequence[Way]], chosen: Sequence[Way | None]) -> list[int]:
+        """The places of `chosen` ways in a problem that has more of them."""
+        places = [next((i for i, w in enumerate(row) if w is x or same(w, x)), -1) for row, x in zip(ways, chosen)]  # noqa: B905
+        return [*places, *(0 for _ in self.several)]
+
+    def _cost(self, chosen: Sequence[Way | None]) -> float:
+        ways, problem = self._problem()
+        return choice_cost(problem, self._numbers(ways, chosen))
+
+    def _cheapest(self, found: Sequence[list[Way | None]]) -> list[Way | None]:
+        ways, problem = self._problem()
+        return min(found, key=lambda f: choice_cost(problem, self._numbers(ways, f)))
+
+    # --- several outputs ---
+
+    def _add_siblings(self, best: Sequence[Way | None]) -> None:
+        """Kernels with several outputs, of kernels in the program `best`: one that another reads, which may then be
+        computed inside it and stored as well; and some that read the same and have the same shape."""
+        ways, problem = self._problem()
+        used = used_classes(problem, self._numbers(ways, best))
+        states = {c: w.state for c in sorted(used) if (w := best[c]) is not None and w.state is not None}
+        annotations = self.graph.annotations
+        for c, s in states.items():
+            for x in s.loads:
+                if x in states and annotations[x] == annotations[c] and s.local.phase <= 1:
+                    inner = self.table.recomposed(c, s, {x: states[x]})
+                    if inner is not None:
+                        self._add_several((x, c), [inner])
+        groups: dict[tuple[int, object], list[int]] = {}
+        for c, s in states.items():
+            for x in s.loads:
+                if annotations[x] == annotations[c] or s.loads[x] >= self.table.bytes[c]:
+                    groups.setdefault((x, annotations[c]), []).append(c)
+        for group in groups.values():
+            apart = [c for c in group[:_OUTPUTS] if not any(o in states[c].loads for o in group)]
+            if len(apart) > 1:
+                self._add_several(tuple(apart), [states[c] for c in apart])
+
+    def _add_several(self, outputs: tuple[int, ...], states: Sequence[State]) -> None:
+        loads: dict[int, int] = {}
+        members: dict[int, int] = {}
+        anchors = frozenset[int]().union(*(s.local.anchors for s in states))
+        for s in states:
+            for x, n in s.loads.items():
+                loads[x] = max(loads.get(x, 0), n)
+            for x, k in s.members.items():
+                if members.setdefault(x, k) != k:
+                    return
+        if len(anchors) > max(len(s.local.anchors) for s in states) or not members.keys().isdisjoint(loads):
+            return
+        efforts = [self.operations[x, k].effort for x, k in members.items()]
+        again = sum(s.again for s in states)
+        other = sum(e.other for e in efforts) + again
+        made = Several(outputs, loads, members, merged(s.anchors for s in states), other)
+        if all(set(o.outputs) != set(outputs) or o.members != members for o in self.several):
+            self.several.append(made)
+            self.made = None
+
+    # --- the outcome ---
+
+    def _exact(self, best: Sequence[Way | None], written_cost: float) -> KernelSelection:
+        ways, problem = self._problem()
+        effort = _QUICK if self.pricing.held else _EFFORT
+        seed = repaired(problem, self._numbers(ways, best))
+        choice, _ = self._best(problem, [seed])
+        for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
+            if not self._corrected(ways, problem, choice):
+                break
+            ways, problem = self._problem()
+            choice, _ = self._best(problem, [choice, seed])
+        solved = solve_kernels(problem, self._overlap(ways), choice, effort)
+        for _ in range(_CORRECTIONS):
+            if not self._corrected(ways, problem, solved.choice):
+                break
+            ways, problem = self._problem()
+            # The places of ways are as before; what costs more now is one choice among others.
+            choice, _ = self._best(problem, [solved.choice, seed])
+            solved = solve_kernels(problem, self._overlap(ways), choice, effort)
+        n = len(self.graph.candidates)
+        order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
+        used = {c: ways[c][solved.choice[c]] for c in order if c < n}
+        found = solved.cost, written_cost, solved.bound, solved.how, problem.node_count
+        return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
+
+    def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
+        """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""
+        found = False
+        for c in sorted(used_classes(problem, choice)):
+            state = ways[c][choice[c]].state if c < len(self.graph.candidates) else None
+            if self.composed is None or state is None or len(state.members) == 1 or id(state) in self.checked:
+                continue
+            self.checked.add(id(state))
+            each = self.composed((c,), state.members, state.loads)
+            seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
+            if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
+                self.memo[id(state)], self.made = seconds, None
+                found = True
+        return found
+
+    def _overlap(self, ways: Sequence[Sequence[Way]]) -> Overlap:
+        """What is inside each way of the problem; what reads a result of a kernel with several holds nothing."""
+        members: list[list[Mapping[int, int]]] = []
+        for c, row in enumerate(ways):
+            if c >= len(self.graph.candidates):
+                members.append([self.several[c - len(self.graph.candidates)].members])
+                continue
+            members.append([members_of(c, way) for way in row])
+        inside = {member for row in members for held in row for member in held.items()}
+        return Overlap(members, {(c, k): self.graph.candidates[c][k].children for c, k in inside})

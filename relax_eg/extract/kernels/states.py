@@ -1,0 +1,498 @@
+"""Kernel candidates: for every value the ways to compute it inside a kernel, from what is loaded, bottom-up.
+
+A *state* of a value says what a kernel loads, which operators it holds, and how far it has come. A kernel has an outer
+domain: axes that every value kept inside it shares, so that each of its points is worked on apart. Values of single
+elements (*pointwise*) are computed where they are needed. Reductions and contractions are *staged*: kept inside for
+one outer point, whatever reads them there. Which stage may follow which decides `StateTable.advanced`:
+
+- reductions follow one another (softmax, norms), and so does one contraction that sums over what they left;
+- a contraction's value is read at the point where it was written; or reduced, which ends its columns' being outer;
+- after such a reduction a second contraction may follow (attention), and then pointwise work only;
+- what is kept for one outer point must fit near a core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
+from relax_eg.extract.cost import Effort
+from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merged, part_of
+from relax_eg.extract.kernels.cost import VIEW, KernelCost, Part
+from relax_eg.extract.problem import operands_first
+from relax_eg.ir.annotations import itemsize
+from relax_eg.ir.expr import CONSTANT, VAR
+from relax_eg.ops.fused import VIEWS, Placed, program_at
+from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
+
+LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
+KEPT = 5  # states of a value of each phase, besides its one-operator kernel
+MOST_MEMBERS = 64
+OVERSIZED = 3000  # candidates of a graph beyond which only the program as written and the best algebra are fused
+_TILE = 256  # columns of a contraction that are computed at once: prologues are computed again for the next
+_PARTIAL = 24  # combinations of operands' states that are looked at further
+
+INLINE_ELEMENTWISE = "inline_elementwise"
+INLINE_PROLOGUE = "inline_prologue"
+INLINE_EPILOGUE = "inline_epilogue"
+FUSE_STAGES = "fuse_stages"
+
+# Phases of a state.
+POINTWISE, REDUCED, CONTRACTED, REDUCED_AFTER, CLOSED = range(5)
+_AFTER_REDUCTION = {POINTWISE: REDUCED, REDUCED: REDUCED, CONTRACTED: REDUCED_AFTER, REDUCED_AFTER: REDUCED_AFTER}
+_AFTER_CONTRACTION = {POINTWISE: CONTRACTED, REDUCED: CONTRACTED, REDUCED_AFTER: CLOSED}
+
+Marks = Mapping[int, tuple[int, ...]]  # of a staged value's axes, the axes of this value they are; (): in flat order
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Where a value inside a kernel stands: its phase, contractions so far, outer axes, and the staged values."""
+
+    phase: int
+    anchors: frozenset[int]
+    outer: frozenset[int]
+    marks: Marks
+
+    @property
+    def flat(self) -> bool:
+        """Whether a staged value stands in flat order only, where fewer things may follow."""
+        return any(mark == () for mark in self.marks.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A way to compute a value inside a kernel. `loads`: classes read from memory, with their bytes; `members`: the
+    candidate of each class computed inside; `anchors`: the contractions among them; seconds of other arithmetic,
+    `again` of it what is done more than once; `moves`: nothing is computed, only moved; `estimate`: seconds of the
+    kernel and of what it needs."""
+
+    loads: Mapping[int, int]
+    members: Mapping[int, int]
+    anchors: Anchors
+    contracting: float
+    other: float
+    again: float
+    local: Local
+    moves: bool
+    estimate: float
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return tuple(self.loads)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A kernel with several outputs, of these classes: what it loads, what is inside, seconds as in `State`."""
+
+    outputs: tuple[int, ...]
+    loads: Mapping[int, int]
+    members: Mapping[int, int]
+    anchors: Anchors
+    other: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A candidate of the graph that may be part of a kernel. `contracts`: it has a contraction; `moves`: it computes
+    nothing; `exponential`: it has exponentials."""
+
+    placed: Placed
+    stages: tuple[StageAccess, ...]
+    effort: Effort
+    is_view: bool
+    contracts: bool
+    moves: bool
+    exponential: bool
+
+
+class StateTable:
+    """The states of all classes of a graph. `ways[c]`: the candidates of class `c` that may be used; `prices[c]`: what
+    it costs to have `c` in memory; `steps`: names of the fusion steps that are allowed."""
+
+    def __init__(
+        self,
+        graph: ExtractionGraph,
+        model: KernelCost,
+        steps: frozenset[str],
+        operations: Mapping[tuple[int, int], Operation],
+    ) -> None:
+        self.graph = graph
+        self.model = model
+        self.steps = steps
+        self.operations = operations
+        self.bytes = [model.bytes(a) for a in graph.annotations]
+        self._given = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
+        self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # of staged values: extents, bytes of an element
+        self._parts: dict[tuple[int, int, int], int] = {}  # bytes of a class that a candidate of another reads
+        self.states: list[list[State]] = []
+        self.prices: Sequence[float] = ()
+
+    def fill(self, order: Iterable[int], ways: Sequence[Sequence[int]], prices: Sequence[float]) -> None:
+        """Make the states of the classes in `order`, operands first as far as that goes."""
+        self.prices = prices
+        self.states = [[] for _ in self.graph.candidates]
+        for c in order:
+            found: list[State] = []
+            for k in ways[c]:
+                operation = self.operations.get((c, k))
+                if operation is not None:
+                    found += self._of_candidate(c, k, operation)
+            self.states[c] = self._kept(found)
+
+    def alone(self, c: int, k: int) -> State | None:
+        """The kernel of one operator."""
+        operation = self.operations[c, k]
+        children = self.graph.candidates[c][k].children
+        return self._placed(c, k, operation, dict.fromkeys(children))
+
+    def seconds(self, state: State, c: int, model: KernelCost) -> float:
+        """Seconds of the kernel that stores class `c`, at the binding of any model."""
+        return self._seconds((c,), state.loads, state.members, state.anchors, state.other + state.again, model)
+
+    def seconds_of(self, several: Several, model: KernelCost) -> float:
+        """Seconds of a kernel with several outputs."""
+        return self._seconds(several.outputs, several.loads, several.members, several.anchors, several.other, model)
+
+    def _seconds(
+        self,
+        outputs: Sequence[int],
+        loads: Mapping[int, int],
+        members: Mapping[int, int],
+        anchors: Anchors,
+        other: float,
+        model: KernelCost,
+    ) -> float:
+        single = len(outputs) == 1
+        if model is self.model:
+            moved = sum(loads.values()) + sum(self.bytes[c] for c in outputs)
+            return model.kernel(self._contractions(members, anchors), other, moved, single)
+        efforts = {x: self._effort(x, k, model) for x, k in members.items()}
+        sizes = {x: model.bytes(self.graph.annotations[x]) for x in (*loads, *members)}
+        parts = [part_of(efforts[x].contracting, x, anchors.get(x, NO_ANCHOR), sizes) for x in members]
+        moved = sum(sizes[x] for x in (*loads, *outputs))
+        return model.kernel(parts, sum(e.other for e in efforts.values()), moved, single)
+
+    def _effort(self, c: int, k: int, model: KernelCost) -> Effort:
+        return model.effort(self.graph.candidates[c][k].op, self.operations[c, k].placed)
+
+    def _contractions(self, members: Mapping[int, int], anchors: Anchors) -> list[Part]:
+        """The contractions of a kernel, at the table's binding."""
+        return [
+            part_of(self.operations[x, members[x]].effort.contracting, x, a, self.bytes) for x, a in anchors.items()
+        ]
+
+    def recomposed(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
+        """The kernel `state` of class `c` with some of what it loads computed inside; None where that is none."""
+        env: dict[int, State] = dict(inside)
+
+        def below(x: int) -> Sequence[int]:
+            return [y for y in self.graph.candidates[x][state.members[x]].children if y in state.members]
+
+        for x in operands_first((c,), below):
+            k = state.members[x]
+            children = self.graph.candidates[x][k].children
+            made = self._placed(x, k, self.operations[x, k], {y: env.get(y) for y in children})
+            if made is None:
+                return None
+            env[x] = made
+        return env[c]
+
+    def _of_candidate(self, c: int, k: int, operation: Operation) -> list[State]:
+        children = list(dict.fromkeys(self.graph.candidates[c][k].children))
+        partial: list[tuple[float, dict[int, State | None]]] = [(0.0, {})]
+        for child in children:
+            options: list[State | None] = [None, *self.states[child]]
+            grown = [
+                (cost + (self.prices[child] if s is None else s.estimate), {**chosen, child: s})
+                for cost, chosen in partial
+                for s in options
+                if s is None or (c not in s.members and c not in s.loads)
+            ]
+            grown.sort(key=lambda pair: pair[0])
+            # The one that loads everything stays.
+            loaded = next(pair for pair in grown if all(s is None for s in pair[1].values()))
+            partial = [*grown[:_PARTIAL], *([loaded] if loaded not in grown[:_PARTIAL] else [])]
+        combined = [chosen for _, chosen in partial]
+        deepest = {child: self._deepest(child, c) for child in children}
+        if deepest not in combined:
+            combined.append(deepest)
+        made = (self._placed(c, k, operation, chosen) for chosen in combined)
+        return [s for s in made if s is not None]
+
+    def _deepest(self, child: int, reader: int) -> State | None:
+        """The state of an operand that asks least of other kernels; None where loading it asks less."""
+        inside = (s for s in self.states[child] if reader not in s.members and reader not in s.loads)
+        best = min(inside, key=self._asks, default=None)
+        return best if best is not None and self._asks(best) <= (not self._given[child]) else None
+
+    def _placed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
+        """The state of class `c` by its candidate `k` where operands are loaded (None) or in these states."""
+        loads: dict[int, int] = {}
+        members: dict[int, int] = {}
+        for child, s in chosen.items():
+            if s is None:
+                loads[child] = max(loads.get(child, 0), self._touched(child, c, k))
+                continue
+            for x, n in s.loads.items():
+                loads[x] = max(loads.get(x, 0), n)
+            for x, way in s.members.items():
+                if members.setdefault(x, way) != way:
+                    return None
+        members[c] = k
+        if len(members) > MOST_MEMBERS or not members.keys().isdisjoint(loads):
+            return None
+        for x, n in loads.items():
+            if n < self.bytes[x]:  # parts of it, of which others may read other parts
+                parts = ((y, way) for y, way in members.items() if x in self.graph.candidates[y][way].children)
+                loads[x] = min(self.bytes[x], sum(self._touched(x, y, way) for y, way in parts))
+        children = self.graph.candidates[c][k].children
+        names = [b.name for b in operation.placed.program.inputs]
+        inside = {name: chosen[child] for name, child in zip(names, children, strict=True)}
+        locals_: dict[str, Local | None] = {name: None if s is None else s.local for name, s in inside.items()}
+        again = 0.0
+        local: Local | None = None
+        for n, stage in enumerate(operation.stages):
+            for r in stage.readings:
+                s = inside.get(r.buffer)
+                if s is not None and s.local.phase == POINTWISE:
+                    times = self._times(stage, r, operation)
+                    again += s.again * times + s.other * (times - 1)
+            local = self._advanced(c, n, stage, locals_, set(inside), operation)
+            if local is None:
+                return None
+            locals_[stage.output.name] = local
+        assert local is not None
+        efforts = [self.operations[x, way].effort for x, way in members.items()]
+        contracting = sum(e.contracting for e in efforts)
+        # What reads a value several times is asked for once.
+        other = sum(e.other for e in efforts)
+        staged = sum(s.again for s in {id(s): s for s in chosen.values() if s is not None}.values() if s.local.phase)
+        moved = sum(loads.values()) + self.bytes[c]
+        below = {x: s for x, s in chosen.items() if s is not None}
+        anchors = self._anchors(c, operation, below)
+        estimate = self.model.kernel(self._contractions(members, anchors), other + again + staged, moved)
+        estimate += sum(self.prices[x] for x in loads)
+        moves = operation.moves and all(s.moves for s in below.values())
+        return State(loads, members, anchors, contracting, other, again + staged, local, moves, estimate)
+
+    def _anchors(self, c: int, operation: Operation, inside: Mapping[int, State]) -> Anchors:
+        """The contractions of a kernel whose last operation reads these states."""
+        found = merged(s.anchors for s in inside.values())
+        if not operation.moves:
+            reduces = any(stage.does is not Does.POINTWISE for stage in operation.stages)
+            found = {x: replace(a, read=True, reduced=a.reduced or reduces) for x, a in found.items()}
+        if operation.contracts:
+            made = {x: s for x, s in inside.items() if not s.moves}
+            sources = frozenset(y for s in made.values() for y in s.loads)
+            online = any(s.local.phase != POINTWISE and self._exponential(s) for s in made.values())
+            found = {**found, c: Anchor(frozenset(made), sources, online)}
+        return found
+
+    def _exponential(self, state: State) -> bool:
+        return any(self.operations[x, k].exponential for x, k in state.members.items())
+
+    def _touched(self, child: int, c: int, k: int) -> int:
+        """The bytes of a loaded operand that an operator reads."""
+        found = self._parts.get((child, c, k))
+        if found is not None:
+            return found
+        operation = self.operations[c, k]
+        names = [b.name for b in operation.placed.program.inputs]
+        mine = {n for n, x in zip(names, self.graph.candidates[c][k].children, strict=True) if x == child}
+        whole = self.bytes[child]
+        buffer = next(b for b in operation.placed.program.inputs if b.name in mine)
+        elements = math.prod(self._number(d, operation) for d in buffer.shape)
+        read = 0
+        for stage in operation.stages:
+            for r in stage.readings:
+                if r.buffer in mine:
+                    read += math.prod(self._number(d, operation) for d in r.loops)
+        found = self._parts[child, c, k] = min(whole, whole * read // elements) if elements else 0
+        return found
+
+    def _number(self, d: object, operation: Operation) -> int:
+        return self.model.number(d, operation.placed.sizes)  # type: ignore[arg-type]
+
+    def _times(self, stage: StageAccess, r: Reading, operation: Operation) -> float:
+        """How often a pointwise operand is computed for each of its elements."""
+        buffer = next(b for b in operation.placed.program.buffers.values() if b.name == r.buffer)
+        elements = math.prod(self._number(d, operation) for d in buffer.shape)
+        points = math.prod(self._number(d, operation) for d in r.loops)
+        times = 1.0 if r.once else max(1.0, points / max(1, elements))
+        if stage.does is Does.CONTRACTS and self.model.profile.fused_share:  # else it is stored before the matmul
+            others = (d for y, d in enumerate(stage.output.shape) if y not in r.axes)
+            times *= math.ceil(math.prod(self._number(d, operation) for d in others) / _TILE)
+        return times
+
+    def _advanced(
+        self,
+        c: int,
+        n: int,
+        stage: StageAccess,
+        values: Mapping[str, Local | None],
+        operands: set[str],
+        operation: Operation,
+    ) -> Local | None:
+        """Where a stage's value stands when what it reads does; None where that makes no kernel."""
+        shape = stage.output.shape
+        units = {y for y, d in enumerate(shape) if d == 1}
+        wanted = set(range(len(shape))) - units
+        outer = set(range(len(shape)))
+        marks: dict[int, tuple[int, ...]] = {}
+        phase, anchors, most = POINTWISE, frozenset[int](), 0
+        for r in stage.readings:
+            v = values[r.buffer]
+            if v is None:
+                continue
+            if r.buffer in operands and step_of(stage.does, v.phase) not in self.steps:
+                return None
+            if v.phase == POINTWISE:
+                continue
+            reshaped = operation.is_view and _goes_over(r)
+            if v.phase in (CONTRACTED, CLOSED) and not reshaped:
+                bijective = wanted <= set(r.axes) and (stage.does is Does.REDUCES or not _goes_over(r))
+                if not bijective or (stage.does is not Does.POINTWISE and v.phase == CLOSED):
+                    return None
+            if reshaped and (v.phase != CONTRACTED or any(y not in v.outer for y in range(len(r.axes)))):
+                return None
+            if not reshaped:
+                outer &= {r.axes[a] for a in v.outer} | units
+            for sid, mark in v.marks.items():
+                if reshaped or mark == ():
+                    if not (reshaped or r.identity) or marks.get(sid, ()) != ():
+                        return None
+                    marks[sid] = ()
+                    continue
+                new = tuple(r.axes[x] if x >= 0 else x for x in mark)
+                old = marks.setdefault(sid, new)
+                if old == ():
+                    return None
+                if old != new:
+                    differ = [(p, q) for p, q in zip(old, new, strict=True) if p != q]
+                    outer -= {a for pair in differ for a in pair}
+                    marks[sid] = tuple(p if p == q else FREE for p, q in zip(old, new, strict=True))
+            phase, anchors, most = max(phase, v.phase), anchors | v.anchors, max(most, len(v.anchors))
+        if len(anchors) > most:
+            return None  # two contractions that do not follow one another
+        staged = phase != POINTWISE
+        after = phase_after(stage.does, phase)
+        if after < 0:
+            return None
+        extents = tuple(self._number(d, operation) for d in shape)
+        size = itemsize(stage.output.dtype)
+        if staged and not self._fits(extents, size, outer, marks):
+            return None
+        if stage.does is not Does.POINTWISE:
+            sid = c * 16 + n
+            self._shapes[sid] = extents, size
+            marks[sid] = tuple(range(len(shape)))
+            if stage.does is Does.CONTRACTS:
+                anchors |= {sid}
+        return Local(after, anchors, frozenset(outer), marks)
+
+    def _fits(self, extents: tuple[int, ...], size: int, outer: set[int], marks: Marks) -> bool:
+        """Whether what is kept for one outer point, and what is made of it there, stays near a core."""
+        total = math.prod(d for y, d in enumerate(extents) if y not in outer) * size
+        for sid, mark in marks.items():
+            shape, item = self._shapes[sid]
+            inner = () if mark == () else (d for d, y in zip(shape, mark, strict=True) if y not in outer)
+            total += item * math.prod(inner)
+        return total <= LOCAL_BYTES
+
+    def _asks(self, state: State) -> int:
+        """How many values that something has to compute a kernel loads."""
+        return sum(not self._given[x] for x in state.loads)
+
+    def _kept(self, found: list[State]) -> list[State]:
+        """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
+        found.sort(key=lambda s: (s.estimate, len(s.loads), len(s.members)))
+        # The smallest of each kind stays too: others may fill a kernel before its last stages are reached. So does the
+        # one that asks least of other kernels: what it takes in may be shared with others in the end.
+        small: dict[tuple[int, bool], State] = {}
+        deep: dict[tuple[int, bool], State] = {}
+        for s in found:
+            kind = s.local.phase, s.local.flat
+            if kind not in small or len(s.members) < len(small[kind].members):
+                small[kind] = s
+            if kind not in deep or self._asks(s) < self._asks(deep[kind]):
+                deep[kind] = s
+        kept: list[State] = []
+        seen: set[tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = set()
+        count: Counter[tuple[int, bool]] = Counter()
+        for s in found:
+            key = tuple(sorted(s.loads)), tuple(sorted(s.members.items()))
+            kind = s.local.phase, s.local.flat
+            full = count[kind] >= KEPT and s is not small[kind] and s is not deep[kind]
+            if key in seen or full or any(_beats(t, s) for t in kept):
+                continue
+            seen.add(key)
+            count[kind] += 1
+            kept.append(s)
+        return kept
+
+
+def _goes_over(r: Reading) -> bool:
+    """Whether an axis of what is read is not followed point by point."""
+    return FREE in r.axes
+
+
+def phase_after(does: Does, phase: int) -> int:
+    """The phase of a stage's value where it reads values of `phase` at most; -1 where the stage cannot follow."""
+    if does is Does.POINTWISE:
+        return phase
+    return (_AFTER_REDUCTION if does is Does.REDUCES else _AFTER_CONTRACTION).get(phase, -1)
+
+
+def step_of(does: Does, phase: int) -> str:
+    """The fusion step that puts a value of this phase under a stage that does so."""
+    if phase == POINTWISE:
+        return INLINE_ELEMENTWISE if does is Does.POINTWISE else INLINE_PROLOGUE
+    return INLINE_EPILOGUE if does is Does.POINTWISE and phase in (CONTRACTED, CLOSED) else FUSE_STAGES
+
+
+def _beats(a: State, b: State) -> bool:
+    return (
+        a.local.phase <= b.local.phase
+        and a.local.outer >= b.local.outer
+        and a.local.flat <= b.local.flat
+        and a.loads.keys() <= b.loads.keys()
+        and a.contracting + a.other + a.again <= b.contracting + b.other + b.again
+    )
+
+
+def operations_of(
+    graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
+) -> dict[tuple[int, int], Operation]:
+    """The candidates of a graph that may be part of a kernel. `only`: the one to look at of each class, or -1."""
+    found: dict[tuple[int, int], Operation] = {}
+    for c, row in enumerate(graph.candidates):
+        for k, candidate in enumerate(row):
+            site = candidate.site
+            if only is not None and only[c] != k:
+                continue
+            if not site.operands and not candidate.children and candidate.op in (VAR, CONSTANT):
+                continue
+            placed = program_at(site.op, site.operands, tuple(site.attrs.items()), graph.annotations[c])
+            stages = None if placed is None else accesses(placed.program)
+            if placed is not None and stages is not None:
+                is_view = site.op in VIEWS
+                # Inside a kernel a view is a little dearer than outside, where it leaves the kernel an operator.
+                effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
+                contracts = any(s.does is Does.CONTRACTS for s in stages)
+                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program))
+    return found
+
+
+@lru_cache(1 << 14)
+def _nature(program: TensorProgram) -> tuple[bool, bool]:
+    """Whether a program only moves elements, and whether it has exponentials."""
+    values = [made.value for made in program.stages]
+    moves = all(isinstance(v.arg if isinstance(v, Cast) else v, Read) for v in values)
+    return moves, any(isinstance(t, Apply) and t.fn == "exp" for v in values for t in walk(v))

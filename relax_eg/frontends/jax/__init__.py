@@ -1,0 +1,1 @@
+"""JAX functions traced to modules: equation by equation, each primitive to operators or to an opaque call."""

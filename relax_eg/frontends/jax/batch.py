@@ -1,0 +1,37 @@
+"""A function of a module over a new first axis, by JAX's own batching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.frontends.jax.trace import trace_function
+from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ir.module import Function
+from relax_eg.shapes import Dim
+
+
+def batched(
+    run: Callable[..., tuple[Any, ...]], function: Function, mapped: Sequence[bool], length: Dim
+) -> Function | None:
+    """The function that `run`, which computes `function` on JAX arrays, is over `length` slices of the `mapped`
+    parameters. None where JAX cannot batch it, or where the outcome is not one pure block.
+    """
+    of = [p.annotation for p in function.params]
+    specs = [_stacked(a, length) if m else a for a, m in zip(of, mapped, strict=True)]
+    over = jax.vmap(run, in_axes=tuple(0 if m else None for m in mapped))
+    try:
+        traced = trace_function(lambda *xs: over(*xs), tuple(specs), name=f"{function.name}_batched")
+    except (RelaxEgError, TypeError, ValueError, NotImplementedError):
+        return None
+    found = traced.module.main
+    pure = len(traced.module.functions) == 1 and len(found.blocks) == 1 and found.blocks[0].dataflow
+    return found if pure else None
+
+
+def _stacked(a: Annotation, length: Dim) -> Annotation:
+    assert isinstance(a, Tensor) and a.shape is not None
+    return Tensor((length, *a.shape), a.dtype)

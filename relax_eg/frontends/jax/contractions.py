@@ -1,0 +1,118 @@
+"""`dot_general` as `matmul`, with the axes brought into place around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relax_eg.frontends.jax.equation import ONE, Equation, astype, expanded, permuted, reshaped, squeezed
+from relax_eg.ir.expr import Expr
+from relax_eg.ops.contraction import PRECISIONS, accumulates
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
+
+
+def dot_general(e: Equation) -> Expr | None:
+    """Batch axes lead on both sides. Without batch axes a left side of any rank and a right side of rank 1 or 2 need no
+    reshape: that is numpy's matmul. Else each side's free axes are one axis, made by a reshape where there are several.
+    """
+    a, b = e.args
+    precision = precision_of(e["precision"])
+    dtype = common_dtype(a, b, e.dtype)
+    if precision == "odd" or dtype is None:
+        return None
+    a, b = astype(a, dtype), astype(b, dtype)
+    (contract_a, contract_b), (batch_a, batch_b) = e["dimension_numbers"]
+    # The pairs may be contracted in any order; the left's own needs the fewest moves.
+    pairs = sorted(zip(contract_a, contract_b, strict=True))
+    contract_a, contract_b = [p[0] for p in pairs], [p[1] for p in pairs]
+    free_a = [i for i in range(a.ndim) if i not in contract_a and i not in batch_a]
+    free_b = [i for i in range(b.ndim) if i not in contract_b and i not in batch_b]
+    a = permuted(a, [*batch_a, *free_a, *contract_a])
+    b = permuted(b, [*batch_b, *contract_b, *free_b])
+    batch = len(batch_a)
+    if not pairs:
+        return _outer(a, b, batch, len(free_a), e.dtype)
+    out_dtype = None if e.dtype == a.dtype else e.dtype
+    attrs = {"precision": precision, "out_dtype": out_dtype}
+    lead, free, inner = a.shape[:batch], a.shape[batch : batch + len(free_a)], a.shape[batch + len(free_a) :]
+    outer = b.shape[batch + len(pairs) :]
+    k = _product(inner)
+    if batch == 0:
+        a = reshaped(a, (*free, k))
+        b = reshaped(b, (k,) if not outer else (k, _product(outer)))
+        return reshaped(call("matmul", (a, b), attrs), e.shape)
+    drop: list[int] = []
+    if free_a:
+        a = reshaped(a, (*lead, _product(free), k))
+    else:
+        a = expanded(reshaped(a, (*lead, k)), (batch,))
+        drop.append(batch)
+    if outer:
+        b = reshaped(b, (*lead, k, _product(outer)))
+    else:
+        b = expanded(reshaped(b, (*lead, k)), (batch + 1,))
+        drop.append(batch + 1)
+    return reshaped(squeezed(call("matmul", (a, b), attrs), drop), e.shape)
+
+
+def _outer(a: Expr, b: Expr, batch: int, free: int, dtype: str) -> Expr:
+    """A product without contraction."""
+    a, b = astype(a, dtype), astype(b, dtype)
+    rank = a.ndim + b.ndim - batch
+    times = "logical_and" if dtype == "bool" else "multiply"
+    if not a.ndim or not b.ndim:
+        return call(times, (a, b))
+    b = expanded(b, range(batch, batch + free)) if batch else b
+    return call(times, (expanded(a, range(a.ndim, rank)), b))
+
+
+def ragged_dot(e: Equation) -> Expr | None:
+    """Rows in groups, each with a matrix of its own, or making one: what `jax.lax.ragged_dot` and its derivatives are.
+    Batch axes and other ragged ones have no operator."""
+    numbers = e["ragged_dot_dimension_numbers"]
+    (contract_x, contract_y), batch = numbers.dot_dimension_numbers
+    x, y, sizes = e.args
+    precision, dtype = precision_of(e["precision"]), common_dtype(x, y, e.dtype)
+    batched = any(map(len, batch))
+    odd = batched or tuple(numbers.lhs_ragged_dimensions) != (0,) or (x.ndim, sizes.ndim) != (2, 1)
+    if odd or precision == "odd" or dtype is None or e.params.get("group_offset") is not None:
+        return None
+    x, y = astype(x, dtype), astype(y, dtype)
+    attrs = {"precision": precision, "out_dtype": None if e.dtype == dtype else e.dtype}
+    groups, pair = tuple(numbers.rhs_group_dimensions), (tuple(contract_x), tuple(contract_y))
+    if not groups and pair == ((0,), (0,)):
+        return call("ragged_outer", (x, y, sizes), attrs)
+    if len(groups) != 1 or pair[0] != (1,) or len(pair[1]) != 1:
+        return None
+    rest = [a for a in range(y.ndim) if a not in (groups[0], pair[1][0])]
+    return call("ragged_dot", (x, permuted(y, (groups[0], pair[1][0], *rest)), sizes), attrs)
+
+
+def common_dtype(a: Expr, b: Expr, out: str) -> str | None:
+    """The dtype both operands of a product get: their own, or that of the result where they differ and keep their
+    values in it."""
+    if a.dtype == b.dtype:
+        return a.dtype
+    return out if accumulates(a.dtype, out) and accumulates(b.dtype, out) else None
+
+
+def _product(dims: tuple[Dim, ...]) -> Dim:
+    total = ONE
+    for d in dims:
+        total = total * d
+    return total
+
+
+def precision_of(value: Any) -> str | tuple[str, str] | None:
+    """The operator's spelling; "odd" for what it cannot express."""
+    if isinstance(value, tuple):
+        first, second = map(precision_of, value)
+        return first if first == second else (str(first).lower(), str(second).lower())
+    if value is None:
+        return None
+    name, kind = str(getattr(value, "name", value)), type(value).__name__
+    if kind == "Precision" and name.lower() in PRECISIONS:
+        return name.lower()
+    if kind == "DotAlgorithmPreset":
+        return None if name == "DEFAULT" else name
+    return "odd"

@@ -1,0 +1,140 @@
+"""JAX's control flow as nodes that run functions of the module.
+
+A body, branch or condition becomes a function named after what it is. It takes what JAX's takes and, first of all, the
+sizes that its other parameters do not tell (Relax, Fig. 8). Equal bodies are one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from relax_eg.errors import RelaxEgError
+from relax_eg.frontends.blocks import make_function
+from relax_eg.frontends.symbolic import to_dim
+from relax_eg.ir.annotations import Shape, Tensor, Tuple
+from relax_eg.ir.calls import function_ref
+from relax_eg.ir.control import cond, scan, while_loop
+from relax_eg.ir.expr import SHARD_MAP, Expr, node, shape_value, var
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.module import Function
+from relax_eg.ir.partition import missing_sizes
+from relax_eg.shapes import Dim
+
+if TYPE_CHECKING:
+    from relax_eg.frontends.jax.walk import Walk
+
+
+@dataclass
+class Functions:
+    """The functions that one trace made beside the traced one, equal ones once."""
+
+    names: set[str]
+    made: list[Function] = field(default_factory=list[Function])
+    _known: dict[Any, Function] = field(default_factory=dict[Any, Function])
+
+    def add(self, stem: str, function: Function) -> Function:
+        """`function` under a name of its own, or the equal one that is there."""
+        key = (stem, function.params, function.blocks, function.result)
+        found = self._known.get(key)
+        if found is None:
+            name, count = stem, 0
+            while name in self.names:
+                count += 1
+                name = f"{stem}{count}"
+            self.names.add(name)
+            found = self._known[key] = replace(function, name=name)
+            self.made.append(found)
+        return found
+
+    def mark(self) -> int:
+        return len(self.made)
+
+    def back_to(self, mark: int) -> None:
+        """Forget what was added since `mark`."""
+        gone = {f.name for f in self.made[mark:]}
+        del self.made[mark:]
+        self.names -= gone
+        self._known = {k: f for k, f in self._known.items() if f.name not in gone}
+
+
+def control(walk: Walk, eqn: Any, operands: Sequence[Expr], line: str | None) -> Expr | None:
+    """The node for an equation of control flow, a tuple; None if there is none for it: it has an operand that is no
+    array (a reference, a token), or is no control flow."""
+    builder = _BUILDERS.get(eqn.primitive.name)
+    if builder is None or not all(isinstance(o.annotation, Tensor) for o in operands):
+        return None
+    before = walk.functions.mark()
+    try:
+        return builder(walk, eqn, list(operands), line)
+    except RelaxEgError:  # signatures that do not meet in form
+        walk.functions.back_to(before)
+        return None
+
+
+def _function(walk: Walk, closed: Any, line: str | None, single: bool = False) -> Function:
+    """A jaxpr, closed or not, as a function that returns a tuple; with `single` its only result itself."""
+    jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+    inner = walk.child(len(jaxpr.invars))
+    params = [var(f"x{i}", inner.annotation_of(v.aval)) for i, v in enumerate(jaxpr.invars)]
+    outputs = inner.run(jaxpr, [inner.constant(c) for c in consts], params, line)
+    return make_function("body", params, inner, outputs, single=single)
+
+
+def _bodies(walk: Walk, stem: str, functions: Sequence[Function]) -> tuple[list[Expr], tuple[Expr, ...]]:
+    """Functions as values, and the operands that all of them take first: the sizes that one needs, if any."""
+    names = {v for f in functions for v in missing_sizes(f, walk.size_names)}
+    sizes = tuple(Dim.var(v) for v in sorted(names))
+    first = (var("sizes", Shape(sizes)),) if sizes else ()
+    made = [walk.functions.add(stem, replace(f, params=(*first, *f.params))) for f in functions]
+    return [function_ref(f) for f in made], (shape_value(sizes),) if sizes else ()
+
+
+def _cond(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+    branches, sizes = _bodies(walk, "branch", [_function(walk, b, line) for b in eqn.params["branches"]])
+    return cond(operands[0], branches, (*sizes, *operands[1:]))
+
+
+def _while(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+    n, m = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    (condition,), first = _bodies(walk, "condition", [_function(walk, eqn.params["cond_jaxpr"], line, single=True)])
+    (body,), second = _bodies(walk, "body", [_function(walk, eqn.params["body_jaxpr"], line)])
+    constants = operands[n : n + m]
+    return while_loop(condition, body, (*first, *operands[:n]), (*second, *constants), operands[n + m :])
+
+
+def _scan(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+    n, m = eqn.params["num_consts"], eqn.params["num_carry"]
+    (body,), sizes = _bodies(walk, "body", [_function(walk, eqn.params["jaxpr"], line)])
+    return scan(
+        body,
+        (*sizes, *operands[:n]),
+        operands[n : n + m],
+        operands[n + m :],
+        length=to_dim(eqn.params["length"]),
+        reverse=bool(eqn.params["reverse"]),
+        unroll=int(eqn.params["unroll"]),
+    )
+
+
+def _shard_map(walk: Walk, eqn: Any, operands: list[Expr], line: str | None) -> Expr:
+    (body,), sizes = _bodies(walk, "shard", [_function(walk, eqn.params["jaxpr"], line)])
+    out = Tuple(tuple(walk.annotation_of(v.aval) for v in eqn.outvars))
+    attrs = {
+        "mesh": Foreign(eqn.params["mesh"]),
+        "in_specs": Foreign(tuple(eqn.params["in_specs"])),
+        "out_specs": Foreign(tuple(eqn.params["out_specs"])),
+        "manual_axes": Foreign(eqn.params["newly_manual_axes"]),
+        "check_vma": bool(eqn.params["check_vma"]),
+        "out": out,
+    }
+    return node(SHARD_MAP, (body, *sizes, *operands), attrs.items(), out)
+
+
+_BUILDERS: dict[str, Callable[[Any, Any, list[Expr], str | None], Expr]] = {
+    "cond": _cond,
+    "while": _while,
+    "scan": _scan,
+    "shard_map": _shard_map,
+}

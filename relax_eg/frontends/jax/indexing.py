@@ -1,0 +1,277 @@
+"""`gather` and `dynamic_slice` as slices, where the positions are known, and as `take` along one axis.
+
+`jax.numpy` turns `x[:, -1]` and `x[::2]` on symbolic sizes into gathers whose positions it computes from the sizes with
+ordinary arithmetic. `_affine` reads such positions back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relax_eg.frontends.jax.equation import ONE, ZERO, Equation, expanded, permuted, sliced, squeezed
+from relax_eg.frontends.symbolic import Sizes, to_dim
+from relax_eg.ir.annotations import is_integer
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
+
+# Positions are computed by a handful of operators; a long chain is no position of a slice.
+_DEPTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """An integer array whose element at coordinates i is `const` + the sum of `steps[a]` * i[a]."""
+
+    const: Dim
+    steps: tuple[Dim, ...]
+
+    @property
+    def is_uniform(self) -> bool:
+        return all(s is ZERO for s in self.steps)
+
+
+def known_slice(e: Equation) -> Expr | None:
+    """A slice whose starts are known; JAX moves starts so that the slice lies inside."""
+    x, *starts = e.args
+    begin: list[Dim] = []
+    end: list[Dim] = []
+    for start, size, room in zip(starts, map(to_dim, e["slice_sizes"]), x.shape, strict=False):
+        at = Affine(ZERO, ()) if size is room else _affine(start, e.sizes)
+        if at is None:
+            return None
+        first = at.const
+        if not (e.sizes.known_nonnegative(first) and e.sizes.known_nonnegative(room - size - first)):
+            first = dim_max(ZERO, dim_min(first, room - size))
+        begin.append(first)
+        end.append(first + size)
+    return sliced(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
+
+
+def known_gather(e: Equation) -> Expr | None:
+    """A gather that is a slice, or that takes whole slices along one axis."""
+    numbers = e["dimension_numbers"]
+    if numbers.operand_batching_dims or e["mode"].name not in ("PROMISE_IN_BOUNDS", "CLIP", "FILL_OR_DROP"):
+        return None
+    found = _as_slice(e, numbers)
+    return _as_take(e, numbers) if found is None else found
+
+
+def _as_take(e: Equation, numbers: Any) -> Expr | None:
+    """Whole slices of one axis picked by an index each."""
+    x, indices = e.args
+    if len(numbers.start_index_map) != 1 or tuple(numbers.collapsed_slice_dims) != tuple(numbers.start_index_map):
+        return None
+    (axis,) = numbers.start_index_map
+    sizes = tuple(map(to_dim, e["slice_sizes"]))
+    if any(s is not d for i, (s, d) in enumerate(zip(sizes, x.shape, strict=True)) if i != axis):
+        return None
+    mode = {"PROMISE_IN_BOUNDS": "promise", "CLIP": "clip", "FILL_OR_DROP": "fill"}[e["mode"].name]
+    if mode == "fill" and not _is_default_fill(e["fill_value"], x.dtype):
+        return None
+    picks = indices.ndim - 1
+    taken = call("take", (x, squeezed_last(indices)), {"axis": axis, "mode": mode})
+    # `take` puts the indices' axes where `axis` was; the gather wants the others at `offset_dims`.
+    others = [*range(axis), *range(axis + picks, taken.ndim)]
+    order = [0] * taken.ndim
+    for place, source in zip(numbers.offset_dims, others, strict=True):
+        order[place] = source
+    free = [i for i in range(taken.ndim) if i not in numbers.offset_dims]
+    for place, source in zip(free, range(axis, axis + picks), strict=True):
+        order[place] = source
+    return permuted(taken, order)
+
+
+def squeezed_last(x: Expr) -> Expr:
+    """`x` without its last axis, of size one; undoes the `expand_dims` that made it."""
+    last = x.ndim - 1
+    if x.op == "expand_dims" and last in x.attr("axes"):
+        return expanded(x.args[0], [a for a in x.attr("axes") if a != last])
+    return squeezed(x, (last,))
+
+
+def _is_default_fill(value: Any, dtype: str) -> bool:
+    """Whether `value` is what `take` in mode "fill" puts for indices out of range, at this dtype."""
+    if value is None:
+        return dtype != "bool"
+    return isinstance(value, float) and math.isnan(value) and dtype.startswith(("float", "bfloat"))
+
+
+def _as_slice(e: Equation, numbers: Any) -> Expr | None:
+    """A gather at known, evenly spaced positions: a strided slice with its axes brought into place."""
+    x, indices = e.args
+    columns = _columns(indices, e.sizes)
+    if columns is None or len(columns) != len(numbers.start_index_map):
+        return None
+    batch = indices.shape[:-1]
+    sizes = tuple(map(to_dim, e["slice_sizes"]))
+    starts = dict(zip(numbers.start_index_map, columns, strict=True))
+    walked: dict[int, int] = {}  # axis of the operand -> axis of the indices that walks along it
+    begin, end, strides, flips = [ZERO] * x.ndim, list(sizes), [1] * x.ndim, list[int]()
+    for axis, at in starts.items():
+        steps = [(i, s) for i, s in enumerate(at.steps) if s is not ZERO]
+        begin[axis], end[axis] = at.const, at.const + sizes[axis]
+        if not steps:
+            continue
+        if len(steps) > 1 or axis not in numbers.collapsed_slice_dims or not steps[0][1].is_const:
+            return None
+        ((i, step),) = steps
+        stride, count = abs(step.value), batch[i]
+        walked[axis] = i
+        strides[axis] = stride
+        if step.value > 0:
+            reaches_end = ceildiv(x.shape[axis] - at.const, stride) is count
+            end[axis] = x.shape[axis] if reaches_end else at.const + (count - 1) * stride + 1
+        else:
+            begin[axis], end[axis] = at.const - (count - 1) * stride, at.const + 1
+            flips.append(axis)
+    used = list(walked.values())
+    if len(set(used)) != len(used) or any(i not in used and d is not ONE for i, d in enumerate(batch)):
+        return None
+    if e["mode"].name != "PROMISE_IN_BOUNDS" and not _inside(begin, end, x.shape, e.sizes):
+        return None
+    result = sliced(x, begin, end, strides)
+    result = call("flip", (result,), {"axes": tuple(sorted(flips))}) if flips else result
+    dropped = [a for a in numbers.collapsed_slice_dims if a not in walked]
+    result = squeezed(result, dropped)
+    return _placed(result, [a for a in range(x.ndim) if a not in dropped], walked, numbers.offset_dims, len(batch))
+
+
+def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequence[int], batch: int) -> Expr:
+    """`x`, whose axes are `axes` of the gather's operand, with its axes where the gather puts them."""
+    rank = len(offsets) + batch
+    batch_places = [p for p in range(rank) if p not in offsets]
+    kept = iter(offsets)
+    place = {i: batch_places[walked[a]] if a in walked else next(kept) for i, a in enumerate(axes)}
+    x = permuted(x, sorted(place, key=lambda i: place[i]))
+    return expanded(x, [p for p in range(rank) if p not in place.values()])
+
+
+def _inside(begin: Sequence[Dim], end: Sequence[Dim], shape: Sequence[Dim], sizes: Sizes) -> bool:
+    return all(
+        sizes.known_nonnegative(b) and sizes.known_nonnegative(d - e) for b, e, d in zip(begin, end, shape, strict=True)
+    )
+
+
+# --- positions ---
+
+
+def _columns(indices: Expr, sizes: Sizes) -> list[Affine] | None:
+    """The positions along each indexed axis: the last axis of `indices` taken apart."""
+    last = indices.ndim - 1
+    if indices.op == "concat" and indices.attr("axis") == last:
+        columns: list[Affine] = []
+        for part in indices.args:
+            found = _columns(part, sizes)
+            if found is None:
+                return None
+            columns += found
+        return columns
+    if indices.op == CONSTANT:
+        array = constant_value(indices)
+        found = [_affine_array(array[..., i]) for i in range(array.shape[-1])]
+        return None if None in found else [f for f in found if f is not None]
+    at = _affine(indices, sizes)
+    count = indices.shape[last]
+    if at is None or not count.is_const:
+        return None
+    return [Affine(at.const + at.steps[last] * i, at.steps[:last]) for i in range(count.value)]
+
+
+def _affine_array(array: np.ndarray[Any, Any]) -> Affine | None:
+    if array.size == 0:
+        return None
+    origin = int(array[(0,) * array.ndim])
+    steps = [
+        int(np.take(array, 1, a)[(0,) * (array.ndim - 1)]) - origin if array.shape[a] > 1 else 0
+        for a in range(array.ndim)
+    ]
+    expected = np.full(array.shape, origin, np.int64)
+    for a, step in enumerate(steps):
+        expected = expected + step * np.arange(array.shape[a]).reshape([-1 if i == a else 1 for i in range(array.ndim)])
+    return Affine(Dim.of(origin), tuple(map(Dim.of, steps))) if np.array_equal(expected, array) else None
+
+
+def _affine(e: Expr, sizes: Sizes, depth: int = _DEPTH) -> Affine | None:
+    """The elements of an integer tensor as an affine function of their coordinates, if they are one."""
+    if depth == 0 or not is_integer(e.dtype):
+        return None
+    rank = e.ndim
+    if e.op == CONSTANT:
+        return _affine_array(constant_value(e))
+    if e.op == "dim_value":
+        return Affine(e.attr("dim")[0], ())
+    if e.op == "iota":
+        axis = e.attr("axis")
+        step = ZERO if e.shape[axis] is ONE else ONE
+        return Affine(ZERO, tuple(step if i == axis else ZERO for i in range(rank)))
+    if e.op == "where":
+        truth = _truth(e.args[0], sizes, depth - 1)
+        return None if truth is None else _aligned(e.args[1 if truth else 2], rank, sizes, depth - 1)
+    if e.op in ("add", "subtract", "multiply"):
+        a, b = (_aligned(x, rank, sizes, depth - 1) for x in e.args)
+        return None if a is None or b is None else _arithmetic(e.op, a, b)
+    if e.op not in ("astype", "negative", "broadcast_to", "expand_dims", "squeeze", "reshape", "permute_dims", "flip"):
+        return None
+    x = _affine(e.args[0], sizes, depth - 1)
+    if x is None:
+        return None
+    match e.op:
+        case "negative":
+            return Affine(-x.const, tuple(-s for s in x.steps))
+        case "broadcast_to":
+            return _aligned(e.args[0], rank, sizes, depth - 1)
+        case "expand_dims":
+            steps = list(x.steps)
+            for axis in e.attr("axes"):
+                steps.insert(axis, ZERO)
+            return Affine(x.const, tuple(steps))
+        case "squeeze":
+            return Affine(x.const, tuple(s for i, s in enumerate(x.steps) if i not in e.attr("axes")))
+        case "flip":
+            turned = [(s, e.shape[i] - 1) if i in e.attr("axes") else (ZERO, ZERO) for i, s in enumerate(x.steps)]
+            last = sum((s * n for s, n in turned), x.const)
+            return Affine(last, tuple(-s if i in e.attr("axes") else s for i, s in enumerate(x.steps)))
+        case "permute_dims":
+            return Affine(x.const, tuple(x.steps[a] for a in e.attr("axes")))
+        case "reshape":
+            return Affine(x.const, (ZERO,) * rank) if x.is_uniform else None
+        case _:
+            return x
+
+
+def _aligned(e: Expr, rank: int, sizes: Sizes, depth: int) -> Affine | None:
+    """`e` broadcast to `rank`: no step along the axes it does not have."""
+    x = _affine(e, sizes, depth)
+    return None if x is None else Affine(x.const, (ZERO,) * (rank - len(x.steps)) + x.steps)
+
+
+def _arithmetic(op: str, a: Affine, b: Affine) -> Affine | None:
+    if op == "multiply":
+        if not a.is_uniform:
+            a, b = b, a
+        return Affine(a.const * b.const, tuple(a.const * s for s in b.steps)) if a.is_uniform else None
+    sign = 1 if op == "add" else -1
+    return Affine(a.const + sign * b.const, tuple(s + sign * t for s, t in zip(a.steps, b.steps, strict=True)))
+
+
+def _truth(e: Expr, sizes: Sizes, depth: int) -> bool | None:
+    """Whether a condition on positions holds everywhere (True), nowhere (False), or neither is known."""
+    if e.op in ("broadcast_to", "expand_dims", "reshape"):
+        return _truth(e.args[0], sizes, depth)
+    if e.op != "less":
+        return None
+    a, b = (_aligned(x, e.ndim, sizes, depth) for x in e.args)
+    difference = None if a is None or b is None else _arithmetic("subtract", a, b)
+    if difference is None:
+        return None
+    if all(map(sizes.known_nonnegative, (difference.const, *difference.steps))):
+        return False
+    if all(map(sizes.known_nonnegative, (-1 - difference.const, *(-s for s in difference.steps)))):
+        return True
+    return None

@@ -1,0 +1,148 @@
+"""Primitives that become operators without equations: order, linear algebra, Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relax_eg.frontends.jax.equation import Equation, Rule, permuted
+from relax_eg.frontends.symbolic import to_dim
+from relax_eg.ir.expr import Expr, const, tuple_get
+from relax_eg.ops.record import call
+
+
+def _fields(value: Expr, count: int) -> list[Expr]:
+    return [tuple_get(value, i) for i in range(count)]
+
+
+def _sort(e: Equation) -> Sequence[Expr]:
+    attrs = {"axis": e["dimension"], "num_keys": e["num_keys"], "stable": e["is_stable"]}
+    made = call("sort", e.args, attrs)
+    return [made] if len(e.args) == 1 else _fields(made, len(e.args))
+
+
+def _top_k(e: Equation) -> Sequence[Expr]:
+    axis = e.params.get("axis", e.x.ndim - 1)
+    return _fields(call("top_k", e.args, {"k": (to_dim(e["k"]),), "axis": axis % e.x.ndim}), 2)
+
+
+def _cholesky(e: Equation) -> Expr:
+    """The operator leaves the upper triangle 0; what the primitive leaves there is not said, and nobody reads it."""
+    return call("cholesky", e.args)
+
+
+def _triangular_solve(e: Equation) -> Expr:
+    names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
+    return call("triangular_solve", e.args, {name: bool(e[name]) for name in names})
+
+
+def _lu(e: Equation) -> Sequence[Expr]:
+    return _fields(call("lu", e.args), 3)
+
+
+def _unset(e: Equation, *names: str) -> bool:
+    """Whether parameters that ask for a certain algorithm or a part of the result are absent or None."""
+    return all(e.params.get(name) is None for name in names)
+
+
+def _qr(e: Equation) -> Sequence[Expr] | None:
+    if not _unset(e, "use_magma"):
+        return None
+    pivoting = bool(e.params.get("pivoting"))
+    return _fields(call("qr", e.args, {"full_matrices": e["full_matrices"], "pivoting": pivoting}), 2 + pivoting)
+
+
+def _eigh(e: Equation) -> Sequence[Expr] | None:
+    if not _unset(e, "subset_by_index", "algorithm", "implementation") or not e.params.get("sort_eigenvalues", True):
+        return None
+    return _fields(call("eigh", e.args, {"lower": e["lower"]}), 2)
+
+
+def _svd(e: Equation) -> Sequence[Expr] | None:
+    if not _unset(e, "subset_by_index"):
+        return None
+    way = getattr(e.params.get("algorithm"), "name", "DEFAULT").lower()
+    attrs = {
+        "full_matrices": e["full_matrices"], "compute_uv": e["compute_uv"],
+        "algorithm": None if way == "default" else way,
+    }  # fmt: skip
+    made = call("svd", e.args, attrs)
+    return _fields(made, 3) if e["compute_uv"] else [made]
+
+
+def _eig(e: Equation) -> Sequence[Expr] | None:
+    if not _unset(e, "implementation"):
+        return None
+    left, right = bool(e["compute_left_eigenvectors"]), bool(e["compute_right_eigenvectors"])
+    made = call("eig", e.args, {"left": left, "right": right})
+    return _fields(made, 1 + left + right) if left or right else [made]
+
+
+def _schur(e: Equation) -> Sequence[Expr] | None:
+    if e["sort_eig_vals"] or not _unset(e, "select_callable"):
+        return None
+    made = call("schur", e.args, {"vectors": e["compute_schur_vectors"]})
+    return _fields(made, 2) if e["compute_schur_vectors"] else [made]
+
+
+def _several(name: str, count: int) -> Rule:
+    """The rule for a primitive of `count` results whose parameters say nothing."""
+    return lambda e: _fields(call(name, e.args), count)
+
+
+def _tridiagonal(e: Equation) -> Sequence[Expr]:
+    return _fields(call("tridiagonal", e.args, {"lower": e["lower"]}), 4)
+
+
+def _tridiagonal_solve(e: Equation) -> Expr | None:
+    return None if e.params.get("perturb_singular") else call("tridiagonal_solve", e.args)
+
+
+def _symmetric_product(e: Equation) -> Expr:
+    """alpha * a @ a.T + beta * c, as JAX lowers it where there is no routine for it."""
+    a, c = e.args
+    turned = permuted(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    product = call("matmul", (a, turned), {"precision": "highest"})
+    scaled = [call("multiply", (const(e[name], x.dtype), x)) for name, x in (("alpha", product), ("beta", c))]
+    return call("add", scaled)
+
+
+def _permutation(e: Equation) -> Expr:
+    return call("lu_pivots_to_permutation", e.args, {"size": (to_dim(e["permutation_size"]),)})
+
+
+def _approx_top_k(e: Equation) -> Sequence[Expr] | None:
+    """Where the parts are put together in the end; how many values there are otherwise is the device's choice."""
+    if not e["aggregate_to_topk"]:
+        return None
+    axis = e["reduction_dimension"] % e.x.ndim
+    attrs = {"k": (to_dim(e["k"]),), "axis": axis, "largest": e["is_max_k"], "recall": float(e["recall_target"])}
+    return _fields(call("approx_top_k", e.args, attrs), 2)
+
+
+def _fft(e: Equation) -> Expr:
+    lengths = tuple(map(to_dim, e["fft_lengths"]))
+    return call("fft", e.args, {"kind": e["fft_type"].name.lower(), "lengths": lengths})
+
+
+RULES: dict[str, Rule] = {
+    "sort": _sort,
+    "top_k": _top_k,
+    "cholesky": _cholesky,
+    "triangular_solve": _triangular_solve,
+    "lu": _lu,
+    "qr": _qr,
+    "eigh": _eigh,
+    "svd": _svd,
+    "fft": _fft,
+    "eig": _eig,
+    "schur": _schur,
+    "hessenberg": _several("hessenberg", 2),
+    "geqrf": _several("geqrf", 2),
+    "tridiagonal": _tridiagonal,
+    "tridiagonal_solve": _tridiagonal_solve,
+    "householder_product": lambda e: call("householder_product", e.args),
+    "cholesky_update": lambda e: call("cholesky_update", e.args),
+    "symmetric_product": _symmetric_product,
+    "lu_pivots_to_permutation": _permutation,
+    "approx_top_k": _approx_top_k,
+}

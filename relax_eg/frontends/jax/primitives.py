@@ -1,0 +1,375 @@
+"""The table of JAX primitives that have a form in operators.
+
+A rule takes an equation and returns its result, one expression or one for each output, or None where this use of the
+primitive has no such form; the caller then keeps the primitive as a library call. Rules need not check dtypes that the
+operators check themselves: an OperatorError means the same as None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from relax_eg.frontends.jax import gather, library, random, windows
+from relax_eg.frontends.jax.contractions import dot_general, ragged_dot
+from relax_eg.frontends.jax.equation import (
+    ONE,
+    ZERO,
+    Equation,
+    Rule,
+    astype,
+    broadcast,
+    combines_with,
+    expanded,
+    permuted,
+    reshaped,
+    sliced,
+    squeezed,
+)
+from relax_eg.frontends.symbolic import to_dim
+from relax_eg.ir.annotations import is_complex, is_float
+from relax_eg.ir.expr import CONSTANT, Expr, const, constant_value
+from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
+
+# Primitive -> operator, operands as they are and no parameters.
+_SAME: dict[str, str] = {
+    "neg": "negative",
+    "logistic": "sigmoid",
+    "is_finite": "isfinite",
+    "add_any": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "max": "maximum",
+    "min": "minimum",
+    "rem": "remainder",
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "shift_left": "left_shift",
+    "clamp": "clip",
+    "clz": "count_leading_zeros",
+    "regularized_incomplete_beta": "betainc",
+} | {
+    name: name
+    for name in (
+        "abs sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt cbrt sin cos tan tanh sinh cosh asin acos atan asinh "
+        "acosh atanh erf erfc erf_inv square add atan2 lgamma digamma population_count real imag conj complex "
+        "nextafter igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e"
+    ).split()
+}
+
+_REDUCTIONS: dict[str, str] = {
+    "reduce_sum": "sum",
+    "reduce_prod": "prod",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_xor": "reduce_xor",
+}
+
+# Of bits; bool has operators of its own.
+_BIT_REDUCTIONS: dict[str, tuple[str, str]] = {"reduce_and": ("all", "reduce_and"), "reduce_or": ("any", "reduce_or")}
+
+# What a combining function of two scalars is: the reduction, and the operator that combines two.
+_MONOIDS: dict[str, tuple[str, str]] = {
+    "add": ("reduce_sum", "add"), "mul": ("reduce_prod", "mul"), "max": ("reduce_max", "max"),
+    "min": ("reduce_min", "min"), "and": ("reduce_and", "and"), "or": ("reduce_or", "or"),
+    "xor": ("reduce_xor", "xor"),
+}  # fmt: skip
+
+_COLLECTIVES: dict[str, str] = {"psum": "sum", "pmax": "max", "pmin": "min"}
+
+
+def _same(name: str) -> Rule:
+    return lambda e: call(name, e.args)
+
+
+def _reduction(name: str) -> Rule:
+    def rule(e: Equation) -> Expr:
+        axes = tuple(sorted(e["axes"]))
+        return call(name, e.args, {"axes": axes}) if axes else e.x
+
+    return rule
+
+
+def _bit_reduction(boolean: str, integer: str) -> Rule:
+    return lambda e: _reduction(boolean if e.dtype == "bool" else integer)(e)
+
+
+def _reduce(e: Equation) -> Expr | None:
+    """`reduce` with a combining function that is one operator; the initial value is one more element."""
+    if len(e.args) != 2:
+        return None
+    names = _MONOIDS.get(combines_with(e["jaxpr"]) or "")
+    if names is None:
+        return None
+    x, start = e.args
+    reduced = RULES[names[0]](replace(e, args=(x,), params={"axes": e["dimensions"]}))
+    assert isinstance(reduced, Expr)
+    made = RULES[names[1]](replace(e, args=(start, reduced), params={}))
+    assert isinstance(made, Expr)
+    return made
+
+
+def _collective(name: str) -> Rule:
+    """A collective over axes of the operands themselves: what `vmap` makes of one over the axis it maps."""
+
+    def rule(e: Equation) -> Sequence[Expr] | None:
+        if e["axis_index_groups"] is not None or not all(isinstance(a, int) for a in e["axes"]):
+            return None
+        axes = tuple(sorted(e["axes"]))
+        return [call(name, (x,), {"axes": axes}) if axes else x for x in e.args]
+
+    return rule
+
+
+def _bitwise(name: str) -> Rule:
+    return lambda e: call(f"{'logical' if e.dtype == 'bool' else 'bitwise'}_{name}", e.args)
+
+
+def _identity(e: Equation) -> Sequence[Expr]:
+    return e.args
+
+
+def _round(e: Equation) -> Expr:
+    return call("round", e.args, {"method": "to_even" if int(e["rounding_method"]) == 1 else "away"})
+
+
+def _one_minus_square(e: Equation) -> Expr:
+    """As JAX lowers it: near 1 the product keeps digits that 1 - x*x loses."""
+    one = const(1, e.x.dtype)
+    return call("multiply", (call("add", (one, e.x)), call("subtract", (one, e.x))))
+
+
+def _power(e: Equation) -> Expr:
+    """An integer exponent is converted to the base's dtype, as JAX lowers it."""
+    return call("power", (e.x, astype(e.args[1], e.dtype)))
+
+
+def _shift_right_logical(e: Equation) -> Expr:
+    """`right_shift` keeps the sign of signed integers."""
+    return call("right_shift_logical" if e.dtype.startswith("int") else "right_shift", e.args)
+
+
+def _shift_right_arithmetic(e: Equation) -> Expr:
+    """The sign is kept; the top bit of unsigned integers is repeated as if it were one."""
+    signed = e.dtype.removeprefix("u")
+    return astype(call("right_shift", [astype(x, signed) for x in e.args]), e.dtype)
+
+
+def _total_order(name: str) -> Rule:
+    """Comparisons in which NaN is the greatest and -0 below 0 are the usual ones where there is neither."""
+    return lambda e: call(f"{name}_total" if is_float(e.x.dtype) else name, e.args)
+
+
+def _reduce_precision(e: Equation) -> Expr:
+    return call("reduce_precision", e.args, {k: int(e[k]) for k in ("exponent_bits", "mantissa_bits")})
+
+
+def _convert(e: Equation) -> Expr:
+    if e.x.op == CONSTANT and e.x.ndim == 0 and is_float(e.dtype) and not is_complex(e.x.dtype):
+        return const(constant_value(e.x), e.dtype)  # rounds to nearest even, as XLA does
+    return astype(e.x, e.dtype)
+
+
+def _select_n(e: Equation) -> Expr:
+    """The case that the first operand numbers; among more than two by halving."""
+    which, *cases = e.args
+    if len(cases) == 1:
+        return cases[0]
+    if which.dtype == "bool":
+        return call("where", (which, cases[1], cases[0]))
+
+    def choose(low: int, high: int) -> Expr:
+        if high - low == 1:
+            return cases[low]
+        middle = (low + high) // 2
+        before = call("less", (which, const(middle, which.dtype)))
+        return call("where", (before, choose(low, middle), choose(middle, high)))
+
+    return choose(0, len(cases))
+
+
+def _arg_reduction(name: str) -> Rule:
+    def rule(e: Equation) -> Expr:
+        (axis,) = e["axes"]
+        return call(name, e.args, {"axis": axis, "dtype": e.dtype})
+
+    return rule
+
+
+def _scan(name: str) -> Rule:
+    return lambda e: call(name, e.args, {"axis": e["axis"], "reverse": e["reverse"]})
+
+
+# --- movement ---
+
+
+def _broadcast_in_dim(e: Equation) -> Expr | None:
+    return broadcast(e.x, e.shape, e["broadcast_dimensions"]) if len(e.args) == 1 else None
+
+
+def _reshape(e: Equation) -> Expr | None:
+    if len(e.args) > 1:
+        return None
+    x = e.x if e["dimensions"] is None else permuted(e.x, e["dimensions"])
+    return reshaped(x, e.shape)
+
+
+def _transpose(e: Equation) -> Expr:
+    return permuted(e.x, e["permutation"])
+
+
+def _squeeze(e: Equation) -> Expr:
+    return squeezed(e.x, e["dimensions"])
+
+
+def _concatenate(e: Equation) -> Expr:
+    return e.x if len(e.args) == 1 else call("concat", e.args, {"axis": e["dimension"]})
+
+
+def _stack(e: Equation) -> Expr:
+    parts = [expanded(x, (e["axis"],)) for x in e.args]
+    return parts[0] if len(parts) == 1 else call("concat", parts, {"axis": e["axis"]})
+
+
+def _pieces(x: Expr, sizes: Sequence[Dim], axis: int) -> list[Expr]:
+    found: list[Expr] = []
+    start = ZERO
+    for size in sizes:
+        begin = [ZERO] * x.ndim
+        end = list(x.shape)
+        begin[axis], end[axis] = start, start + size
+        found.append(sliced(x, begin, end, (1,) * x.ndim))
+        start = start + size
+    return found
+
+
+def _split(e: Equation) -> Sequence[Expr]:
+    return _pieces(e.x, [to_dim(s) for s in e["sizes"]], e["axis"])
+
+
+def _unstack(e: Equation) -> Sequence[Expr]:
+    return [squeezed(p, (e["axis"],)) for p in _pieces(e.x, [ONE] * len(e.out), e["axis"])]
+
+
+def _tile(e: Equation) -> Expr:
+    """Repeating axis n of size d r times: (d) -> (1, d) -> (r, d) -> (r*d)."""
+    repeats = [to_dim(r) for r in e["reps"]]
+    wide: list[Dim] = []
+    new: list[int] = []
+    for repeat, size in zip(repeats, e.x.shape, strict=True):
+        if repeat is not ONE:
+            new.append(len(wide))
+            wide.append(repeat)
+        wide.append(size)
+    x = expanded(e.x, new)
+    x = x if x.shape == tuple(wide) else call("broadcast_to", (x,), {"shape": tuple(wide)})
+    return reshaped(x, e.shape)
+
+
+def _slice(e: Equation) -> Expr:
+    strides = e["strides"] or (1,) * e.x.ndim
+    begin, end = (tuple(map(to_dim, e[k])) for k in ("start_indices", "limit_indices"))
+    return sliced(e.x, begin, end, strides)
+
+
+def _pad(e: Equation) -> Expr:
+    low, high, interior = zip(*e["padding_config"], strict=True) if e["padding_config"] else ((), (), ())
+    low, high = tuple(map(to_dim, low)), tuple(map(to_dim, high))
+    if all(d == 0 for d in (*low, *high, *interior)):
+        return e.x
+    return call("pad", e.args, {"low": low, "high": high, "interior": tuple(interior)})
+
+
+def _rev(e: Equation) -> Expr:
+    axes = tuple(sorted(e["dimensions"]))
+    return call("flip", e.args, {"axes": axes}) if axes else e.x
+
+
+# --- creation ---
+
+
+def _iota(e: Equation) -> Expr:
+    return call("iota", (), {"shape": e.shape, "axis": e["dimension"], "dtype": e.dtype})
+
+
+def _empty(e: Equation) -> Expr:
+    """What is in it is not said; JAX lowers it to zeros."""
+    return broadcast(const(0, e.dtype), e.shape, ())
+
+
+def _dim_as_value(e: Equation) -> Expr:
+    dim = to_dim(e["dim"])
+    return const(dim.value, e.dtype) if dim.is_const else call("dim_value", (), {"dim": (dim,), "dtype": e.dtype})
+
+
+_PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
+
+
+def _platform_index(e: Equation) -> Expr | None:
+    """Which of several branches a platform takes: the default, where none is for a platform that programs here run on.
+    (`jnp.diagonal` and others have one for Pallas.)"""
+    platforms = e["platforms"]
+    if None not in platforms or any(p in _PLATFORMS for names in platforms if names is not None for p in names):
+        return None
+    return const(platforms.index(None), e.dtype)
+
+
+def _device_put(e: Equation) -> Sequence[Expr] | None:
+    """Inside a traced function a `device_put` that names no device changes nothing."""
+    return e.args if all(d is None for d in (*e["devices"], *e["srcs"])) else None
+
+
+RULES: dict[str, Rule] = {
+    **{primitive: _same(operator) for primitive, operator in _SAME.items()},
+    **{primitive: _reduction(operator) for primitive, operator in _REDUCTIONS.items()},
+    **{primitive: _bit_reduction(*operators) for primitive, operators in _BIT_REDUCTIONS.items()},
+    "reduce": _reduce,
+    **{primitive: _collective(operator) for primitive, operator in _COLLECTIVES.items()},
+    **{primitive: _bitwise(primitive) for primitive in ("and", "or", "xor", "not")},
+    **dict.fromkeys(("stop_gradient", "copy", "copy_p", "name"), _identity),
+    "integer_pow": lambda e: call("integer_pow", e.args, {"y": e["y"]}),
+    "one_minus_square": _one_minus_square,
+    "pow": _power,
+    "round": _round,
+    "shift_right_arithmetic": _shift_right_arithmetic,
+    "shift_right_logical": _shift_right_logical,
+    "select_n": _select_n,
+    "convert_element_type": _convert,
+    "argmax": _arg_reduction("argmax"),
+    "argmin": _arg_reduction("argmin"),
+    **{name: _scan(name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
+    "broadcast_in_dim": _broadcast_in_dim,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "squeeze": _squeeze,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "split": _split,
+    "unstack": _unstack,
+    "tile": _tile,
+    "slice": _slice,
+    "pad": _pad,
+    "rev": _rev,
+    "iota": _iota,
+    **dict.fromkeys(("empty", "empty2"), _empty),
+    "dim_as_value": _dim_as_value,
+    "platform_index": _platform_index,
+    "device_put": _device_put,
+    "dot_general": dot_general,
+    "ragged_dot_general": ragged_dot,
+    "eq_to": _total_order("equal"),
+    "lt_to": _total_order("less"),
+    "le_to": _total_order("less_equal"),
+    "reduce_precision": _reduce_precision,
+    "bitcast_convert_type": lambda e: call("bitcast", e.args, {"dtype": e.dtype}),
+    **windows.RULES,
+    **gather.RULES,
+    **library.RULES,
+    **random.RULES,
+}

@@ -1,0 +1,336 @@
+"""Walking a jaxpr: from JAX's equations to expressions.
+
+Nested functions are inlined, equations with an operator become operators (`primitives.RULES`), control flow runs
+functions of the module (`jax_control`), and every other equation becomes `call_dps_library("jax.<primitive>", ...)`
+with its parameters as attributes. Effectful equations are kept in order as steps of the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+from jax.extend.core import Literal, primitives
+
+from relax_eg.errors import OperatorError, RelaxEgError, TraceError
+from relax_eg.frontends.jax.control import Functions, control
+from relax_eg.frontends.jax.equation import Equation
+from relax_eg.frontends.jax.primitives import RULES
+from relax_eg.frontends.jax.sized import Sized, has_sizes
+from relax_eg.frontends.sources import is_jax_function, line_of
+from relax_eg.frontends.symbolic import Sizes, is_symbolic, to_dim
+from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple
+from relax_eg.ir.expr import BARRIER, CONSTANT, VAR, Expr, call_dps_library, const, constant_value, tuple_get, var
+from relax_eg.ir.foreign import Foreign
+from relax_eg.ops.keys import generator_of, is_key
+from relax_eg.ops.record import call
+from relax_eg.shapes import Scope
+
+# Primitives that only call a function, and where in the parameters it is. Custom derivatives and rematerialisation
+# vanish: the module is the primal.
+_CALLS: dict[str, str] = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "remat2": "jaxpr",
+    "remat": "jaxpr",
+    "checkpoint": "jaxpr",
+    "composite": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "core_closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+
+# What gives another result each time, though JAX knows no effect of it.
+_STATEFUL = ("rng_uniform",)
+
+# Parameters that ask for something no operator expresses, unless they ask for nothing.
+_GUARDS = ("accuracy", "out_dtype", "sharding", "out_sharding")
+
+# Parameters whose dtype is written as text; `backend.jax_library` reads them back.
+DTYPE_PARAMETERS = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
+
+
+def annotation_of(aval: Any) -> Annotation:
+    """The annotation of a JAX abstract value; what is no array (tokens, references) is an Object."""
+    if not isinstance(aval, ShapedArray):
+        return Object()
+    return Tensor(tuple(map(to_dim, aval.shape)), str(aval.dtype))
+
+
+def constant(value: Any) -> Expr:
+    """A constant of a jaxpr. PRNG keys, which have no bits of their own in the IR, are wrapped from their data."""
+    aval = jax.typeof(value)
+    if not isinstance(aval, ShapedArray):
+        raise TraceError(
+            f"the function closes over a {aval}\n  accepted: arrays, numbers and functions in closures; "
+            "pass references as arguments or make them inside"
+        )
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        data = const(np.asarray(jax.random.key_data(value)))
+        if is_key(str(aval.dtype)):
+            return call("random_wrap", (data,), {"impl": generator_of(str(aval.dtype))})
+        attrs = (("impl", _plain(jax.random.key_impl(value))),)
+        return call_dps_library("jax.random.wrap_key_data", (data,), annotation_of(aval), attrs)
+    return const(np.asarray(value, aval.dtype))
+
+
+@dataclass
+class Walk:
+    """One walk over a jaxpr and everything nested in it.
+
+    `steps`: the effectful calls in program order, each with the variable that names its result; `sources`: for
+    expressions the user's line they come from.
+    """
+
+    sizes: Sizes
+    taken: set[str]
+    functions: Functions
+    steps: list[tuple[Expr, Expr]] = field(default_factory=list[tuple[Expr, Expr]])
+    sources: dict[Expr, str] = field(default_factory=dict[Expr, str])
+
+    def run(self, jaxpr: Any, consts: Sequence[Expr], args: Sequence[Expr], caller: str | None = None) -> list[Expr]:
+        """The outputs of `jaxpr` for `args`. `caller`: the line to give for equations of JAX's own functions."""
+        env: dict[Any, Expr] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+        literals: dict[int, Expr] = {}
+
+        def read(atom: Any) -> Expr:
+            if not isinstance(atom, Literal):
+                return env[atom]
+            if id(atom) not in literals:
+                aval: Any = atom.aval
+                literals[id(atom)] = const(np.asarray(atom.val, aval.dtype))
+            return literals[id(atom)]
+
+        for eqn in jaxpr.eqns:
+            operands = [read(a) for a in eqn.invars]
+            line = caller or line_of(eqn)
+            results = self._inlined(eqn, operands, caller, line)
+            if results is None:
+                results = self._operators(eqn, operands)
+                if results is None:
+                    results = self._control(eqn, operands, caller, line)
+                if results is None:
+                    results = self._opaque(eqn, operands, line)
+                if line is not None:
+                    self._note(results, operands, line)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(a) for a in jaxpr.outvars]
+
+    def _inlined(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+        if eqn.primitive.name == "custom_linear_solve":
+            return self._solved(eqn, operands, line if caller is None else caller)
+        if eqn.primitive.name == "cond" and operands[0].op == CONSTANT:
+            return self._chosen(eqn, operands, line if caller is None else caller)
+        key = _CALLS.get(eqn.primitive.name)
+        inner = eqn.params.get(key) if key is not None else None
+        if inner is None or _is_sharded(eqn.params):
+            return None
+        consts: Sequence[Any] = getattr(inner, "consts", ())
+        jaxpr = getattr(inner, "jaxpr", inner)
+        if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
+            operands = self._behind_barrier(operands)
+        if caller is None and is_jax_function(jaxpr):
+            caller = line
+        return self.run(jaxpr, [constant(c) for c in consts], operands, caller)
+
+    def _behind_barrier(self, operands: list[Expr]) -> list[Expr]:
+        """The operands of what a derivative computes a second time to save memory, so that it is not taken for equal
+        to the first time: as JAX itself keeps them apart."""
+        annotations = Tuple(tuple(o.annotation for o in operands))
+        value = call_dps_library(BARRIER, operands, annotations)
+        return [tuple_get(value, i) for i in range(len(operands))]
+
+    def _solved(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
+        """The function that a custom linear solve solves with; its operands are the constants of four functions, of
+        which this is the third, and the right sides."""
+        lengths: Any = eqn.params["const_lengths"]
+        solve: Any = eqn.params["jaxprs"].solve
+        start, total = lengths.matvec + lengths.vecmat, sum(lengths)
+        given = [*operands[start : start + lengths.solve], *operands[total:]]
+        return self.run(solve.jaxpr, [constant(c) for c in solve.consts], given, caller)
+
+    def _chosen(self, eqn: Any, operands: list[Expr], caller: str | None) -> list[Expr]:
+        """The branch of a `cond` whose number is known; `jax.lax` moves a number out of range to the nearest."""
+        branches: Any = eqn.params["branches"]
+        which = min(max(int(constant_value(operands[0])), 0), len(branches) - 1)
+        branch = branches[which]
+        return self.run(branch.jaxpr, [constant(c) for c in branch.consts], operands[1:], caller)
+
+    def _operators(self, eqn: Any, operands: list[Expr]) -> list[Expr] | None:
+        """The equation in operators, or None if it has no such form."""
+        rule = RULES.get(eqn.primitive.name)
+        if rule is None or _has_effects(eqn) or any(_asks(eqn.params.get(g)) for g in _GUARDS):
+            return None
+        out = [self.annotation_of(v.aval) for v in eqn.outvars]
+        if not all(isinstance(a, Tensor) for a in (*out, *(o.annotation for o in operands))):
+            return None
+        try:
+            tensors = tuple(a for a in out if isinstance(a, Tensor))
+            params = {key: _without_numpy(value) for key, value in eqn.params.items()}
+            found = rule(Equation(tuple(operands), params, tensors, self.sizes, self._applied))
+            if found is None:
+                return None
+            results = [found] if isinstance(found, Expr) else list(found)
+            fitted = [_fitted(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
+        except RelaxEgError:  # a dtype or a size the operator does not take
+            return None
+        return None if None in fitted else [f for f in fitted if f is not None]
+
+    def _applied(self, closed: Any, args: Sequence[Expr]) -> list[Expr]:
+        """The outputs of a closed jaxpr."""
+        return self.run(closed.jaxpr, [constant(c) for c in closed.consts], args)
+
+    def _control(self, eqn: Any, operands: list[Expr], caller: str | None, line: str | None) -> list[Expr] | None:
+        """The equation as a node that runs functions of the module, or None if it is no control flow."""
+        value = control(self, eqn, operands, line if caller is None else caller)
+        if value is None:
+            return None
+        if _has_effects(eqn):
+            value = self._step(value, line)
+        return [tuple_get(value, i) for i in range(len(eqn.outvars))]
+
+    def _step(self, value: Expr, line: str | None) -> Expr:
+        """The variable that stands for the result of an effectful `value`, which is done here."""
+        self.steps.append((var(self.fresh("ev"), value.annotation), value))
+        if line is not None:
+            self.sources.setdefault(value, line)
+        return self.steps[-1][0]
+
+    def child(self, parameters: int) -> Walk:
+        """A walk over the body of a function of the module that takes so many parameters."""
+        names = {"sizes", *(f"x{i}" for i in range(parameters))}
+        return Walk(self.sizes, names, self.functions)
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """Every size variable of the trace."""
+        return self.sizes.names
+
+    def annotation_of(self, aval: Any) -> Annotation:
+        """As the function of this name, each shape and dtype read once: a symbolic size is read from its text."""
+        key = (aval.shape, aval.dtype) if isinstance(aval, ShapedArray) else None
+        if key is None:
+            return Object()
+        found = self.sizes.annotations.get(key)
+        if found is None:
+            found = self.sizes.annotations[key] = annotation_of(aval)
+        return found
+
+    def constant(self, value: Any) -> Expr:
+        return constant(value)
+
+    def _opaque(self, eqn: Any, operands: list[Expr], line: str | None) -> list[Expr]:
+        primitive = eqn.primitive
+        out = [self.annotation_of(v.aval) for v in eqn.outvars]
+        annotation = Tuple(tuple(out)) if primitive.multiple_results else out[0]
+        attrs = [(key, _attribute(key, eqn.params[key])) for key in sorted(eqn.params)]
+        if getattr(primitives, f"{primitive.name.replace('-', '_')}_p", None) is not primitive:
+            attrs.append(("primitive", Foreign(primitive)))  # cannot be found again by its name
+        pure = not _has_effects(eqn) and primitive.name not in _STATEFUL
+        value = call_dps_library(f"jax.{primitive.name}", operands, annotation, attrs, pure)
+        if not pure:
+            value = self._step(value, line)
+        return [tuple_get(value, i) for i in range(len(out))] if primitive.multiple_results else [value]
+
+    def fresh(self, stem: str) -> str:
+        """A variable name that is not taken: `stem`, `stem1`, ..."""
+        name, count = stem, 0
+        while name in self.taken:
+            count += 1
+            name = f"{stem}{count}"
+        self.taken.add(name)
+        return name
+
+    def _note(self, results: list[Expr], operands: list[Expr], line: str) -> None:
+        """Give `line` as the source of what was built for one equation; the first equation to build a node keeps it."""
+        known = set(operands)
+        work = list(results)
+        while work:
+            e = work.pop()
+            if e not in known and e not in self.sources and e.op not in (VAR, CONSTANT):
+                self.sources[e] = line
+                work += e.args
+
+
+def _has_effects(eqn: Any) -> bool:
+    """Whether an equation does more than compute; that it speaks of an axis of the mesh is no effect."""
+    return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
+
+
+def _fitted(result: Expr, wanted: Annotation, sizes: Sizes) -> Expr | None:
+    """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form, as far as can be seen,
+    are renamed: by a reshape that moves nothing, or by a slice that leaves nothing out where the numbers of elements
+    are not of one form either. A result that does not fit is None."""
+    found = result.annotation
+    if found == wanted:
+        return result
+    if not (isinstance(found, Tensor) and isinstance(wanted, Tensor)) or found.dtype != wanted.dtype:
+        return None
+    if found.shape is None or wanted.shape is None or found.ndim != wanted.ndim:
+        return None
+    names = sorted({v for d in (*found.shape, *wanted.shape) for v in d.variables})
+    for at in _points(names, sizes):
+        if [d.evaluate(at) for d in found.shape] != [d.evaluate(at) for d in wanted.shape]:
+            return None
+    try:
+        return call("reshape", (result,), {"shape": wanted.shape})
+    except OperatorError:
+        zeros, ones = (0,) * len(wanted.shape), (1,) * len(wanted.shape)
+        return call("strided_slice", (result,), {"begin": zeros, "end": wanted.shape, "strides": ones})
+
+
+def _points(names: Sequence[str], sizes: Sizes) -> list[dict[str, int]]:
+    """Some values of size variables that what was declared of them allows."""
+    declared = sizes.constraints
+    if declared:
+        return Scope.from_constraints(declared).points(names, 5)
+    return [{name: base + 3 * i for i, name in enumerate(names)} for base in (1, 2, 5, 24, 97)]
+
+
+def _without_numpy(value: Any) -> Any:
+    """A parameter with numpy's integers, which JAX leaves in some, as Python's."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, tuple) and value:
+        items = list(map(_without_numpy, value))  # type: ignore[reportUnknownArgumentType]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # type: ignore[reportUnknownVariableType]
+    return value  # type: ignore[reportUnknownVariableType]
+
+
+def _asks(value: Any) -> bool:
+    """Whether a guarded parameter asks for anything. Transposed conversions carry a sharding of the operand's; over a
+    mesh without axes it says nothing."""
+    mesh = getattr(value, "mesh", None)
+    return value is not None and (mesh is None or not mesh.empty)
+
+
+def _is_sharded(params: dict[str, Any]) -> bool:
+    """Whether a call places its operands or results; such a call must stay a call."""
+    shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    return any(type(s).__name__ != "UnspecifiedValue" for s in shardings)
+
+
+def _attribute(key: str, value: Any) -> Any:
+    """A parameter as an attribute: plain values and tuples of them, sizes as Dims, all else a Foreign."""
+    if isinstance(value, np.dtype) and key in DTYPE_PARAMETERS:
+        return value.name
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.integer):
+        return int(value)
+    if is_symbolic(value):
+        return to_dim(value)
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return Foreign(Sized(value) if has_sizes(value) else value)
