@@ -132,8 +132,8 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     skip = None if weights is None else static_expressions(module.main, weights)
     seconds: Number = 0.0
     wakes: Number = False
-    for _, cost in priced(module.main, model, skip):
-        seconds, wakes = seconds + cost.seconds, wakes | cost.wakes
+    for p in priced(module.main, model, skip):
+        seconds, wakes = seconds + p.cost.seconds, wakes | p.cost.wakes
     found = _of_a_call(seconds, wakes, options)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 

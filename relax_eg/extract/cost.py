@@ -18,6 +18,7 @@ import numpy as np
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
+from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
@@ -107,6 +108,8 @@ class WholeCost:
         self._memo: dict[tuple[object, ...], NodeCost] = {}
         self._models: dict[tuple[object, ...], WholeCost] = {}
         self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
+        self._around: tuple[Number, ...] = ()  # steps of the loops around what is priced, from the innermost on
+        self.constants: Mapping[str, int] = {}  # of how many of them parameters of the function are constants
 
     @property
     def folds_transposes(self) -> bool:
@@ -147,13 +150,21 @@ class WholeCost:
     def inside(self, function: Function, site: Site) -> WholeCost:
         """The model at the sizes that `function` has at this site."""
         sizes = self.sizes_inside(function, site)
-        key = (function.name, tuple(sizes.items()))
+        same = constants(site, function) if self.profile.platform in PLATFORMS else {}
+        key = (function.name, tuple(sizes.items()), site.op, tuple(site.attrs.items()) if same else ())
         model = self._models.get(key)
         if model is None:
             binding = {v: self._at(d) for v, d in sizes.items()}
             model = self._models[key] = self._kind(site)(self.profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
+            if same:
+                model.constants = same
+                model._around = around(site, self._at(self.times(site)), self._around)
         return model
+
+    def part(self, far: int) -> Number:
+        """Of what XLA takes out of so many of the loops around the function, what is left for each step."""
+        return 1.0 / larger(1, math.prod(self._around[:far])) if far else 1.0
 
     def _kind(self, site: Site) -> type[WholeCost]:
         """The model of the functions that run at this site."""
@@ -278,7 +289,7 @@ class WholeCost:
         steps: Number = 1.0
         wakes: Number = False
         for function, times, model in self.trips(site):
-            inner = [cost for _, cost in priced(function, model)]
+            inner = [node.cost for node in priced(function, model)]
             for c in inner:
                 wakes = wakes | c.wakes
             flops += times * sum(c.flops for c in inner)
@@ -425,29 +436,51 @@ def _turns(site: Site) -> bool:
     return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
 
 
-def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A node of a function, what it costs at each step of the function, and the functions that it runs: how often, and
+    the model of each."""
+
+    node: Expr
+    cost: NodeCost
+    runs: Sequence[tuple[Function, Number, WholeCost]] = ()
+
+
+def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[Priced]:
     """Every node of `function` that does something, with its price; nodes in `skip` are left out."""
-    for e, site in sites(function, model.folds_transposes, skip):
-        yield e, NodeCost() if site is None else model.price(site, e.annotation)
+    for e, site, far in sites(function, model, skip):
+        if site is None:
+            yield Priced(e, NodeCost())
+            continue
+        part = model.part(far)
+        cost = model.price(site, e.annotation)
+        if far:
+            amounts = (x * part for x in (cost.flops, cost.bytes, cost.launches, cost.seconds))
+            cost = NodeCost(*amounts, wakes=cost.wakes)
+        yield Priced(e, cost, [(f, n * part, inner) for f, n, inner in model.trips(site)])
 
 
-def sites(function: Function, folds: bool, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, Site | None]]:
-    """Every node of `function` that does something, and as what it is priced; nodes in `skip` are left out.
+def sites(
+    function: Function, model: WholeCost, skip: set[Expr] | None = None
+) -> Iterator[tuple[Expr, Site | None, int]]:
+    """Every node of `function` that does something, as what it is priced, and out of how many of the loops around the
+    function XLA takes it; nodes in `skip` are left out.
 
-    Where a transposed matrix is read inside the matmul that follows (`folds`), such a pair is the `linear` it runs as,
-    and the transpose nothing (None).
+    Where a transposed matrix is read inside the matmul that follows, such a pair is the `linear` it runs as, and the
+    transpose nothing (None).
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if folds else set[Expr]()
+    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
+    left = leaving(function, model.constants)
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
-        site = site_of(e)
+        site = placed(e, site_of(e), left, model.constants)
         if e.op == "matmul" and e.args[1] in folded:
             site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        yield e, None if e in folded else site
+        yield e, None if e in folded else site, left.get(e, 0)
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:

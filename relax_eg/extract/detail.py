@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.extract.cost import NodeCost, WholeCost, priced
+from relax_eg.extract.numbers import whole
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
 from relax_eg.ir.module import Function
-from relax_eg.ops import site_of
 
 MOST_MOMENTS = 240  # of a timeline; of neighbouring moments the fullest is kept
 
@@ -137,8 +137,8 @@ def parts_of(
         _add_parts(sums, function, model, origins, (), inside, set(function.expressions()) - skip, 1.0, True)
     made = [
         Part(
-            what, result, where, lines, rule, int(s.count), int(s.flops), int(s.bytes), int(s.launches), s.seconds,
-            within, ahead, dtype,
+            what, result, where, lines, rule, int(s.count), whole(s.flops), whole(s.bytes), whole(s.launches),
+            s.seconds, within, ahead, dtype,
         )
         for (what, result, where, lines, rule, within, ahead, dtype), s in sums.items()
     ]  # fmt: skip
@@ -158,12 +158,12 @@ def _add_parts(
 ) -> None:
     """`around`: the lines of the call, for what has none of its own."""
     mine = origins.get(function.name, {})
-    for e, cost in priced(function, model, skip):
+    for node in priced(function, model, skip):
+        e, rest = node.node, node.cost
         origin = mine.get(e, Origin())
         lines = origin.lines or around
-        rest = cost
-        for callee, n, inner in model.trips(site_of(e)):
-            within = [c for _, c in priced(callee, inner)]
+        for callee, n, inner in node.runs:
+            within = [p.cost for p in priced(callee, inner)]
             _add_parts(sums, callee, inner, origins, lines, operators, None, times * n, ahead)
             rest = _less(rest, within, n)
         if rest.seconds <= 0 and not rest.launches:
@@ -182,8 +182,8 @@ def _dtype(e: Expr) -> str:
 def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:
     """What is left of a loop's or a call's cost without that of what it runs."""
     return NodeCost(
-        max(0, cost.flops - int(times * sum(c.flops for c in inside))),
-        max(0, cost.bytes - int(times * sum(c.bytes for c in inside))),
-        max(0, cost.launches - int(times * sum(c.launches for c in inside))),
+        max(0, cost.flops - whole(times * sum(c.flops for c in inside))),
+        max(0, cost.bytes - whole(times * sum(c.bytes for c in inside))),
+        max(0, cost.launches - whole(times * sum(c.launches for c in inside))),
         max(0.0, cost.seconds - times * sum(c.seconds for c in inside)),
     )
