@@ -59,6 +59,9 @@ class Known:
         found = self.functions.get(name)
         return found if found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow else None
 
+    def as_written(self, name: str) -> Function | None:
+        return self.best(name)
+
     def known_ahead(self, name: str) -> Sequence[bool]:
         return self.ahead or (False,) * len(self.functions[name].params)
 
