@@ -14,6 +14,7 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
 from relax_eg.ir.module import Function
 
+_ROUNDING = 1e-6  # launches that rounding errors leave
 MOST_MOMENTS = 240  # of a timeline; of neighbouring moments the fullest is kept
 
 
@@ -166,7 +167,7 @@ def _add_parts(
             within = [p.cost for p in priced(callee, inner)]
             _add_parts(sums, callee, inner, origins, lines, operators, None, times * n, ahead)
             rest = _less(rest, within, n)
-        if rest.seconds <= 0 and not rest.launches:
+        if rest.seconds <= 0 and rest.launches < _ROUNDING:
             continue
         what = label_of(e)
         key = (what, str(e.annotation), function.name, lines, origin.rule, operators.get(what, ()), ahead, _dtype(e))
@@ -182,8 +183,8 @@ def _dtype(e: Expr) -> str:
 def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:
     """What is left of a loop's or a call's cost without that of what it runs."""
     return NodeCost(
-        max(0, cost.flops - whole(times * sum(c.flops for c in inside))),
-        max(0, cost.bytes - whole(times * sum(c.bytes for c in inside))),
-        max(0, cost.launches - whole(times * sum(c.launches for c in inside))),
+        max(0, cost.flops - times * sum(c.flops for c in inside)),
+        max(0, cost.bytes - times * sum(c.bytes for c in inside)),
+        max(0, cost.launches - times * sum(c.launches for c in inside)),
         max(0.0, cost.seconds - times * sum(c.seconds for c in inside)),
     )

@@ -15,39 +15,41 @@ def total_amounts(function: Function, model: WholeCost, skip: set[Expr] | None =
     """What `function` does in all, as expressions in its sizes; nodes in `skip` are left out. A model of any binding
     will do. Sizes inside of functions that no operand tells, and the steps of a `while_loop`, are assumed; loops make
     a step at least, where something in them is done once."""
-    return _by_loop(function, model, skip, frozenset()).get(0, Amounts())
+    total = Amounts()
+    for (_, share), found in _by_loop(function, model, skip, frozenset()).items():
+        flops, moved, launches = (d // share for d in (found.flops, found.bytes, found.launches))
+        total = total + Amounts(flops, moved, launches, found.workspace)
+    return total
 
 
 def _by_loop(
     function: Function, model: WholeCost, skip: set[Expr] | None, running: frozenset[str]
-) -> dict[int, Amounts]:
-    """What each step of `function` does, by how many of the loops around it leave with it: none, one and so on."""
-    totals: dict[int, Amounts] = {}
+) -> dict[tuple[int, int], Amounts]:
+    """What each step of `function` does, by how many of the loops around it leave with it, and by the share of what is
+    told that counts: of a choice, one of the branches runs."""
+    totals: dict[tuple[int, int], Amounts] = {}
 
-    def add(found: Amounts, far: int) -> None:
-        totals[far] = totals.get(far, Amounts()) + found
+    def add(found: Amounts, far: int, share: int) -> None:
+        totals[far, share] = totals.get((far, share), Amounts()) + found
 
     for e, site, far in sites(function, model, skip):
         if site is None:
             continue
         if site.op not in CONTROL and site.op != CALL:
-            add(model.amounts(site, e.annotation), far)
+            add(model.amounts(site, e.annotation), far, 1)
             continue
         names = [n for n in site.attrs.get("functions", ()) if n in model.functions and n not in running]
-        times, share = model.times(site), len(names) if site.op == COND and names else 1
-        inside: dict[int, Amounts] = {}
+        times, branches = model.times(site), len(names) if site.op == COND and names else 1
         for n in names:
             callee = model.functions[n]
             sizes = model.sizes_inside(callee, site)
-            for k, found in _by_loop(callee, model.inside(callee, site), None, running | {n}).items():
-                inside[k] = inside.get(k, Amounts()) + _placed(found, sizes)
-        is_loop = site.op in (SCAN, WHILE)
-        for k, found in inside.items():
-            if is_loop and k:  # leaves this loop, and others around it
-                add(found, far + k - 1)
-                continue
-            flops, moved, launches = (d * times // share for d in (found.flops, found.bytes, found.launches))
-            add(Amounts(flops, moved, launches, found.workspace), far + k)
+            for (k, share), told in _by_loop(callee, model.inside(callee, site), None, running | {n}).items():
+                found = _placed(told, sizes)
+                if k and site.op in (SCAN, WHILE):  # leaves this loop, and others around it
+                    add(found, far + k - 1, share)
+                    continue
+                flops, moved, launches = (d * times for d in (found.flops, found.bytes, found.launches))
+                add(Amounts(flops, moved, launches, found.workspace), far + k, share * branches)
     return totals
 
 
