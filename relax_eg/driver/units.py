@@ -125,7 +125,7 @@ class Units:
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
-    _started: float = field(default_factory=time.perf_counter)
+    _started: float = 0.0  # of computing in this thread
     _share_prepared: float = PREPARED_SHARE
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
 
@@ -170,6 +170,7 @@ class Units:
     def run(self, weights: set[str]) -> Module:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
+        self._started = time.thread_time()
         # New ones, so that a copy of this object keeps what the run before gave.
         self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
         self.functions, self.origins = dict(self.functions), dict(self.origins)
@@ -318,7 +319,7 @@ class Units:
 
     def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
         options = self.options
-        left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
+        left = max(options.budget.seconds - (time.thread_time() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
         key = (place, tuple(roots), tuple(alternatives), self.record)

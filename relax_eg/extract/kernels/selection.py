@@ -53,8 +53,8 @@ STEPS = frozenset(
 _WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
-_EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
-_QUICK = Effort(seconds=1.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
+_EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)
+_QUICK = Effort(seconds=5.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
 _OUTPUTS = 4  # of one kernel
 _CORRECTIONS = 12  # of prices by the programs that kernels are composed to
 _AS_ESTIMATED = 1.02
