@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from relax_eg.extract.cost import NodeCost, WholeCost, priced
 from relax_eg.extract.numbers import whole
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder
 from relax_eg.ir.module import Function
+from relax_eg.ops.fused import VIEWS
+from relax_eg.ops.libraries import LIBRARIES
 
 _ROUNDING = 1e-6  # launches that rounding errors leave
 MOST_MOMENTS = 240  # of a timeline; of neighbouring moments the fullest is kept
@@ -36,8 +38,8 @@ class Part:
     `what`: the operator, library routine or tensor program; `result`: what it computes, with sizes by name; `lines`:
     the user's lines that it stands for, first that of its result; `rule`: the rule that made it, "" as written;
     `count`: how often the program text has it, all else as often as it runs; `operators`: those inside a kernel of
-    several; `ahead`: computed once from the weights, and in no total; `dtype`: that of what it reads first, which says
-    how fast it multiplies.
+    several, and those that a library routine stands for; `ahead`: computed once from the weights, and in no total;
+    `dtype`: that of what it reads first, which says how fast it multiplies.
     """
 
     what: str
@@ -170,8 +172,17 @@ def _add_parts(
         if rest.seconds <= 0 and rest.launches < _ROUNDING:
             continue
         what = label_of(e)
-        key = (what, str(e.annotation), function.name, lines, origin.rule, operators.get(what, ()), ahead, _dtype(e))
+        within = operators.get(what, ()) if e.op == CALL_TIR else _of_library(e)
+        key = (what, str(e.annotation), function.name, lines, origin.rule, within, ahead, _dtype(e))
         sums.setdefault(key, _Sum()).add(1, rest, times)
+
+
+def _of_library(e: Expr) -> tuple[str, ...]:
+    """The operators that a call of a registered routine stands for."""
+    if e.op != CALL_DPS_LIBRARY or e.attr("name") not in LIBRARIES:
+        return ()
+    definition = LIBRARIES[e.attr("name")].definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+    return tuple(x.op for x in postorder(definition.results) if x.op not in CORE and x.op not in VIEWS)
 
 
 def _dtype(e: Expr) -> str:
