@@ -46,7 +46,7 @@ def test_scores_that_are_reduced_go_through_memory_unless_pallas_has_them() -> N
     through_pallas = H100.kernel([scores, values], 0.0, MB)
     through_xla = H100.kernel([scores, values], 0.0, MB, pallas=False)
     assert (
-        through_pallas == pytest.approx(p.launch + 2e-4 / p.pallas_share, rel=0.01) and through_xla > 3 * through_pallas
+        through_pallas == pytest.approx(p.launch + 2e-4 / p.pallas_share, rel=0.01) and through_xla > 2 * through_pallas
     )
 
 
