@@ -101,9 +101,10 @@ class KernelCost(WholeCost):
             badly = badly | part.online | (part.decoded & ~_truth(part.vector))
         attention = any(part.online for part in parts) and any(part.reduced for part in parts)
         working = _hidden(contracting, moving) + stored
-        # No tile of a matmul has all that is reduced, and XLA generates none around what a reduction left.
-        if p.fused_share and not any(part.reduced or part.staged for part in parts):
-            working = smaller(working, _hidden(owned, moving))
+        # XLA generates no matmul around what a reduction left; what one goes over is stored, no tile has all of it.
+        if p.fused_share and not any(part.staged for part in parts):
+            after = sum(p.launch + p.move(2 * part.result) for part in parts if part.reduced)
+            working = smaller(working, _hidden(owned, moving) + after)
         if p.platform == "cpu" and attention:  # one kernel of XLA's, which keeps a tile of the scores
             working = _hidden(contracting, moving)
         elif pallas and p.pallas:
