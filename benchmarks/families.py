@@ -1,6 +1,6 @@
 """Families against programs extracted for one size alone: is the dispatched variant as good everywhere?
 
-    python -m benchmarks.families [--only chain,lora] [--sizes 200] [--target cpu] [--measured 30] [--json families.json]
+    python -m benchmarks.families [--only chain] [--sizes 200] [--target cpu] [--measured 30] [--json families.json]
 
 For each case a family is found once. Then at random sizes, none of which the family was made from (half drawn evenly by
 how many times they differ, half evenly), `optimize(at=size)` searches anew, and its program's predicted seconds are
@@ -45,8 +45,8 @@ Bounds = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Case:
-    """A program, a spec per argument, what its sizes may be, and the arguments that are weights. `target`: in kernels on
-    this data sheet, whatever the command line says, and never timed; None: one program on the device it names."""
+    """A program, a spec per argument, what its sizes may be, and the arguments that are weights. `target`: in kernels
+    on this data sheet, whatever the command line says, and never timed; None: one program on the device it names."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]

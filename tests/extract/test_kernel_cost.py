@@ -40,7 +40,7 @@ def test_on_a_gpu_it_is_computed_in_the_matmul_or_goes_through_memory_whichever_
 
 def test_scores_that_are_reduced_go_through_memory_unless_pallas_has_them() -> None:
     scores = Part(1e-4, result=512 * MB, reduced=True)
-    values = Part(1e-4, made=512 * MB, sources=512 * MB, online=True)
+    values = Part(1e-4, made=512 * MB, sources=512 * MB, online=True, staged=True)
     p = H100.profile
     assert kernel(H100, scores) - kernel(H100, Part(1e-4)) == pytest.approx(p.launch + p.move(1024 * MB))
     through_pallas = H100.kernel([scores, values], 0.0, MB)
@@ -97,7 +97,9 @@ def test_a_routine_that_xla_compiles_costs_what_xla_makes_of_it() -> None:
 
 
 def test_of_a_matrix_times_a_vector_no_library_is_called() -> None:
-    x, w, b, r = (ir.var(n, ir.Tensor(s)) for n, s in (("x", "1 4096"), ("w", "4096 4096"), ("b", "4096"), ("r", "1 4096")))
+    x, w, b, r = (
+        ir.var(n, ir.Tensor(s)) for n, s in (("x", "1 4096"), ("w", "4096 4096"), ("b", "4096"), ("r", "1 4096"))
+    )
     call, product = called("xla.matmul", x, w), rx.op.matmul(x, w)
     a, b_ = (H100.price(site_of(e), e.annotation).seconds for e in (call, product))
     assert a == pytest.approx(b_ / 0.98)
@@ -118,3 +120,10 @@ def test_a_workspace_is_written_by_a_kernel_of_its_own() -> None:
     slow = KernelCost(replace(CPU.profile, launch=CPU.profile.launch + 1.0), {})
     found, again = (m.price(site_of(call), call.annotation).seconds for m in (CPU, slow))
     assert again - found == pytest.approx(2.0)
+
+
+def test_what_a_reduction_goes_over_is_stored_by_xlas_own_matmul_too() -> None:
+    """A product in parts, which are added after: the parts are written and read."""
+    p, parts = H100.profile, Part(1e-4, made=512 * MB, sources=512 * MB, result=8 * MB, reduced=True, own=1.2e-4)
+    whole = Part(1e-4, made=512 * MB, sources=512 * MB, own=1.2e-4)
+    assert kernel(H100, parts) - kernel(H100, whole) == pytest.approx(p.launch + p.move(16 * MB), rel=0.01)

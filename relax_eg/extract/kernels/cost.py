@@ -7,7 +7,7 @@ which as they stand are kernels of one.
 A contraction is what its device's compiler makes of it. XLA's matmuls on CPUs, and cuBLAS, take operands from memory
 and store their results, so what is computed before or after one in the same executable goes through memory there; XLA's
 own matmuls for GPUs compute it, at a share of the rate; and what goes through Pallas stays inside at another share. A
-matrix times a vector is a sum of products on a GPU, which computes all of that inside and is bound by the matrix's bytes.
+matrix times a vector is a sum of products on a GPU, which computes all of that inside and is bound by the matrix.
 
 A GPU computes while the next kernel is dispatched: a program takes as long as all its kernels, or as dispatching them.
 What a kernel costs is then what it takes by itself, or with what it makes others wait (`KernelCost.waits`).

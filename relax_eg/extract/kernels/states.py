@@ -184,9 +184,7 @@ class StateTable:
 
     def _contractions(self, members: Mapping[int, int], anchors: Anchors) -> list[Part]:
         """The contractions of a kernel, at the table's binding."""
-        return [
-            part_of(self.operations[x, members[x]].effort, x, a, self.bytes) for x, a in anchors.items()
-        ]
+        return [part_of(self.operations[x, members[x]].effort, x, a, self.bytes) for x, a in anchors.items()]
 
     def recomposed(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
         """The kernel `state` of class `c` with some of what it loads computed inside; None where that is none."""

@@ -26,7 +26,9 @@ def _split(e: Expr, known: Functions) -> Expr | None:
     rows, depth, columns = x.shape[0], x.shape[1], w.shape[1]
     blocks = -(-known.extent(rows) // _SIDE) * -(-known.extent(columns) // _SIDE)
     parts = _BLOCKS // 2
-    while parts > 1 and (parts * blocks > _BLOCKS or known.extent(depth) < _LEAST * parts or depth % parts != Dim.of(0)):
+    while parts > 1 and (
+        parts * blocks > _BLOCKS or known.extent(depth) < _LEAST * parts or depth % parts != Dim.of(0)
+    ):
         parts //= 2
     # A few parts gain nothing that a longer pipeline would not.
     if parts < 8 or not blocks:
