@@ -92,9 +92,7 @@ def _in_tiles(found: Tiles, program: TensorProgram, sizes: Sizes, largest: int, 
         given: list[Any] = []
         for b in found.each.inputs:
             place, x = found.places.get(b.name), data[b.name]
-            given.append(
-                x if place is None else lax.dynamic_slice_in_dim(x, at * place.unit, place.length, place.axis)
-            )
+            given.append(x if place is None else _slice(x, at * place.unit, place.length, place.axis))
         here = sizes if found.step is None else {**sizes, found.step: at}
         parts = Lowering(found.each, here, largest, False).run(given)
         places = [found.places[b.name] for b in outputs]
@@ -106,6 +104,16 @@ def _in_tiles(found: Tiles, program: TensorProgram, sizes: Sizes, largest: int, 
     tiled = lax.fori_loop(np.int64(0), np.int64(found.count), step, empty)
     data |= {b.name: x for b, x in zip(outputs, tiled, strict=True)}
     return tuple(data[name] for name in program.outputs)
+
+
+def _slice(x: Any, start: Any, length: int, axis: int) -> Any:
+    """So many elements along an axis. XLA slices floats of less than four bytes as float32 on CPUs, so it would convert
+    the whole array before."""
+    dtype = x.dtype
+    narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    bits = lax.bitcast_convert_type(x, np.dtype(f"uint{8 * dtype.itemsize}")) if narrow else x
+    part = lax.dynamic_slice_in_dim(bits, start, length, axis)
+    return lax.bitcast_convert_type(part, dtype) if narrow else part
 
 
 class _Frame:

@@ -11,20 +11,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_eg.backend.contractions import factors_of, grouped
 from relax_eg.backend.index_maps import bounds, simplified
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
-    Cast,
     Index,
     Read,
     Reduce,
     Scalar,
     Stage,
     TensorProgram,
+    apply,
     is_loop,
     loop_of,
     numpy_dtype,
@@ -78,6 +78,7 @@ def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
     if not computed:
         return None
     largest = max(computed, key=lambda c: c.n_bytes)
+    program = _other_apart(program, largest)
     for name in reversed(program.outputs):
         shape = [d.evaluate(sizes) for d in program.buffers[name].shape]
         for axis in sorted(range(len(shape)), key=lambda a: -shape[a]):
@@ -89,11 +90,18 @@ def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """An operand that a stage computes for a contraction: the loops it depends on, and its bytes."""
+    """An operand that a stage computes for the contraction `term`, as factors; the factors of the `other` one; the
+    bytes of what is computed."""
 
     stage: str
-    loops: frozenset[str]
+    term: Reduce
+    factors: tuple[Scalar, ...]
+    other: tuple[Scalar, ...]
     n_bytes: int
+
+    @property
+    def loops(self) -> frozenset[str]:
+        return _loops(self.factors[0])
 
 
 def _computed(program: TensorProgram, sizes: Mapping[str, int]) -> Iterator[_Computed]:
@@ -111,16 +119,49 @@ def _computed(program: TensorProgram, sizes: Mapping[str, int]) -> Iterator[_Com
             groups = grouped([(f, _loops(f)) for f in factors_of(term.body, "multiply")])
             if len(groups) != 2:
                 continue
-            bytes_of = [_bytes_of(g, extents) for g in groups]
-            for group, mine, other in zip(groups, bytes_of, reversed(bytes_of), strict=True):
+            for group, other in (groups, groups[::-1]):
+                mine, read_again = _bytes_of(group, extents), _bytes_of(other, extents)
                 buffers = {t.buffer for f in group for t in walk(f) if isinstance(t, Read)}
-                plain = len(group) == 1 and isinstance(group[0], Read)
-                if plain or not buffers or not buffers <= inputs.keys() or mine < LEAST_BYTES:
+                if _is_plain(group) or not buffers or not buffers <= inputs.keys() or mine < LEAST_BYTES:
                     continue
                 sources = sum(_size(inputs[b], sizes) for b in buffers)
-                # What else is multiplied is read again for every tile.
-                if mine >= DECODED * sources or (mine >= _LARGE and other * (mine // _tile_bytes()) <= mine):
-                    yield _Computed(made.output.name, _loops(group[0]), mine)
+                tiled = mine // _tile_bytes()
+                if mine >= DECODED * sources or (mine >= _LARGE and read_again * tiled <= mine):
+                    yield _Computed(made.output.name, term, tuple(group), tuple(other), mine)
+
+
+def _is_plain(factors: Sequence[Scalar]) -> bool:
+    """Whether an operand is in memory as it stands."""
+    (first, *more) = factors
+    return not more and isinstance(first, Read) and all(isinstance(i, Dim) for i in first.indices)
+
+
+def _other_apart(program: TensorProgram, computed: _Computed) -> TensorProgram:
+    """The program with the other operand in a buffer, where it is computed, too: once, and not for every tile."""
+    if _is_plain(computed.other):
+        return program
+    at = next(n for n, made in enumerate(program.stages) if made.output.name == computed.stage)
+    made = program.stages[at]
+    extents = {loop_of(i): (i, d) for i, d in zip(made.indices, made.output.shape, strict=True)}
+    extents |= {loop_of(i): (i, d) for i, d in computed.term.over}
+    loops = [extents[name] for name in extents if name in _loops(computed.other[0])]
+    name = "other"
+    while name in program.buffers:
+        name += "_"
+    value = _product(computed.other)
+    buffer = Buffer(name, tuple(d for _, d in loops), value.dtype)
+    before = Stage(buffer, tuple(i for i, _ in loops), value)
+    read = Read(name, before.indices, value.dtype)
+    term = replace(computed.term, body=_product((*computed.factors, read)))
+    after = Stage(made.output, made.indices, rebuilt(made.value, with_parts, {computed.term: term}))
+    return replace(program, stages=(*program.stages[:at], before, after, *program.stages[at + 1 :]))
+
+
+def _product(factors: Sequence[Scalar]) -> Scalar:
+    product = factors[0]
+    for factor in factors[1:]:
+        product = apply("multiply", product, factor)
+    return product
 
 
 def _tile_bytes() -> int:
