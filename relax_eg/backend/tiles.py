@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relax_eg.backend.contractions import factors_of, grouped
-from relax_eg.backend.index_maps import bounds, simplified
+from relax_eg.backend.index_maps import bounds, is_inside, simplified
 from relax_eg.shapes import Dim
 from relax_eg.tir import (
     Buffer,
@@ -27,14 +27,14 @@ from relax_eg.tir import (
     apply,
     is_loop,
     loop_of,
-    numpy_dtype,
     rebuilt,
     walk,
     with_parts,
 )
+from relax_eg.tir.analyze import itemsize
 
-TILE_BYTES = 1 << 19
-"""Bytes of the computed operand in a tile, for each core: of a size that its second cache holds."""
+TILE_BYTES = 1 << 20
+"""Bytes of the computed operand in a tile, for each core: about what its own cache holds."""
 LEAST_BYTES = 1 << 17
 """Bytes below which an operand is stored as a whole."""
 DECODED = 2
@@ -74,11 +74,12 @@ def tiles(program: TensorProgram, sizes: Mapping[str, int]) -> Tiles | None:
     it is small, or what it is made of cannot be cut with it."""
     if program.workspaces or any(made.scans for made in program.stages):
         return None
-    computed = list(_computed(program, sizes))
+    extents = _extents(program, sizes)
+    computed = list(_computed(program, sizes, extents))
     if not computed:
         return None
     largest = max(computed, key=lambda c: c.n_bytes)
-    program = _other_apart(program, largest)
+    program = _other_apart(program, sizes, extents, largest)
     for name in reversed(program.outputs):
         shape = [d.evaluate(sizes) for d in program.buffers[name].shape]
         for axis in sorted(range(len(shape)), key=lambda a: -shape[a]):
@@ -104,17 +105,28 @@ class _Computed:
         return _loops(self.factors[0])
 
 
-def _computed(program: TensorProgram, sizes: Mapping[str, int]) -> Iterator[_Computed]:
+def _extents(program: TensorProgram, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Of every loop, the largest where several have one name."""
+    found: dict[str, int] = {}
+    for made in program.stages:
+        pairs = list(zip(made.indices, made.output.shape, strict=True))
+        pairs += [pair for t in walk(made.value) if isinstance(t, Reduce) for pair in t.over]
+        for var, extent in pairs:
+            name = str(loop_of(var))
+            found[name] = max(found.get(name, 0), extent.evaluate(sizes))
+    return found
+
+
+def _computed(program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int]) -> Iterator[_Computed]:
     """The operands that are worth to be cut."""
     inputs = {b.name: b for b in program.inputs}
     for made in program.stages:
-        outer = {str(loop_of(i)): d for i, d in zip(made.indices, made.output.shape, strict=True)}
+        outer = frozenset(str(loop_of(i)) for i in made.indices)
         for term in walk(made.value):
             if not isinstance(term, Reduce) or term.kind != "sum":
                 continue
-            extents = {n: d.evaluate(sizes) for n, d in (outer | _bound(term)).items()}
             reads = [t for t in walk(term.body) if isinstance(t, Read)]
-            if any(_is_windowed(r, outer.keys(), term.bound) for r in reads):
+            if any(_is_windowed(r, outer, term.bound) for r in reads):
                 continue  # a convolution, which XLA has by name
             groups = grouped([(f, _loops(f)) for f in factors_of(term.body, "multiply")])
             if len(groups) != 2:
@@ -136,15 +148,27 @@ def _is_plain(factors: Sequence[Scalar]) -> bool:
     return not more and isinstance(first, Read) and all(isinstance(i, Dim) for i in first.indices)
 
 
-def _other_apart(program: TensorProgram, computed: _Computed) -> TensorProgram:
-    """The program with the other operand in a buffer, where it is computed, too: once, and not for every tile."""
-    if _is_plain(computed.other):
+def _other_apart(
+    program: TensorProgram, sizes: Mapping[str, int], extents: Mapping[str, int], computed: _Computed
+) -> TensorProgram:
+    """The program with the other operand in a buffer, where it is computed, too: once, and not for every tile. Not
+    where a `select` may skip it, as what it reads may not be there then."""
+    reads = [t for f in computed.other for t in walk(f) if isinstance(t, Read)]
+    inside = all(
+        is_inside(i.substitute(sizes), d.evaluate(sizes), extents)
+        for r in reads
+        for i, d in zip(r.indices, program.buffers[r.buffer].shape, strict=True)
+        if isinstance(i, Dim)
+    )
+    if _is_plain(computed.other) or not inside:
         return program
     at = next(n for n, made in enumerate(program.stages) if made.output.name == computed.stage)
     made = program.stages[at]
-    extents = {loop_of(i): (i, d) for i, d in zip(made.indices, made.output.shape, strict=True)}
-    extents |= {loop_of(i): (i, d) for i, d in computed.term.over}
-    loops = [extents[name] for name in extents if name in _loops(computed.other[0])]
+    bound = {loop_of(i): (i, d) for i, d in zip(made.indices, made.output.shape, strict=True)}
+    bound |= {loop_of(i): (i, d) for i, d in computed.term.over}
+    if not _loops(computed.other[0]) <= bound.keys():  # of a sum around this one
+        return program
+    loops = [bound[name] for name in bound if name in _loops(computed.other[0])]
     name = "other"
     while name in program.buffers:
         name += "_"
@@ -168,24 +192,20 @@ def _tile_bytes() -> int:
     return TILE_BYTES * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def _bound(term: Reduce) -> dict[str, Dim]:
-    return {str(loop_of(var)): extent for var, extent in term.over}
-
-
 def _loops(term: Scalar) -> frozenset[str]:
     return frozenset(v for v in term.free if is_loop(v))
 
 
 def _bytes_of(group: Sequence[Scalar], extents: Mapping[str, int]) -> int:
-    return math.prod(extents[v] for v in _loops(group[0])) * numpy_dtype(group[0].dtype).itemsize
+    return math.prod(extents[v] for v in _loops(group[0])) * itemsize(group[0].dtype)
 
 
 def _size(buffer: Buffer, sizes: Mapping[str, int]) -> int:
-    return math.prod(d.evaluate(sizes) for d in buffer.shape) * numpy_dtype(buffer.dtype).itemsize
+    return math.prod(d.evaluate(sizes) for d in buffer.shape) * itemsize(buffer.dtype)
 
 
-def _is_windowed(read: Read, outer: frozenset[str] | set[str], bound: frozenset[str]) -> bool:
-    return any(isinstance(i, Dim) and i.variables & set(outer) and i.variables & bound for i in read.indices)
+def _is_windowed(read: Read, outer: frozenset[str], bound: frozenset[str]) -> bool:
+    return any(isinstance(i, Dim) and i.variables & outer and i.variables & bound for i in read.indices)
 
 
 class _Cut:
@@ -195,7 +215,7 @@ class _Cut:
         self, program: TensorProgram, sizes: Mapping[str, int], output: str, axis: int, computed: _Computed
     ) -> None:
         self.program, self.sizes, self.output, self.axis, self.computed = program, sizes, output, axis, computed
-        self.extents = self._extents()
+        self.extents = _extents(program, sizes)
         self.places: dict[str, Place] = {}
         self.entire: set[str] = set()  # buffers of which a tile reads all
         step = _STEP
@@ -226,7 +246,7 @@ class _Cut:
             return None
         before, each = self._programs(whole[::-1], stages[::-1])
         step = self.step if self.stepped else None
-        return Tiles(before, each, self.places, step, -(-size // length), length // unit, self.last)
+        return Tiles(before, each, self.places, step, _ceil(size, length), length // unit, self.last)
 
     def _serves(self, whole: Sequence[Stage]) -> bool:
         """Whether the operand is cut, and no whole stage reads what is computed in tiles."""
@@ -237,17 +257,6 @@ class _Cut:
         inside = {m.output.name for m in self.program.stages if m.output.name in self.places}
         read = {t.buffer for m in whole for t in walk(m.value) if isinstance(t, Read)}
         return loop_of(made.indices[place.axis]) in self.computed.loops and not read & inside
-
-    def _extents(self) -> dict[str, int]:
-        """Of every loop, the largest where several have one name."""
-        found: dict[str, int] = {}
-        for made in self.program.stages:
-            pairs = list(zip(made.indices, made.output.shape, strict=True))
-            pairs += [pair for t in walk(made.value) if isinstance(t, Reduce) for pair in t.over]
-            for var, extent in pairs:
-                name = str(loop_of(var))
-                found[name] = max(found.get(name, 0), extent.evaluate(self.sizes))
-        return found
 
     def _shape(self, name: str) -> list[int]:
         return [d.evaluate(self.sizes) for d in self.program.buffers[name].shape]
@@ -270,8 +279,8 @@ class _Cut:
         each = math.lcm(unit, _LANES)
         each = each if each <= size // 2 else unit
         fitting = size * _tile_bytes() // self.computed.n_bytes
-        length = max(min(fitting // each, -(-size // (2 * each))), 1) * each
-        even = -(-(-(-size // -(-size // length))) // each) * each  # as many tiles, of much the same length
+        length = max(min(fitting // each, _ceil(size, 2 * each)), 1) * each
+        even = _ceil(_ceil(size, _ceil(size, length)), each) * each  # as many tiles, of much the same length
         return even if even < size else None
 
     # --- equations ---
@@ -346,7 +355,8 @@ class _Cut:
         written = {m.output.name for m in stages}
         reads = {t.buffer for m in stages for t in walk(m.value) if isinstance(t, Read)} - written
         inputs = [self._given(b) for b in program.buffers.values() if b.name in reads]
-        each = TensorProgram(program.name, tuple(inputs), tuple(stages), tuple(o for o in program.outputs if o in written))
+        outputs = tuple(name for name in program.outputs if name in written)
+        each = TensorProgram(program.name, tuple(inputs), tuple(stages), outputs)
         asked = [m.output.name for m in whole if m.output.name in reads or m.output.name in program.outputs]
         before = TensorProgram(program.name, program.inputs, tuple(whole), tuple(asked)) if asked else None
         return before, each
@@ -357,6 +367,10 @@ class _Cut:
             return buffer
         shape = (*buffer.shape[: place.axis], Dim.of(place.length), *buffer.shape[place.axis + 1 :])
         return Buffer(buffer.name, shape, buffer.dtype)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def _indices(term: Scalar) -> tuple[Dim, ...]:

@@ -100,6 +100,21 @@ PROGRAMS: dict[str, tuple[TensorProgram, dict[str, int]]] = {
         ),
         {"n": 3, "k": 24, "m": 22},
     ),
+    "an operand that a select may skip": (
+        read(
+            'X: rx.Buffer("n k"), W: rx.Buffer("k m", "int8"), Y: rx.Buffer("n m")',
+            "W1 = cast(W[k, j], 'float32') + 1.0",
+            "Y[i, j] = select(index(i) < 1, 0.0, sum((X[i - 1, k] * X[i, k]) * W1, over=k))",
+        ),
+        {"n": 3, "k": 24, "m": 22},
+    ),
+    "a sum within a sum": (
+        read(
+            'X: rx.Buffer("n k p"), W: rx.Buffer("k p m", "int8"), Y: rx.Buffer("n m")',
+            "Y[i, j] = sum(tanh(sum(tanh(X[i, k, q]) * (cast(W[k, q, j], 'float32') + 1.0), over=k)), over=(q, p))",
+        ),
+        {"n": 3, "k": 24, "m": 22, "p": 2},
+    ),
 }  # fmt: skip
 
 
