@@ -67,6 +67,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 def cases() -> dict[str, Case]:
     """Programs by name."""
     heads, q4 = "b 8 s 64", ("n 1024", "128 1024 @ uint32", "32 1024")
+    wide = ("n 4096", "512 4096 @ uint32", "128 4096")
     return {
         "softmax, matmul": Case(softmax_matmul, ("n 2048", "2048 64"), {"n": 2048}),
         "norm, matmul": Case(norm_matmul, ("n 1024", "1024", "1024 1024"), {"n": 512}),
@@ -75,6 +76,8 @@ def cases() -> dict[str, Case]:
         "4-bit matmul, 128 rows": Case(dequantised, q4, {"n": 128}),
         "4-bit matmul, own decoder, 1 row": Case(quantised(1024, 1024), q4, {"n": 1}),
         "4-bit matmul, own decoder, 128 rows": Case(quantised(1024, 1024), q4, {"n": 128}),
+        "4-bit matmul, width 4096, 1 row": Case(quantised(4096, 4096), wide, {"n": 1}),
+        "4-bit matmul, width 4096, 128 rows": Case(quantised(4096, 4096), wide, {"n": 128}),
         **layer_cases(Layer(), 128, 512),
     }
 

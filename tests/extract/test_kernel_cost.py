@@ -24,10 +24,20 @@ def kernel(model: KernelCost, *parts: Part, moved: int = 64 * MB) -> float:
 
 def test_on_a_cpu_what_is_computed_before_or_after_a_matmul_goes_through_memory() -> None:
     p = CPU.profile
-    for part in (Part(1e-2, made=8 * MB), Part(1e-2, result=8 * MB)):
+    made = Part(1e-2, made=8 * MB, sources=8 * MB)
+    for part in (made, Part(1e-2, result=8 * MB)):
         more = kernel(CPU, part) - kernel(CPU, Part(1e-2))
         assert more == pytest.approx(p.launch + p.move(16 * MB), rel=2e-3)
-    assert kernel(CPU, Part(1e-2, made=8 * MB, result=8 * MB)) > kernel(CPU, Part(1e-2, made=8 * MB))
+    assert kernel(CPU, replace(made, result=8 * MB)) > kernel(CPU, made)
+
+
+def test_on_a_cpu_what_is_decoded_goes_through_the_cache_tile_by_tile() -> None:
+    p = CPU.profile
+    part = Part(1e-2, made=64 * MB, sources=8 * MB)
+    steps = 64 * MB / p.cache_bytes
+    more = kernel(CPU, part) - kernel(CPU, Part(1e-2))
+    assert more == pytest.approx(128 * MB / p.cache_bandwidth + steps * (p.step + p.launch), rel=5e-3)
+    assert 3 * more < kernel(CPU, replace(part, sources=64 * MB)) - kernel(CPU, Part(1e-2))
 
 
 def test_on_a_gpu_it_is_computed_in_the_matmul_or_goes_through_memory_whichever_is_faster() -> None:

@@ -5,9 +5,10 @@ What is computed in one kernel and again in another is paid in both. Kernels are
 which as they stand are kernels of one.
 
 A contraction is what its device's compiler makes of it. XLA's matmuls on CPUs, and cuBLAS, take operands from memory
-and store their results, so what is computed before or after one in the same executable goes through memory there; XLA's
-own matmuls for GPUs compute it, at a share of the rate; and what goes through Pallas stays inside at another share. A
-matrix times a vector is a sum of products on a GPU, which computes all of that inside and is bound by the matrix.
+and store their results, so what is computed before or after one in the same executable goes through memory there; on
+CPUs through the cache, tile by tile, where it is decoded from much less; XLA's own matmuls for GPUs compute it, at a
+share of the rate; and what goes through Pallas stays inside at another share. A matrix times a vector is a sum of
+products on a GPU, which computes all of that inside and is bound by the matrix.
 
 A GPU computes while the next kernel is dispatched: a program takes as long as all its kernels, or as dispatching them.
 What a kernel costs is then what it takes by itself, or with what it makes others wait (`KernelCost.waits`).
@@ -35,7 +36,8 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
 
 _SHORTER = 1e-3  # of what is hidden behind something longer: that of two programs which take as long, it has the less
-_DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas
+_DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas, and is cut on a CPU
+_CUT = 1 << 17  # bytes from which on it is cut (`backend.tiles`)
 _PREFERRED = 0.98  # of a price, on GPUs: a generated kernel has to be so much faster than a routine that XLA compiles
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
 
@@ -91,7 +93,10 @@ class KernelCost(WholeCost):
         for part in parts:
             times = choose(part.made > 0, 1, 0) + choose(part.result > 0, 1, 0)
             # What follows a matmul is written over its result: so repeated layers are cut in one way.
-            through = times * p.launch + p.move(2 * part.stored) + _SHORTER * p.move(part.made)
+            through = p.move(2 * part.stored)
+            if p.platform == "cpu":
+                through = choose(part.decoded & (part.made >= _CUT), self._in_tiles(part), through)
+            through = times * p.launch + through + _SHORTER * p.move(part.made)
             # A sum of products takes in what is computed element by element; each reduction is a launch of its own.
             inside = (part.staged + part.reduced) * p.launch + p.move(2 * part.result * part.reduced)
             stored = stored + choose(part.vector, inside, through)
@@ -113,6 +118,13 @@ class KernelCost(WholeCost):
         flops = contracting * p.rate("float32") + other * p.vector_rate
         woken = choose(flops >= p.fork_flops, p.fork, 0.0)
         return self.called(p.launch + woken + working + other)
+
+    def _in_tiles(self, part: Part) -> Number:
+        """Seconds in which what a contraction computes with goes through memory, where its operand is decoded a tile
+        at a time: the tiles stay in cache."""
+        p = self.profile
+        steps = larger(2, part.made / p.cache_bytes)
+        return 2 * part.made / p.cache_bandwidth + steps * (p.step + p.launch) + p.move(2 * part.result)
 
     def called(self, seconds: Number) -> Number:
         """Seconds of an executable with its dispatch: a GPU computes while the next one is dispatched."""
