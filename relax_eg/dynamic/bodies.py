@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
+from relax_eg.backend.shown import only_for
 from relax_eg.debug import tell
 from relax_eg.dynamic.fitting import Fit, at, fit, given_dtype
 from relax_eg.dynamic.plan import Plan, plan
@@ -116,12 +117,13 @@ class Body:
         ]
 
     def at_capacity(self, capacities: Mapping[str, int]) -> Callable[..., Any]:
-        """`(operands, sizes) -> results` for arrays at these capacities, with the true sizes as int32 scalars."""
+        """`(*operands, sizes) -> results` for arrays at these capacities, with the true sizes as int32 scalars."""
         assert self._plan is not None
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
-        def padded(operands: list[Any], sizes: dict[str, Any]) -> list[Any]:
-            return self._leaves(run(self._ordered(operands), sizes))
+        def padded(*given: Any) -> list[Any]:
+            *operands, sizes = given
+            return jax.tree_util.tree_leaves(self._program.result(run(self._ordered(operands), sizes)))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
         return padded
@@ -131,21 +133,25 @@ class Body:
         with jax.ensure_compile_time_eval():
             return {v: jnp.int32(sizes[v]) for v in self.dims}
 
-    def exact(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
-        """`operands -> results` for arrays of these very sizes."""
+    def exact(self, sizes: Mapping[str, int], tree: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """`(held, *args, **kwargs) -> result` for arrays of these very sizes and no others (UnseenError), and what such
+        a call takes: what is `held` for it, a tuple; arguments and keywords, structured as `tree`, with the rest."""
+        operands = self.operands(sizes)
+        split = len(operands) - tree.num_leaves
+        held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
+        structure = jax.tree_util.tree_structure((held, args, kwargs))
         p = self._program
 
-        def exact(operands: list[Any]) -> list[Any]:
-            given = self._ordered(operands)
+        def exact(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            given = self._ordered(only_for(operands, structure, (held, args, kwargs)))
             if p.module is None:
-                return jax.tree_util.tree_leaves(p.original(given))
-            return self._leaves(run_at(self._module, self._module.main, given, sizes, p.scope))
+                return p.original(given)
+            if not self._indices:
+                return p.differentiable(given)
+            return p.result(run_at(self._module, self._module.main, given, sizes, p.scope))
 
         exact.__name__ = p.name
-        return exact
-
-    def _leaves(self, value: Any) -> list[Any]:
-        return jax.tree_util.tree_leaves(self._program.result(value))
+        return exact, (held, *args), kwargs
 
     def _ordered(self, operands: list[Any]) -> list[Any]:
         return operands if self._order is None else [operands[i] for i in self._order]
