@@ -2,7 +2,7 @@
 
     python -m benchmarks.dispatch [--only jit] [--rounds 400] [--strict]
 
-A call is of the product of a small matrix and two vectors, so that nearly all of it is the way to the executable. Each
+A call is of a few small arrays, so that nearly all of it is the way to the executable. Each
 round calls `jax.jit` of the function as written and every way once, in a new order; a cost is the median over the rounds
 of the difference within a round. "warm": the same call came just before; "cold": 64 MB were read since, so that Python
 is not in the processor's caches, as after a large kernel. With --strict it fails where a warm call of sizes that were
@@ -40,9 +40,9 @@ def scaled(w: Any, x: Any) -> Any:
     return jnp.tanh(x * w)
 
 
-def chain(w: Any, x: Any) -> Any:
-    """Two programs: which order of the products is the cheaper depends on how many rows there are."""
-    return (w @ w.T) @ x.T
+def adapted(w: Any, a: Any, b: Any, x: Any) -> Any:
+    """Two programs: with few rows an adapter is the cheaper beside the weight, with many merged into it."""
+    return x @ (w + a @ b)
 
 
 def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
@@ -57,16 +57,20 @@ def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
 
     def add(name: str, ours: Any, *args: Any, written: Any = plain, given: Any = (), **named: Any) -> None:
         given = given or args
-        made[name] = (lambda: written(*given)), (lambda: ours(*args, **named))
+        made[name] = (lambda: written(*given, **named)), (lambda: ours(*args, **named))
 
     fixed = rx.optimize(scaled, f"{HELD}", f"{ROWS} {HELD}", cache=False)
     add("fixed sizes", fixed, w, x)
     named = optimized(at={"n": ROWS})
     add("named in at", named, w, x)
-    add("named in at, by keyword", named, w, x=x, given=(w, x))
+    add("named in at, by keyword", named, w, x=x)
     on_host = np.asarray(x)
     add("named in at, numpy", named, w, on_host)
     add("first sizes", optimized(), w, x)
+    several = optimized(at=[{"n": n} for n in (ROWS, OTHER)])
+    for given in (x, odd) * 8:
+        several(w, given)
+    add("one of several sizes", several, w, x)
     add("dynamic='exact'", optimized(dynamic="exact"), w, x)
     capacity = optimized(dynamic="capacity")
     add("dynamic='capacity'", capacity, w, x)
@@ -79,18 +83,23 @@ def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
         named.save(path)
         add("loaded", rx.load(path), w, x)
 
-    a, few = jnp.ones((64, 4)), jnp.ones((4, 64))
-    written: Any = jax.jit(chain)
-    of_sizes: dict[str, Any] = {"bounds": {"n": (1, 4096)}, "cache": False, "weights": ("w",)}
-    family = rx.optimize(chain, "64 4", "n 64", at=[{"n": 4}, {"n": 4096}], **of_sizes)
-    add("prepared, a program chosen", family.prepare(a), few, written=written, given=(a, few))
-    add("weights as arguments, a program chosen", family, a, few, written=written)
+    small = [jnp.ones(shape) for shape in ((32, 32), (32, 2), (2, 32), (4, 32))]
+    dims: Any = "32 32", "32 2", "2 32", "n 32"
+    for how in ("auto", "exact"):
+        options: dict[str, Any] = {"at": [{"n": 4}, {"n": 4096}], "weights": ("w", "a", "b"), "dynamic": how}
+        family = rx.optimize(adapted, *dims, bounds={"n": (1, 4096)}, target="cpu", cache=False, **options)
+        ready = family.prepare(*small[:3])
+        whole: Any = jax.jit(ready.to_jax())
+        given = ready.prepared, small[-1]
+        add(f"a family of {len(family.variants)}, {how}, prepared", ready, small[-1], written=whole, given=given)
+        add(f"a family of {len(family.variants)}, {how}, weights as arguments", family, *small, written=whole, given=given)
 
     add("rx.jit", rx.jit(scaled), w, x)
     varied = rx.jit(scaled)
     for n in (ROWS, 3, 4):
         varied(w, jnp.ones((n, HELD)))
-    add("rx.jit that met other sizes", varied, w, x)
+    add("rx.jit that met other sizes, the first", varied, w, x)
+    add("rx.jit that met other sizes, at capacity", varied, w, jnp.ones((4, HELD)))
     add("rx.jit with dims", rx.jit(scaled, dims=list(specs), bounds=bounds, at={"n": ROWS}), w, x)
     return made
 

@@ -17,7 +17,7 @@ from relax_eg.backend.compare import Check, compared
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program, in_order, without_notes
-from relax_eg.backend.shown import MOST_SHOWN, is_tracing, shown
+from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, is_tracing, shown
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
@@ -117,7 +117,7 @@ class Optimized:
             return self._whole
         try:
             key = self._shown(args, kwargs)
-        except (LookupError, AttributeError, TypeError):
+        except NOT_SHOWN:
             return self._compiled(self._family.at_leaves(self._program.leaves(args, kwargs)))
         found = self._by_shown.get(key)
         if found is None:
@@ -381,7 +381,7 @@ class Ready:
         if run is None:
             try:
                 found = self._by_shown.get(self._shown(args, kwargs))
-            except (LookupError, AttributeError, TypeError):
+            except NOT_SHOWN:
                 found = None
             if found is None:
                 return self.run(self._others(args, kwargs))
@@ -397,7 +397,7 @@ class Ready:
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
         try:
             key = self._shown(args, kwargs)
-        except (LookupError, AttributeError, TypeError):  # what is traced, among others
+        except NOT_SHOWN:  # what is traced, among others
             pass
         else:
             if len(self._by_shown) >= MOST_SHOWN:

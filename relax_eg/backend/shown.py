@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
@@ -22,6 +23,8 @@ from relax_eg.ir.expr import Expr
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 _NO_TRACE = _trace_state()
 
+_array_types: dict[type, bool] = {}  # types of arrays met so far: whether they are JAX's
+NOT_SHOWN = (LookupError, AttributeError, TypeError)
 MOST_SHOWN = 4096  # keys that are kept
 
 Shown = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
@@ -31,6 +34,17 @@ class UnseenError(Exception):
     """A call that what was tried is not made for; something else serves it."""
 
 
+def kind_of(x: Any) -> Any:
+    """Shape and dtype of an array of JAX or numpy, as something hashable; LookupError for all else, such as what JAX
+    traces."""
+    is_jax = _array_types.get(type(x))
+    if is_jax is None:
+        if isinstance(x, Tracer) or not isinstance(x, (jax.Array, np.ndarray)):
+            raise LookupError
+        is_jax = _array_types[type(x)] = isinstance(x, jax.Array)
+    return x.aval if is_jax else (x.shape, x.dtype)
+
+
 def is_tracing() -> bool:
     """Whether JAX traces what runs now, be it with constants."""
     return _trace_state() != _NO_TRACE
@@ -38,11 +52,8 @@ def is_tracing() -> bool:
 
 def shown(params: Sequence[Expr], tree: Any) -> Shown:
     """For calls whose `(args, kwargs)` have the structure `tree`, with these parameters as leaves: `(args, kwargs) -> `
-    the shapes that tell the sizes, hashable. It raises LookupError, TypeError or AttributeError, or gives shapes that
-    no call has, where arrays are not where they should be, and for what is neither an array of JAX nor one of numpy:
-    JAX's tracers are neither."""
-    with jax.ensure_compile_time_eval():
-        kinds = frozenset((type(jax.numpy.zeros(())), np.ndarray))
+    something hashable that tells the sizes. It raises what `NOT_SHOWN` has, or gives what no call has, where arrays are
+    not where they should be; see `kind_of` for what is an array."""
     numbered = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(numbered)[0]]
     names = numbered[1].keys()
@@ -52,10 +63,9 @@ def shown(params: Sequence[Expr], tree: Any) -> Shown:
         place = paths[telling[0]][1].idx
 
         def of_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            x = args[place]
-            if kwargs or type(x) not in kinds:
+            if kwargs:
                 raise LookupError
-            return x.shape
+            return kind_of(args[place])
 
         return of_one
 
@@ -64,16 +74,11 @@ def shown(params: Sequence[Expr], tree: Any) -> Shown:
     def of_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if kwargs.keys() != names:
             raise LookupError
-        arrays = [_at(path, (args, kwargs)) for path in steps]
-        if any([type(x) not in kinds for x in arrays]):
-            raise LookupError
-        return tuple([x.shape for x in arrays])
+        return tuple([kind_of(_at(path, (args, kwargs))) for path in steps])
 
     def of_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         leaves = jax.tree_util.tree_leaves((args, kwargs))
-        if kwargs.keys() != names or any(type(leaves[i]) not in kinds for i in telling):
-            raise LookupError
-        return tuple([leaves[i].shape for i in telling])
+        return tuple([kind_of(leaves[i]) for i in telling])
 
     return of_leaves if None in steps else of_all
 

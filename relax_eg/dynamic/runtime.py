@@ -17,7 +17,7 @@ from jax.core import Tracer
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
 from relax_eg.backend.program import as_declared
-from relax_eg.backend.shown import UnseenError, is_tracing, shown
+from relax_eg.backend.shown import NOT_SHOWN, UnseenError, is_tracing, shown
 from relax_eg.dynamic.bodies import Body
 from relax_eg.dynamic.executables import Executable, Executables, Tally, Why, compiled
 from relax_eg.dynamic.fitting import Fit, given_dtype, is_key_array
@@ -126,7 +126,7 @@ class Sized:
         if found is None:
             try:
                 found = self._straight.get(self._shown(args, kwargs))
-            except (LookupError, AttributeError, TypeError):
+            except NOT_SHOWN:
                 return UNSEEN
             if found is None:
                 return UNSEEN
@@ -159,7 +159,7 @@ class Sized:
         with self._lock:
             try:
                 self._straight[self._shown(args, kwargs)] = entry
-            except (LookupError, AttributeError, TypeError):
+            except NOT_SHOWN:
                 call.refused = MOST_REFUSED
                 return
             if executable.tally not in call.tallies:
