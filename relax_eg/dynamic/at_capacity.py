@@ -9,6 +9,7 @@ from typing import Any
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.backend.shown import UnseenError
 from relax_eg.dynamic.executables import Executables
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import UNSEEN, ElsewhereError, Predict, Sized
@@ -104,7 +105,7 @@ class AtCapacity(Optimized):
             self._bare = sized
         try:
             return sized.run(self._nothing, self._program.leaves(args, kwargs))
-        except ElsewhereError:
+        except (ElsewhereError, UnseenError):
             return super()._run(args, kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
@@ -195,7 +196,7 @@ class ReadyAtCapacity(Ready):
     def run(self, others: list[Any]) -> Any:
         try:
             return self._sized.run(self._held, others)
-        except ElsewhereError:
+        except (ElsewhereError, UnseenError):
             return super().run(others)
         except RelaxEgError as e:
             raise without_notes(e) from None

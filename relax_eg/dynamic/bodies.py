@@ -21,6 +21,11 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 
 
+# `(held, *args, **kwargs) -> result`; and what it takes: what was prepared as a tuple and the arguments, then keywords,
+# as a call gives them.
+Taking = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
 class Body:
     """A program, of whose parameters those at `indices` are weights: bound once, their sizes `fixed`.
 
@@ -116,30 +121,26 @@ class Body:
             if isinstance(a, Tensor)
         ]
 
-    def at_capacity(self, capacities: Mapping[str, int]) -> Callable[..., Any]:
-        """`(*operands, sizes) -> results` for arrays at these capacities, with the true sizes as int32 scalars."""
+    def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> Taking:
+        """As `exact`, for arrays at these capacities; first among what is `held` are the true sizes, as `scalars`."""
         assert self._plan is not None
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
-        def padded(*given: Any) -> list[Any]:
-            *operands, sizes = given
-            return jax.tree_util.tree_leaves(self._program.result(run(self._ordered(operands), sizes)))
+        def padded(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            leaves = only_for(operands, structure, (held[1:], args, kwargs))
+            return self._program.result(run(self._ordered(leaves), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
-        return padded
+        operands, structure, (held, *args), kwargs = self._given(capacities, tree)
+        return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """True sizes as `at_capacity` takes them."""
         with jax.ensure_compile_time_eval():
             return {v: jnp.int32(sizes[v]) for v in self.dims}
 
-    def exact(self, sizes: Mapping[str, int], tree: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """`(held, *args, **kwargs) -> result` for arrays of these very sizes and no others (UnseenError), and what such
-        a call takes: what is `held` for it, a tuple; arguments and keywords, structured as `tree`, with the rest."""
-        operands = self.operands(sizes)
-        split = len(operands) - tree.num_leaves
-        held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
-        structure = jax.tree_util.tree_structure((held, args, kwargs))
+    def exact(self, sizes: Mapping[str, int], tree: Any) -> Taking:
+        """What runs arrays of these very sizes and no others (UnseenError)."""
         p = self._program
 
         def exact(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +152,15 @@ class Body:
             return p.result(run_at(self._module, self._module.main, given, sizes, p.scope))
 
         exact.__name__ = p.name
-        return exact, (held, *args), kwargs
+        operands, structure, args, kwargs = self._given(sizes, tree)
+        return exact, args, kwargs
+
+    def _given(self, sizes: Mapping[str, int], tree: Any) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
+        """What a call at these sizes takes: one by one, how they are structured, as arguments, as keywords."""
+        operands = self.operands(sizes)
+        split = len(operands) - tree.num_leaves
+        held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
+        return operands, jax.tree_util.tree_structure((held, args, kwargs)), (held, *args), kwargs
 
     def _ordered(self, operands: list[Any]) -> list[Any]:
         return operands if self._order is None else [operands[i] for i in self._order]

@@ -74,7 +74,7 @@ def compiled(
     options: Mapping[str, str],
     **donated: Any,
 ) -> Executable:
-    """`function` compiled for arguments like these (`jax.ShapeDtypeStruct`s). `donated`: what of `jax.jit`'s options
+    """`function` compiled for `arguments` and `named` ones like these (`jax.ShapeDtypeStruct`s). `donated`: what of `jax.jit`'s options
     says which of them give their memory away at a call."""
     started = time.perf_counter()
     jitted = jax.jit(function, compiler_options=dict(options) or None, **donated)

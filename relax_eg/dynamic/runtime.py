@@ -18,7 +18,7 @@ from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
 from relax_eg.backend.program import as_declared
 from relax_eg.backend.shown import NOT_SHOWN, UnseenError, is_tracing, shown
-from relax_eg.dynamic.bodies import Body
+from relax_eg.dynamic.bodies import Body, Taking
 from relax_eg.dynamic.executables import Executable, Executables, Tally, Why, compiled
 from relax_eg.dynamic.fitting import Fit, given_dtype, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
@@ -68,8 +68,8 @@ class _Call:
         return self.counted + sum(t.total for t in self.tallies)
 
 
-# The body whose weights it takes, what runs it, what counts, and whose it is.
-_Straight = tuple[int, Any, Callable[[], int], Executable, _Call]
+# The body whose weights it takes, the true sizes if it takes them, what runs it, what counts, and whose it is.
+_Straight = tuple[int, dict[str, Any], Any, Callable[[], int], Executable, _Call]
 
 
 class Sized:
@@ -119,7 +119,7 @@ class Sized:
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
     def straight(self, held: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call whose sizes have an executable of their own that ran before; UNSEEN for any other. This
+        """The result of a call whose sizes are those of an executable that ran before; UNSEEN for any other. This
         is all that happens at such a call: what depends on shapes was checked when the executable was made, and JAX
         itself sees whether these arguments are of its shapes and dtypes."""
         found = self._only
@@ -130,11 +130,11 @@ class Sized:
                 return UNSEEN
             if found is None:
                 return UNSEEN
-        body, run, tick, executable, call = found
+        body, scalars, run, tick, executable, call = found
         if executable.dropped or (executable.options and is_tracing()):
             return UNSEEN
         try:
-            result = run(held[body], *args, **kwargs)
+            result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
         except (UnseenError, TypeError):  # TypeError: something is no array
             self._refused(call)
             return UNSEEN
@@ -152,10 +152,13 @@ class Sized:
                 self._straight = {k: v for k, v in self._straight.items() if v[-1] is not call}
 
     def _let_straight(self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Calls like this one may go to this executable straight; all calls, as long as there are no others."""
-        if call.refused >= MOST_REFUSED or call.mode not in ("exact", "hot") or executable.timed < TIMED:
+        """Calls like this one may go to this executable straight; if nothing is padded for them; all calls, as
+        long as there are no others."""
+        own = executable.exact or call.sizes == executable.at  # nothing is padded
+        if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
             return
-        entry = self._which[call.variant], executable.run, executable.tally.tick, executable, call
+        scalars = {} if executable.exact else call.scalars
+        entry = self._which[call.variant], scalars, executable.run, executable.tally.tick, executable, call
         with self._lock:
             try:
                 self._straight[self._shown(args, kwargs)] = entry
@@ -183,10 +186,14 @@ class Sized:
         if fit is None:
             args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
             result = executable.run(mine, *args, **kwargs)
-            self._let_straight(call, executable, args, kwargs)
         else:
-            results = executable.run(*fit.padded([*mine, *others], self._on_host), call.scalars)
-            result = jax.tree_util.tree_unflatten(self._program.out_tree, fit.cut(results, self._on_host))
+            grown = fit.padded([*mine, *others], self._on_host)[len(mine) :]
+            args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
+            result = executable.run((call.scalars, *mine), *args, **kwargs)
+            if fit.cuts:
+                results = fit.cut(jax.tree_util.tree_leaves(result), self._on_host)
+                result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
+        self._let_straight(call, executable, args, kwargs)
         if timed:
             jax.block_until_ready(result)
             executable.took(time.perf_counter() - started)
@@ -318,24 +325,26 @@ class Sized:
 
     def _exact(self, call: _Call, why: Why) -> Executable:
         why = "named" if why == "call" and call.sizes in self.named else why
-        function, given, named = self.bodies[self._which[call.variant]].exact(call.sizes, self._tree)
-        options = self._family.variants[call.variant].compiler_options
-        args, kwargs = jax.tree_util.tree_unflatten(self._tree, [i in self.donated for i in range(len(self._others_at))])
-        # `jax.jit` is told of whole arguments, and that is how they are donated.
-        places = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
-        names = [k for k, x in kwargs.items() if all(jax.tree_util.tree_leaves(x))]
-        donated = {"donate_argnums": places, "donate_argnames": names} if self.donated else {}
-        return compiled(function, given, named, call.sizes, True, why, options, **donated)
+        taking = self.bodies[self._which[call.variant]].exact(call.sizes, self._tree)
+        return self._compiled(call, taking, call.sizes, True, why, self.donated)
 
     def _capacity(self, call: _Call, why: Why) -> Executable:
-        body = self.bodies[self._which[call.variant]]
-        options = self._family.variants[call.variant].compiler_options
-        given = (*body.operands(call.capacities), body.scalars(call.sizes))
-        # What is padded is ours; what is not padded at some sizes is copied then. What was prepared comes first.
+        taking = self.bodies[self._which[call.variant]].at_capacity(call.capacities, self._tree)
+        # What is padded is ours; what is not padded at some sizes is copied then.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
-        places = [i + len(given) - 1 - len(self._others_at) for i in fixed]
-        run = body.at_capacity(call.capacities)
-        return compiled(run, given, {}, call.capacities, False, why, options, donate_argnums=places)
+        return self._compiled(call, taking, call.capacities, False, why, fixed)
+
+    def _compiled(
+        self, call: _Call, taking: Taking, at: Mapping[str, int], exact: bool, why: Why, donated: Sequence[int]
+    ) -> Executable:
+        args, kwargs = jax.tree_util.tree_unflatten(self._tree, [i in donated for i in range(len(self._others_at))])
+        # `jax.jit` is told of whole arguments; what was prepared comes first.
+        told: dict[str, Any] = {}
+        if donated:
+            told["donate_argnums"] = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
+            told["donate_argnames"] = [k for k, x in kwargs.items() if all(jax.tree_util.tree_leaves(x))]
+        options = self._family.variants[call.variant].compiler_options
+        return compiled(*taking, at, exact, why, options, **told)
 
     def _earns(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes are to have an executable of their own."""
