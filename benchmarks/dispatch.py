@@ -1,12 +1,12 @@
-"""What a call costs on the host: microseconds over `jax.jit` of the same function, for every way to call what we return.
+"""What a call costs on the host: microseconds over `jax.jit` of the same function, for every way to call ours.
 
     python -m benchmarks.dispatch [--only jit] [--rounds 400] [--strict]
 
-A call is of a few small arrays, so that nearly all of it is the way to the executable. Each
-round calls `jax.jit` of the function as written and every way once, in a new order; a cost is the median over the rounds
-of the difference within a round. "warm": the same call came just before; "cold": 64 MB were read since, so that Python
-is not in the processor's caches, as after a large kernel. With --strict it fails where a warm call of sizes that were
-seen before costs more than 2 us over `jax.jit`, padding aside.
+A call is of a few small arrays, so that nearly all of it is the way to the executable. In each round every way takes a
+turn, in a new order, beside `jax.jit` of the same function; a cost is the median over the rounds of the difference
+within a turn. "warm": the same call came just before; "cold": 64 MB were read since, so that Python is not in the
+processor's caches, as after a large kernel. With --strict it fails where a warm call of sizes that were seen before
+costs more than 2 us over `jax.jit`, padding aside.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
         family = rx.optimize(adapted, *dims, bounds={"n": (1, 4096)}, target="cpu", cache=False, **options)
         ready = family.prepare(*small[:3])
         whole: Any = jax.jit(ready.to_jax())
-        given = ready.prepared, small[-1]
-        add(f"a family of {len(family.variants)}, {how}, prepared", ready, small[-1], written=whole, given=given)
-        add(f"a family of {len(family.variants)}, {how}, weights as arguments", family, *small, written=whole, given=given)
+        same: dict[str, Any] = {"written": whole, "given": (ready.prepared, small[-1])}
+        add(f"a family of {len(family.variants)}, {how}, prepared", ready, small[-1], **same)
+        add(f"a family of {len(family.variants)}, {how}, weights as arguments", family, *small, **same)
 
     add("rx.jit", rx.jit(scaled), w, x)
     varied = rx.jit(scaled)

@@ -408,8 +408,10 @@ class Ready:
     def _of(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
         """What runs a variant, and what was prepared for it."""
         which = self._which[variant]
-        compiles = self._compiled is not None and not is_tracing()  # what is traced is compiled by who traces it
-        return self._compiled(variant) if compiles else self._whole[which], self._bound[which].prepared
+        run = self._whole[which]
+        if self._compiled is not None and not is_tracing():  # what is traced is compiled by who traces it
+            run = self._compiled(variant)
+        return run, self._bound[which].prepared
 
     def _ran(self, run: Any, prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -41,8 +41,9 @@ def kind_of(x: Any) -> Any:
     if is_jax is None:
         if isinstance(x, Tracer) or not isinstance(x, (jax.Array, np.ndarray)):
             raise LookupError
-        is_jax = _array_types[type(x)] = isinstance(x, jax.Array)
-    return x.aval if is_jax else (x.shape, x.dtype)
+        is_jax = _array_types[type(x)] = not isinstance(x, np.ndarray)
+    array: Any = x
+    return array.aval if is_jax else (array.shape, array.dtype)
 
 
 def is_tracing() -> bool:
@@ -114,13 +115,13 @@ def _telling(params: Sequence[Expr], depths: Sequence[int]) -> list[int]:
 
 
 def _steps(path: Sequence[Any]) -> list[tuple[bool, Any]] | None:
-    """How to get at a place of a pytree: attributes and keys, in turn; None where it is in a type that only JAX can take
-    apart."""
+    """How to get at a place of a pytree: attributes and keys, in turn; None where only JAX can take it apart."""
     found: list[tuple[bool, Any]] = []
     for k in path:
         if not isinstance(k, (SequenceKey, DictKey, GetAttrKey)):
             return None
-        found.append((True, k.name) if isinstance(k, GetAttrKey) else (False, getattr(k, "key", getattr(k, "idx", None))))
+        key: Any = k.name if isinstance(k, GetAttrKey) else k.key if isinstance(k, DictKey) else k.idx
+        found.append((isinstance(k, GetAttrKey), key))
     return found
 
 

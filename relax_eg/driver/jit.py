@@ -39,8 +39,8 @@ _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums"
 
 @dataclass(frozen=True)
 class _Way:
-    """What runs a call: `run`, of the leaves or of the arguments as they are. `lasts`: it will run all calls with arrays
-    like these."""
+    """What runs a call: `run`, of the leaves or of the arguments as they are. `lasts`: it is to run all calls with such
+    arrays."""
 
     run: Callable[..., Any]
     of_leaves: bool = False

@@ -20,7 +20,6 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 
-
 # `(held, *args, **kwargs) -> result`; and what it takes: what was prepared as a tuple and the arguments, then keywords,
 # as a call gives them.
 Taking = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]

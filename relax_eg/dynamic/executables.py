@@ -74,8 +74,8 @@ def compiled(
     options: Mapping[str, str],
     **donated: Any,
 ) -> Executable:
-    """`function` compiled for `arguments` and `named` ones like these (`jax.ShapeDtypeStruct`s). `donated`: what of `jax.jit`'s options
-    says which of them give their memory away at a call."""
+    """`function` compiled for `arguments` and `named` ones like these (`jax.ShapeDtypeStruct`s). `donated`: the options
+    of `jax.jit` that say which of them give their memory away at a call."""
     started = time.perf_counter()
     jitted = jax.jit(function, compiler_options=dict(options) or None, **donated)
     # A call of `jitted` finds what is compiled here, and knows of JAX's settings that matter to it, which what
@@ -117,8 +117,8 @@ class Executables:
         executable.used = self._now
 
     def _by_use(self) -> list[tuple[Any, Executable]]:
-        """Keys and executables, the one used last at the end: of calls that went straight it is known whether there were
-        any since this was asked before, not when."""
+        """Keys and executables, the one used last at the end: of straight calls it is known whether there were any
+        since this was asked before, not when."""
         found = sorted(self._kept.items(), key=lambda item: item[1].used)
         for _, executable in found:
             straight = executable.tally.total

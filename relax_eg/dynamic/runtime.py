@@ -43,12 +43,14 @@ class ElsewhereError(Exception):
 
 UNSEEN: Any = object()
 
+
 @dataclass(eq=False)
 class _Call:
     """Calls with certain sizes. `mode`: "exact" for good; "capacity"; "trial", with an executable of their own that has
-    yet to show that it is faster; "hot", which it was; "settled" at capacity, as it was not. `counted`: calls so far
-    but those that `tallies` count, of the executables that they went to straight; `missed`: those at capacity since they had no executable of their own; `refused`: those that looked as if the
-    executable could take them as they are, and it could not; `share`: of a call, the padding's."""
+    yet to show that it is faster; "hot", which it was; "settled" at capacity, as it was not. `counted`: calls but for
+    those in `tallies`, which belong to the executables that calls went to straight; `missed`: those at capacity
+    since they had no executable of their own; `refused`: those that looked as if an executable could take them as they
+    are, and it could not; `share`: of a call, the padding's."""
 
     sizes: dict[str, int]
     capacities: dict[str, int]
