@@ -175,8 +175,8 @@ class Jitted:
             return _Way(self._jitted)
         if not isinstance(best, AtCapacity):
             return _Way(self._jitted, lasts=not self._static)
-        if len(args) == len(operands) and all(map(operator.is_, args, operands)):
-            return _Way(best, lasts=not kwargs)
+        if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
+            return _Way(best, lasts=True)
         return _Way(lambda *_, **__: best(*operands))
 
     def _at_these(self, *args: Any, **kwargs: Any) -> Any:
