@@ -19,6 +19,7 @@ import numpy as np
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
+from relax_eg.extract.matmuls import Matmul, matmul_seconds, own_seconds, share_of_peak
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
@@ -69,11 +70,24 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else."""
+    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else. `own`:
+    seconds of the contractions where XLA generates them; `vector`: whether one is a matrix times a vector."""
 
     flops: Number
     contracting: Number
     other: Number
+    own: Number = 0.0
+    vector: Number = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """Seconds of a contraction with its operands at hand: by the device's library, and where XLA generates it because
+    something else is computed with it; `vector`: whether XLA makes a sum of products of it, which keeps both inside."""
+
+    seconds: Number
+    own: Number
+    vector: Number
 
 
 class CostModel(Protocol):
@@ -260,25 +274,29 @@ class WholeCost:
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
         other = larger(0, self.number(done.other_flops, placed.sizes))
         flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
-        seconds = sum(self._contraction(c, placed.sizes) for c in done.contractions)
-        return Effort(flops, seconds, other / rate)
+        each = [self.contraction(c, placed.sizes) for c in done.contractions]
+        vector: Number = False
+        for c in each:
+            vector = vector | c.vector
+        return Effort(flops, sum(c.seconds for c in each), other / rate, sum(c.own for c in each), vector)
 
     def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
         """A size of a program that is used with these sizes, at the binding."""
         return self._at(d.substitute(sizes) if sizes else d)
 
-    def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
-        """Seconds of a matmul or convolution with all operands at hand."""
-        rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
-        share = share_of_peak((rows, columns, depth), self.profile.matmul_half)
-        seconds = self.number(c.flops, sizes) / (self.profile.rate(c.dtype) * share)
+    def contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Contracted:
+        """A matmul or convolution with all operands at hand."""
+        p, (rows, columns, depth) = self.profile, (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
+        matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
+        seconds, own = matmul_seconds(p, matmul), own_seconds(p, matmul)
         if c.windowed:
-            seconds *= self.profile.conv_factor
-            return seconds
+            return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
         weight = columns * depth * itemsize(c.dtype)
         if c.transposed:
-            seconds *= self.profile.linear_factor(rows, weight)
-        return seconds + self.profile.joining(rows, weight)
+            factor = p.linear_factor(rows, weight)
+            seconds, own = seconds * factor, own * factor
+        joining = p.joining(rows, weight)
+        return Contracted(seconds + joining, own + joining, matmul.is_vector if p.tiles else False)
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
@@ -310,8 +328,8 @@ class WholeCost:
         # With a plain matrix on the right all leading axes are rows; with batches on both sides the last is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
-        share = share_of_peak((rows, columns, a[-1]), self.profile.matmul_half)
-        seconds = larger(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
+        matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
+        seconds = larger(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         weight = self._at(bytes_of(site.operands[1]))
         if site.op == "linear":
             seconds *= self.profile.linear_factor(rows, weight)
@@ -387,8 +405,11 @@ class WholeCost:
                 for i in range(self._columns)
             ]
             return _stacked(each)
-        speed = p.library_speed.get(library.name, library.cost or 1.0)
-        return NodeCost(flops, moved, 1, p.launch + larger(seconds, p.move(moved)) / speed)
+        if library.name in p.library_speed:  # no routine is faster than memory
+            seconds = larger(seconds / p.library_speed[library.name], p.move(moved))
+        else:
+            seconds = larger(seconds, p.move(moved)) / (library.cost or 1.0)
+        return NodeCost(flops, moved, 1, p.launch + seconds)
 
     def _by_model(self, model: CostModel, site: Site, result: Annotation) -> NodeCost:
         """What another cost model says, which is asked of one binding at a time."""
@@ -419,11 +440,6 @@ def checked(op: str, found: Any) -> NodeCost:
     if not found.seconds >= 0:  # a NaN is not
         raise ExtractionError(f"the cost model gave {found.seconds} seconds for `{op}`; a number >= 0 is accepted")
     return found
-
-
-def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
-    """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
-    return larger(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
 
 
 def _all_known(site: Site, result: Annotation) -> bool:
