@@ -188,8 +188,9 @@ def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
         shares[value] += count
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
+    programs = counted(len(tried), "program")
     return ExtractionError(
-        f"{name}(): memory_limit is {format_bytes(limit)}, and of {counted(len(tried), 'program')} the least that a call needs "
+        f"{name}(): memory_limit is {format_bytes(limit)}, and of {programs} the least that a call needs "
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"

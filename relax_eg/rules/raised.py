@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from relax_eg.ir.expr import Expr
@@ -21,6 +22,14 @@ def raised(error: Exception, function: Callable[..., Any]) -> str:
         first = (str(error).splitlines() or [""])[0]
         text, hint = f"its function raised {type(error).__name__}: {first}", _accepted(error)
     return "\n  ".join(x for x in (text + _place(error, function), hint) if x)
+
+
+def unloadable(path: Path, error: Exception) -> str:
+    """What a Python file raised as it was loaded, with the last line of it that was reached."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{path} cannot be loaded: {f'line {line}: ' if line else ''}{type(error).__name__}: {text}"
 
 
 def _place(error: Exception, function: Callable[..., Any]) -> str:
