@@ -208,11 +208,11 @@ def test_methods_of_an_instance() -> None:
         def fixed(self, x: Array) -> Array:
             return self.by * x
 
-    scale = Scale(jnp.arange(4.0))
-    for n in (3, 5):
-        x = jnp.ones((n, 4))
-        same(scale(x), scale.by * x)
-        same(scale.fixed(x), scale.by * x)
+    for scale in (Scale(jnp.arange(4.0)), Scale(jnp.full(4, 2.0))):
+        for n in (3, 5, 5):
+            x = jnp.ones((n, 4))
+            same(scale(x), scale.by * x)
+            same(scale.fixed(x), scale.by * x)
 
 
 # --- when the optimizer fails ---
