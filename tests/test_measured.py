@@ -156,7 +156,7 @@ def test_what_has_one_shape_is_made_once(monkeypatch: pytest.MonkeyPatch) -> Non
         ([(1.0, 12)], "other", 1),  # faster in every round
         ([(1.0, 7), (1.0, 11), (1.0, 12)], "other", 3),  # in 30 of 36, which is beyond doubt; 18 of 24 are not
         ([(1.0, 8)] * 4, "first", 4),  # in 32 of 48: not beyond doubt
-        ([(1.0, 2)] * 2, "first", 2),  # the first has the least median, and not only in the few rounds of the first look
+        ([(1.0, 2)] * 2, "first", 2),  # the first has the least median, also after the short first look
         ([(1.99, 12)], "first", 1),  # faster in every round, by half a percent
     ],
 )

@@ -14,8 +14,8 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import np_dtype
 from relax_eg.measure.timing import Samples, interleaved, median_ranks
 
-# Seconds of timing for each program, look by look: a short first one, in which what is far apart is told apart; then on,
-# as long as a program seems faster and it is not beyond doubt.
+# Seconds of timing for each program, look by look: a short first one, in which what is far apart is told apart; then
+# on, as long as a program seems faster and it is not beyond doubt.
 LOOKS = (0.15, 0.45, 0.6, 1.2)
 # Of a choice as a whole. In 12 rounds, the fewest there are, the winner has to win all (but one, where one program is
 # timed beside the first); in 200 rounds 60% to 63% of them.
@@ -42,6 +42,8 @@ def fastest(
     predicted = {label: seconds for label, (_, seconds) in programs.items()}
     first = next(iter(programs))
     samples: Samples = {}
+    rows: list[MeasuredRow] = []
+    chosen = first
     for look, seconds in enumerate(LOOKS):
         if tell is not None:
             tell(f"{len(calls)} programs, look {look + 1}")
@@ -65,7 +67,8 @@ def fastest(
 
 
 def _may_win(samples: Samples, first: str, label: str, won: Sequence[str]) -> bool:
-    """Whether a program is not beyond doubt too slow: no faster than the first by `GAIN`, or slower than one that is."""
+    """Whether a program may still be chosen: it is not beyond doubt less than `GAIN` faster than the first, nor slower
+    than one of those that `won`."""
     if _ratio(samples, first, label)[2] < GAIN:
         return False
     return not any(_ratio(samples, label, other)[1] > 1.0 for other in won if other != label)
