@@ -78,29 +78,30 @@ def optimize(
     module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
     device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one binding of the
     size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be,
-    inclusive; outside, a call raises. With bounds and no single `at`, several programs may be found, each for the sizes
-    at which it is best (`docs/families.md`). `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 ==
-    0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the
-    calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of rules
-    allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in them: `{"S":
-    "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it.
+    `(low, high)`, inclusive, or one integer that fixes a size; outside, a call raises. With bounds and no single `at`,
+    several programs may be found, each for the sizes at which it is best (`docs/families.md`). `assume`: what else
+    holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <= 4096"]`; rules may rest on it, a call that
+    breaks it raises. `weights`: arguments known ahead of the calls, by name or position: what depends on them alone is
+    computed once. `numerics`: the loosest class of rules allowed. `facts`: what is known of the values of arguments, by
+    name or position, or of single arrays in them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}`
+    (`docs/rules.md` lists the facts); rules may rely on it.
     `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on,
-    and while programs are timed with ("measure at ...", which of the sizes it is, of how many at least). `sharing`:
-    whether repeated blocks of a large program (the layers of a transformer) are found and optimized once. `cache`:
-    whether what an earlier search found for this very program and these options is taken from disk (`relax_eg.cache`).
-    `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one as written, each as
-    XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at the nearest of `at`,
-    in the sense of the guards of `best.variants`; where that is not the same at two sizes, a few between them are
-    timed, too. With 0, price decides. `cost`: a cost model in place of the profile's (`docs/devices.md`). `execution`:
-    "whole", one XLA program; or "kernels", one executable for each kernel, which fusion then is a matter of
-    (`docs/kernels.md`). `memory_limit`: the bytes that a call may need beside its arguments at each of `at`, a number
-    or a text such as "512 MiB": the fastest program found that keeps it (`docs/memory.md`). `dynamic`: "exact", an
-    executable for each combination of sizes that is called; "capacity", executables for few capacities, in which the
-    true sizes are arguments; "auto", an executable for each of `at`, capacities for other sizes (without `at` from the
-    second combination of sizes on), and an executable of its own for one that is called so often that this pays.
-    `capacities`: "powers of two", a number (its multiples), a list, "bound", or one of these for each size variable;
-    `executables`: how many are kept; `background`: compile in a thread wherever another executable serves the call
-    meanwhile (`docs/dynamic.md`).
+    and with ("measure at ...", which of the sizes it is, of how many at least) while programs are timed.
+    `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
+    `cache`: whether what an earlier search found for this very program and these options is taken from disk
+    (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
+    as written, each as XLA compiles it as usual or in one of the profile's modes; a call then runs what was fastest at
+    the nearest of `at`, in the sense of the guards of `best.variants`; where that is not the same at two sizes, a few
+    between them are timed, too. With 0, price decides. `cost`: a cost model in
+    place of the profile's (`docs/devices.md`). `execution`: "whole", one XLA program; or "kernels", one executable for
+    each kernel, which fusion then is a matter of (`docs/kernels.md`). `memory_limit`: the bytes that a call may need
+    beside its arguments at each of `at`, a number or a text such as "512 MiB": the fastest program found that keeps it
+    (`docs/memory.md`). `dynamic`: "exact", an executable for each combination of sizes that is called; "capacity",
+    executables for few capacities, in which the true sizes are arguments; "auto", an executable for each of `at`,
+    capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
+    one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
+    "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
+    wherever another executable serves the call meanwhile (`docs/dynamic.md`).
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
