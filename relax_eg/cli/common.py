@@ -41,7 +41,10 @@ class LiveLine:
 
     def __call__(self, phase: str, nodes: int, matches: int) -> None:
         seconds = time.perf_counter() - self._started
-        self._spinner.update(text=f"{self._what}: {phase}, {nodes} nodes, {matches} rule matches, {seconds:.1f} s")
+        told = f"{nodes} nodes, {matches} rule matches"
+        if phase.startswith("measure"):
+            told = f"sizes {nodes} of {matches}"
+        self._spinner.update(text=f"{self._what}: {phase}, {told}, {seconds:.1f} s")
 
 
 def load_object(reference: str) -> Any:
