@@ -33,6 +33,7 @@ Facts = Mapping[str | int, str | Sequence[str]]
 Execution = Literal["whole", "kernels"]
 
 MOST_MEASURED = 16  # programs that `measure` may time
+_FAR = 4096  # sizes are looked at up to here, or 64 times the least, where no upper bound was given
 _MOST_NAMED = 12  # arguments that an error lists
 
 
@@ -284,6 +285,13 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
         raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
     return found
+
+
+def looked_at(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
+    """The least and the largest size of a variable that a family is to be good at; `asked`: sizes that were named."""
+    low, high = scope.bounds(v)
+    low = 1 if low is None else low
+    return (low, max(_FAR, 64 * low, *asked)) if high is None else (low, high)
 
 
 def allows(scope: Scope, point: Sizes) -> bool:

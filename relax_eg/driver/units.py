@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
-from relax_eg.driver.options import ASSUMED_SIZE, Options
+from relax_eg.driver.options import ASSUMED_SIZE, Options, looked_at
 from relax_eg.driver.origins import origins_of, origins_told, source_text
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
@@ -401,7 +402,7 @@ class Units:
         """What schemas propose: (node, equal expression, rule), each rule after the one before; what saves
         memory is asked of the node as written."""
         found: list[tuple[Expr, Expr, str]] = []
-        schemas = [s for s in self.options.rules.schemas if self.options.held or MEMORY not in s.tags]
+        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
         for e in written:
@@ -435,6 +436,24 @@ class Units:
         """See `rules.schemas.Functions`."""
         known = self.options.bindings[0]
         return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
+
+    def most(self, size: Dim) -> int:
+        options = self.options
+        if not options.family:
+            return max(
+                int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in options.bindings
+            )
+        asked = {v: [b[v] for b in options.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
+        return int(size.evaluate({v: looked_at(options.scope, v, sizes)[1] for v, sizes in asked.items()}))
+
+    @property
+    def large(self) -> float:
+        """See `rules.schemas.Functions`. Kernels that are executables have storages, which calls keep; and what another
+        cost model thinks of memory, nobody knows."""
+        if self.options.held:
+            return 0.0
+        fresh = self.options.execution == "whole" and self.options.cost is None
+        return self.options.profile.fresh_bytes if fresh else math.inf
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self._readers.get(e, ())

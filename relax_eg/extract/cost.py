@@ -20,7 +20,7 @@ from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, itemsize
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
@@ -151,7 +151,10 @@ class WholeCost:
         model = self._models.get(key)
         if model is None:
             binding = {v: self._at(d) for v, d in sizes.items()}
-            model = self._models[key] = self._kind(site)(self.profile, binding, self.functions, self.cost)
+            profile = self.profile
+            if site.op in (SCAN, WHILE):
+                profile = replace(profile, fresh_bytes=math.inf)
+            model = self._models[key] = self._kind(site)(profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
         return model
 
@@ -165,10 +168,20 @@ class WholeCost:
         found = self._memo.get(key)
         if found is None:
             found = self._price(site, result)
+            if site.op not in CONTROL and site.op != CALL and self.cost is None:
+                found = self._with_memory(found, result)
             if not self._alone(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
+
+    def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
+        """`found` with what the memory of its result takes. A value of a fused operator has none; in a loop it is there
+        from the first step on, and not counted."""
+        if not found.launches:
+            return found
+        made = result.fields if isinstance(result, Tuple) else (result,)
+        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(bytes_of(a))) for a in made))
 
     def _alone(self, op: str) -> bool:
         """Whether no flops of an operator's own are shared among cores: loops that do not vectorise run on one."""

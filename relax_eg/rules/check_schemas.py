@@ -47,6 +47,7 @@ class Known:
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
     written: Sequence[Expr] = ()
+    large: float = 0.0
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
@@ -54,6 +55,9 @@ class Known:
 
     def extent(self, size: Dim) -> int:
         return int(size.evaluate(dict.fromkeys(size.variables, 64)))
+
+    def most(self, size: Dim) -> int:
+        return self.extent(size)
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
@@ -201,7 +205,8 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
-    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+    large = (0.0, 1.0, 8192.0)[int(rng.integers(3))]  # as many pieces at any size, pieces of one row, of eight
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
 
 
 def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:

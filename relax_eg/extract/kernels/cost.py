@@ -163,6 +163,9 @@ class KernelCost(WholeCost):
         found = self._program(CALL_TIR, Placed(program, sizes), pallas=False)
         return replace(found, seconds=found.seconds * _PREFERRED) if self.profile.fused_share else found
 
+    def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
+        return found  # results are in storages that calls keep
+
     def _kind(self, site: Site) -> type[WholeCost]:
         return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs
 

@@ -2,7 +2,9 @@
 
 An attention's scores, the hidden layer of a perceptron, the products that a sum is of: where the equations say that
 rows of the result follow from rows of what is on the way, the result is computed for some rows, then for others, and
-joined. That costs time, mostly, so the rule is asked only where `optimize` is given a `memory_limit`.
+joined. A loop takes longer than one kernel, but for one thing: on CPUs memory for a large array comes page by page at
+every call. So the rule is asked where `optimize` is given a `memory_limit`, for any value; and without one for those that
+are so large (`Functions.large`), where the smaller result is computed from one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from relax_eg.shapes import Dim, ceildiv
 from relax_eg.tir.slicing import Axes, sliced_with
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
-PIECES = 8
+PIECES, _MOST_PIECES = 8, 64
+_ROOM = 2  # arrays of the size of a piece that are alive in a step, about
 _LEAST = 2  # elements of the axis in a piece, at the sizes of interest
 _MOST = 48  # operators that are computed in pieces together
 _SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that of the result
@@ -36,19 +39,36 @@ _SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that
 def _in_pieces(e: Expr, known: Functions) -> Expr | None:
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return None
+    if known.large and not _reads_large(e, known):
+        return None
+    about = known.most if known.large else known.extent
     found: list[tuple[int, int, int, dict[Expr, tuple[int, Axes]]]] = []
     for axis, d in enumerate(e.annotation.shape):
-        extent = known.extent(d)
+        extent = about(d)
         if extent < _LEAST * PIECES:
             continue
         region = _region(e, axis, known)
-        largest = max((known.extent(bytes_of(x.annotation)) for x in region if x is not e), default=0)
-        if largest > known.extent(bytes_of(e.annotation)):
+        largest = max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
+        if largest > about(bytes_of(e.annotation)) and largest >= known.large:
             found.append((largest, extent, -axis, region))
     if not found:
         return None
-    *_, axis, region = max(found, key=lambda f: f[:3])
-    return _in_a_loop(e, -axis, region, known)
+    largest, extent, axis, region = max(found, key=lambda f: f[:3])
+    size = e.shape[-axis]
+    if not known.large:  # what a piece needs is an eighth at any size
+        return _in_a_loop(e, -axis, region, ceildiv(size, PIECES), Dim.of(PIECES), known)
+    count = PIECES
+    while count < min(_MOST_PIECES, extent) and largest * _ROOM > count * known.large:
+        count *= 2
+    rows = -(-extent // count)  # as many at any size: fewer pieces where less is to be done
+    return _in_a_loop(e, -axis, region, Dim.of(rows), ceildiv(size, rows), known)
+
+
+def _reads_large(e: Expr, known: Functions) -> bool:
+    """Whether a node makes something smaller of an operand that is large. So only the first of those that follow from
+    a large value is computed in pieces with it."""
+    own = known.most(bytes_of(e.annotation))
+    return any(known.most(bytes_of(a.annotation)) >= max(known.large, own + 1) for a in e.args)
 
 
 def _region(e: Expr, axis: int, known: Functions) -> dict[Expr, tuple[int, Axes]]:
@@ -87,12 +107,12 @@ def _holds_sizes(value: Any) -> bool:
     return isinstance(value, Dim) or (isinstance(value, tuple) and any(_holds_sizes(v) for v in value))  # type: ignore[reportUnknownVariableType]
 
 
-def _in_a_loop(e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], known: Functions) -> Expr | None:
-    """`e` from its pieces along `axis`, made one after the other and stacked. So that all have one size, zeros stand
-    behind the last places; what follows from them is cut off."""
-    extent = e.shape[axis]
-    rows = ceildiv(extent, PIECES)
-    more = rows * PIECES - extent
+def _in_a_loop(
+    e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], rows: Dim, count: Dim, known: Functions
+) -> Expr | None:
+    """`e` from `count` pieces of so many `rows` along `axis`, made one after the other and stacked. So that all have
+    one size, zeros stand behind the last places; what follows from them is cut off."""
+    more = rows * count - e.shape[axis]
     size = rows if rows.is_const else Dim.var(_unused(e, region))
     whole: dict[Expr, Expr] = {}  # what every step reads all of, as the loop's body knows it
     sliced: dict[tuple[Expr, int], Expr] = {}  # what it reads a piece of, along that axis
@@ -119,22 +139,22 @@ def _in_a_loop(e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], known: 
     body = replace(body, result=tuple_((body.result,)))
     if not sliced or missing_sizes(body):
         return None
-    xs = [_pieces(arg, place, rows, more) for arg, place in sliced]
+    xs = [_pieces(arg, place, rows, count, more) for arg, place in sliced]
     step = function_ref(known.add(body, "in_pieces"))
-    stacked = tuple_get(scan(step, list(whole), (), xs, length=Dim.of(PIECES)), 0)
+    stacked = tuple_get(scan(step, list(whole), (), xs, length=count), 0)
     ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * PIECES))
+    joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * count))
     if more != 0:
         joined = op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape)
     return joined if joined.annotation == e.annotation else None
 
 
-def _pieces(x: Expr, axis: int, rows: Dim, more: Dim) -> Expr:
+def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
     """`x` cut along `axis` and stacked, with zeros behind."""
     if more != 0:
         widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
         x = op.pad(x, widths, op.zeros((), x.dtype))
-    apart = (*x.shape[:axis], Dim.of(PIECES), rows, *x.shape[axis + 1 :])
+    apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
     return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
 
 
