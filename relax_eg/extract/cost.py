@@ -47,6 +47,7 @@ _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", 
 _COPIES = frozenset(("concat", "pad", "take"))
 _FACTORISATIONS = frozenset(("cholesky", "lu", "qr", "eigh", "svd"))
 _DENSE = _FACTORISATIONS | {"triangular_solve"}  # blocked arithmetic inside
+_STORED = _DENSE | {"matmul", "linear", "conv"}  # of others XLA may keep the result inside the kernel that reads it
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # of a size variable of which nothing is said
@@ -168,7 +169,7 @@ class WholeCost:
         found = self._memo.get(key)
         if found is None:
             found = self._price(site, result)
-            if site.op not in CONTROL and site.op != CALL and self.cost is None:
+            if site.op in _STORED and self.cost is None:
                 found = self._with_memory(found, result)
             if not self._alone(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
@@ -176,10 +177,8 @@ class WholeCost:
         return found
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
-        """`found` with what the memory of its result takes. A value of a fused operator has none; in a loop it is there
-        from the first step on, and not counted."""
-        if not found.launches:
-            return found
+        """`found` with what the memory of its result takes. In a loop it is there from the first step on, and not
+        counted."""
         made = result.fields if isinstance(result, Tuple) else (result,)
         return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(bytes_of(a))) for a in made))
 

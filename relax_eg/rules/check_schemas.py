@@ -195,6 +195,8 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
             lambda e: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
             lambda e: op.reshape(op.reshape(e, (rows * columns,)), (rows, columns)), lambda e: op.flip(e, 0),
             lambda e: op.squeeze(op.expand_dims(e, 1), 1),
+            lambda e: op.multiply(e, op.iota((rows, columns), int(rng.integers(2)), "float32")),
+            lambda e: op.where(op.less(*(op.iota((rows, columns), a) for a in (0, 1))), e, inside[0]),
         )  # fmt: skip
         e = made[int(rng.integers(len(made)))](e)
         inside.append(e)
@@ -205,7 +207,7 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
-    large = (0.0, 1.0, 8192.0)[int(rng.integers(3))]  # as many pieces at any size, pieces of one row, of eight
+    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # as many pieces at any size, pieces of two rows, of eight
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
 
 
