@@ -35,7 +35,7 @@ from benchmarks.timing import measure
 from relax_eg.driver.families import allows
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import Options, read_options
+from relax_eg.driver.options import Execution, Options, read_options
 from relax_eg.driver.prices import of_a_call, price
 from relax_eg.egraph import Budget
 from relax_eg.shapes.guards import Dispatch, Guard
@@ -45,12 +45,18 @@ Bounds = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Case:
-    """A program, a spec per argument, what its sizes may be, and the arguments that are weights."""
+    """A program, a spec per argument, what its sizes may be, and the arguments that are weights. `target`: in kernels
+    on this data sheet, whatever the command line says, and never timed; None: one program on the device it names."""
 
     fn: Callable[..., Any]
     specs: tuple[Any, ...]
     bounds: Bounds
     weights: tuple[str, ...] = ()
+    target: str | None = None
+
+    @property
+    def execution(self) -> Execution:
+        return "whole" if self.target is None else "kernels"
 
 
 def lora(w: Any, a: Any, b: Any, x: Any) -> Any:
@@ -97,6 +103,18 @@ def llama(p: Any, x: Any) -> Any:
     return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
 
 
+def gated(p: Any, x: Any) -> Any:
+    """The gated MLP of a decoder's layer with its norm."""
+    h = x.astype(jnp.float32)
+    h = (h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-5)).astype(x.dtype) * p["norm"]
+    return x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
+
+
+# Of Llama 3 8B.
+_GATED = {
+    name: f"{spec} @ bfloat16"
+    for name, spec in {"norm": "4096", "gate": "4096 14336", "up": "4096 14336", "down": "14336 4096"}.items()
+}
 _SHARED = GROUPS * WIDTH // HEADS
 _LLAMA = {
     "norm1": f"{WIDTH}", "norm2": f"{WIDTH}", "q": f"{WIDTH} {WIDTH}", "k": f"{WIDTH} {_SHARED}",
@@ -111,6 +129,10 @@ CASES = {
     "chain": Case(chain, ("512 a", "a b", "b c", "c 64"), {v: (1, 1024) for v in "abc"}),
     "rows": Case(layer, ("2048 2048", "n 2048"), {"n": (1, 64)}, ("w",)),
     "llama": Case(llama, (_LLAMA, f"b s {WIDTH}"), {"b": (1, 64), "s": (1, 4096)}, ("p",)),
+    **{
+        f"batch {gpu}": Case(gated, (_GATED, "b 4096 @ bfloat16"), {"b": (1, 64)}, target=gpu)
+        for gpu in ("rtx4090", "a100", "h100")
+    },
 }
 
 
@@ -170,16 +192,19 @@ def run(
     outcome of the same family; begins nothing new after `until` (as `time.perf_counter`); `told`: is given the outcome
     after every size."""
     case = CASES[name]
+    if case.target is not None:
+        target, timed = case.target, 0
     # An executable for each combination of sizes on both sides: what padding costs is not asked here.
     more: dict[str, Any] = {"bounds": case.bounds, "weights": case.weights, "target": target, "dynamic": "exact"}
-    more["cache"] = False
+    more |= {"cache": False, "execution": case.execution}
     started = time.perf_counter()
     best = rx.optimize(case.fn, *case.specs, **more)
     seconds = time.perf_counter() - started
     traced = traced_program(case.fn, case.specs, {}, case.bounds, ())
     options = read_options(
-        traced, None, target, None, case.bounds, case.weights, None, "reassociate", Budget(), None, "on", 0
-    )
+        traced, None, target, None, case.bounds, case.weights, None, "reassociate", Budget(), None, "on", 0, None,
+        case.execution,
+    )  # fmt: skip
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     guards = [v.guard for v in best.variants]
     dispatch = Dispatch([Guard.read(g) for g in guards])

@@ -23,6 +23,9 @@ import relax_eg as rx
 from benchmarks.llama_layer import Case, Layer, Widths, arguments, layer_cases, rms_norm
 from benchmarks.timing import duration, measure
 from relax_eg import ir
+from relax_eg.ir.expr import postorder
+from relax_eg.ops import site_of
+from relax_eg.ops.libraries import library_of
 from relax_eg.reports.report import CostReport
 
 
@@ -64,6 +67,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 def cases() -> dict[str, Case]:
     """Programs by name."""
     heads, q4 = "b 8 s 64", ("n 1024", "128 1024 @ uint32", "32 1024")
+    wide = ("n 4096", "512 4096 @ uint32", "128 4096")
     return {
         "softmax, matmul": Case(softmax_matmul, ("n 2048", "2048 64"), {"n": 2048}),
         "norm, matmul": Case(norm_matmul, ("n 1024", "1024", "1024 1024"), {"n": 512}),
@@ -72,6 +76,8 @@ def cases() -> dict[str, Case]:
         "4-bit matmul, 128 rows": Case(dequantised, q4, {"n": 128}),
         "4-bit matmul, own decoder, 1 row": Case(quantised(1024, 1024), q4, {"n": 1}),
         "4-bit matmul, own decoder, 128 rows": Case(quantised(1024, 1024), q4, {"n": 128}),
+        "4-bit matmul, width 4096, 1 row": Case(quantised(4096, 4096), wide, {"n": 1}),
+        "4-bit matmul, width 4096, 128 rows": Case(quantised(4096, 4096), wide, {"n": 128}),
         **layer_cases(Layer(), 128, 512),
     }
 
@@ -109,25 +115,45 @@ def shares(report: CostReport) -> tuple[int, int, int]:
     return report.after.launches + fused + held - calls, held, fused
 
 
+_MATMULS = ("matmul", "linear")
+
+
+def multiplied(best: rx.Optimized) -> tuple[int, int]:
+    """Matmuls of the chosen program inside library calls, as in their patterns, and in all."""
+    held = inside = 0
+    for e in (e for f in best.module for e in f.expressions()):
+        library = library_of(e)
+        if library is not None:
+            site = site_of(e)
+            pattern, _ = library.sizes_at(site.operands, dict(site["attrs"]))
+            inside += sum(x.op in _MATMULS for x in postorder(pattern.results))
+        held += e.op in _MATMULS
+    for row in best.report.kernels:
+        held += row.times * sum(word in _MATMULS for word in row.operators)
+    return inside, inside + held
+
+
 SMALL, LLAMA_3_8B = Widths(), Widths(4096, 32, 8, 14336)
 
 
 def layers(target: str | None, dtype: str) -> Table:
     """Kernels, library calls and bytes of a Llama layer and its halves, before and after: of a small one, and of the
     widths of Llama 3 8B."""
-    columns = "program, as written, kernels, operators, library calls, in these, fused away, MB, as written"
-    table = Table(*columns.split(", "))
+    columns = "program, as written, kernels, operators, library calls, in these, fused away, matmuls in calls"
+    table = Table(*columns.split(", "), "MB", "as written")
     for widths, tokens, kept, rows in ((SMALL, 512, 1024, 1), (LLAMA_3_8B, 2048, 1024, 64)):
         layer = Layer(widths, dtype)
         one = {"b": 1, "s": tokens}
         found = {f"{n}, {tokens} tokens": (n, one) for n in ("attention_half", "mlp_half", "prefill")}
         found[f"decode of {rows} after {kept}"] = "decode", {"b": rows, "t": kept}
         for name, (part, sizes) in found.items():
-            report = optimized(Case(getattr(layer, part), layer.specs(part), sizes), "kernels", target).report
+            best = optimized(Case(getattr(layer, part), layer.specs(part), sizes), "kernels", target)
+            report = best.report
             operators, held, fused = shares(report)
             calls = sum(row.calls for row in report.libraries)
             moved = [f"{c.bytes / 1e6:.3g}" for c in (report.after, report.before)]
-            inside = (f"{n} ({n / operators:.0%})" for n in (held, fused))
+            inside = [f"{n} ({n / operators:.0%})" for n in (held, fused)]
+            inside.append("{} of {}".format(*multiplied(best)))
             start = f"{name.replace('_', ' ')}, width {widths.width}", report.before.launches, report.after.launches
             table.add_row(*map(str, (*start, operators, calls)), *inside, *moved)
     return table

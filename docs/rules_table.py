@@ -62,7 +62,10 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "Written by `python -m docs.rules_table`. A law counts once: its other direction and its variants over"
     yield "operators, operands' sides or dtypes do not. *Proved* is for all sizes; what is not proved is tested, and"
-    yield "says so."
+    yield "says so. Routines of cuDNN run on NVIDIA's GPUs alone, and where this table is written there is none: their"
+    yield "rules have no verdict, which only a run gives. What can be told without a device is told by tests: that"
+    yield "`jax.nn`, through XLA, computes these patterns from the same operands, and what JAX lowers them to for CUDA."
+    yield "A routine is checked against its pattern when a program first calls it on a device."
     yield ""
     yield "| family | laws | proved | tested | with contraction or reduction | of these proved | rules in all |"
     yield "|---|---|---|---|---|---|---|"
@@ -90,6 +93,8 @@ def _lines() -> Iterator[str]:
         for r in laws(getattr(book, name)):
             verdict = status(r)
             how = f"proved, {verdict.theory}" if verdict.status == "proved" else verdict.status
+            if verdict.status == "missing":
+                how = "no verdict: not run here (see above)"
             twin = ", both ways" if f"{r.name}_reversed" in getattr(book, name) else ""
             text = " ".join(r.doc.split()).replace("|", "\\|").replace("[", "\\[")  # no links
             yield f"| `{r.name}` | {text} | {how}{twin} |"

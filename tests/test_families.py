@@ -357,3 +357,17 @@ def test_the_benchmark_goes_on_from_what_it_has() -> None:
     assert whole.points[:3] == first.points and told == [1, 2, 3, 4, 5]
     other = replace(first, guards=["all sizes"], points=[replace(p, regret=9.0) for p in first.points])
     assert max(run("rows", 2, "cpu", 0, 0.0, earlier=other).regrets) < 9.0  # of another family nothing is kept
+
+
+@pytest.mark.parametrize("gpu", ["rtx4090", "a100", "h100"])
+def test_one_row_is_generated_and_more_are_the_librarys(gpu: str) -> None:
+    """The MLP of a decoder's layer over its batch, on data sheets: a matrix times a vector is one generated kernel with
+    what surrounds it, and from two rows on matmuls are library calls."""
+    case = CASES[f"batch {gpu}"]
+    best = rx.optimize(case.fn, *case.specs, bounds=case.bounds, target=gpu, execution="kernels", cache=False)
+    assert {v.guard for v in best.variants} == {"b <= 1", "b >= 2"}
+    calls = {v.guard: [row.name for row in v.report.libraries if row.calls] for v in best.variants}
+    assert calls["b <= 1"] == [] and any(name.startswith("xla.matmul") for name in calls["b >= 2"])
+    (one,) = (v.report for v in best.variants if v.guard == "b <= 1")
+    assert sum("matmul" in row.operators and len(row.operators) > 1 for row in one.kernels) == 3
+    assert best.report.family is not None and best.report.family.cover.startswith("proved")

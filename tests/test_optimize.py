@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -349,6 +350,15 @@ def test_partials_and_objects_with_a_call() -> None:
     close(rx.optimize(model, "64")(normal(1, 64)), model(normal(1, 64)), 1e-4)
     part = functools.partial(chain, model.w)
     close(rx.optimize(part, "64 64", "64")(model.w, normal(1, 64)), part(model.w, normal(1, 64)), 1e-4)
+
+
+def test_a_busy_machine_changes_nothing() -> None:
+    """A budget's seconds are of computing: however long the search waits, it finds the same and ends for the same."""
+    options: dict[str, Any] = {"at": {"n": 512}, "cache": False, "budget": rx.Budget(seconds=0.3)}
+    idle = rx.optimize(chain, "n n", "n n", "n", **options)
+    busy = rx.optimize(chain, "n n", "n n", "n", **options, progress=lambda *_: time.sleep(0.2))
+    assert busy.report.stop == idle.report.stop and "time" not in busy.report.stop
+    assert str(busy.module) == str(idle.module) and not busy.report.kept_as_written
 
 
 def test_progress_is_told() -> None:

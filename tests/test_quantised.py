@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import relax_eg as rx
 from relax_eg import ir
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
+from relax_eg.backend.tiles import TILE_BYTES
 from relax_eg.ops.interpret import evaluate
 from relax_eg.tir import PatternKind, classify
 from relax_eg.tir import evaluate as evaluate_program
@@ -93,4 +95,21 @@ def test_one_row_is_a_contraction() -> None:
     words, scales, _ = packed(256, 192)
     x = np.ones((1, 256), np.float32)
     text = str(jax.make_jaxpr(lambda *given: run_function(module, module.main, given))(x, words, scales))
-    assert text.count("dot_general") == 1
+    assert text.count("dot_general") == 2 and "reduce_sum" not in text  # one on CPUs, in tiles; one elsewhere
+
+
+@pytest.mark.parametrize("n", [1, 64])
+@pytest.mark.parametrize("width", [256, 1024, 4096])
+def test_no_executable_stores_the_weight(n: int, width: int) -> None:
+    """One kernel, and by XLA's own account of its buffers a tile of the weight is all of it that is ever stored."""
+    at = {"n": n, "g": width // GROUP, "m": width}
+    best = rx.optimize(quantised_matmul(), at=at, execution="kernels")
+    assert isinstance(best, InKernels)
+    (needed,) = best.temporary_bytes(at).values()
+    weight, tile = 4 * width * width, TILE_BYTES * len(os.sched_getaffinity(0))
+    x_and_more = 4 * 4 * n * width
+    assert needed < min(0.6 * weight, 1.2 * tile) + x_and_more
+    if width == 1024:
+        words, scales, decoded = packed(width, width)
+        x = np.random.default_rng(1).standard_normal((n, width)).astype(np.float32)
+        np.testing.assert_allclose(best(x, words, scales), x @ decoded, rtol=1e-4, atol=1e-2)

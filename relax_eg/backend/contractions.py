@@ -70,6 +70,16 @@ def contracted(expr: Reduce, inner: Any, wide: str, term: Term) -> Value | None:
 
 
 def _einsum(operands: list[Value], kept: tuple[str, ...], order: dict[str, int], wide: str) -> Any:
+    row = next((v for v in operands if not set(v.loops) & set(kept)), None)
+    if row is not None and len(operands) == 2:
+        other = operands[operands[0] is row]
+        summed = [n for n in other.loops if n not in kept]
+        if set(summed) == set(row.loops) and tuple(n for n in other.loops if n in kept) == kept:
+            # Of one row, and not a vector: what computes an operand XLA takes into a product of a vector, as plain
+            # loops that are slow on a CPU.
+            dims = [1 + row.loops.index(n) for n in summed], [other.loops.index(n) for n in summed]
+            rows = lax.dot_general(row.array[None], other.array, (dims, ([], [])), None, np.dtype(wide))
+            return lax.squeeze(rows, (0,))
     given: list[Any] = []
     for v in operands:
         given += [v.array, [order[n] for n in v.loops]]

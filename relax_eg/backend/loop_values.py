@@ -41,8 +41,11 @@ def joined(values: Sequence[Value], order: Mapping[str, int]) -> tuple[str, ...]
 def pointwise(
     function: Callable[..., Any], values: Sequence[Value], order: Mapping[str, int], extents: Mapping[str, Any]
 ) -> Value:
-    """`function` of arrays of one shape, on values that may depend on different loops."""
+    """`function` of arrays of one shape, on values that may depend on different loops. Where those that depend on all
+    of them agree on an order of axes, it stays: none is transposed."""
     loops = joined(values, order)
+    orders = {value.loops for value in values if len(value.loops) == len(loops)}
+    loops = orders.pop() if len(orders) == 1 else loops
     return Value(function(*(value.over(loops, extents) for value in values)), loops)
 
 

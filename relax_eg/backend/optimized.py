@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,8 @@ from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import Check, compared
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.lower import run_at
-from relax_eg.backend.program import Program, without_notes
+from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, is_tracing, shown
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
@@ -46,11 +48,16 @@ class Optimized:
         self.variants = variants
         self._family = Family(program, variants)
         self._weights = weights
+        self._binds = bool(weights) and not self._family.kept
+        self._weight_indices = tuple(i for i, a in enumerate(program.arguments) if a in weights)
+        self._names = program.names_without(frozenset())
+        self._weight_places, self._weights_tree = _places_of(program.in_tree, self._weight_indices)
         self._tolerance = tolerance
         self._whole = jax.jit(self.to_jax())
         self._compiled = self._family.compiled(self._of_variant)
-        self._ready: Ready | None = None
-        self._ready_for: tuple[Any, ...] = ()
+        self._shown = shown(program.params, program.in_tree) if self._compiled else None
+        self._by_shown: dict[Any, Any] = {}
+        self._latest: tuple[Ready, list[weakref.ref[Any]]] | None = None  # the latest weights of calls
 
     @property
     def module(self) -> Module:
@@ -70,31 +77,31 @@ class Optimized:
 
         With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
         """
-        if not self._weights or self._family.kept:
+        if kwargs:  # JAX would compile once more for each way to write a call
+            args, kwargs = in_order(self._names, args, kwargs)
+        if not self._binds:
             return self._run(args, kwargs)
+        places = self._weight_places
+        if places is not None and not kwargs and len(args) > places[-1]:
+            held, tree = jax.tree_util.tree_flatten([args[i] for i in places])
+            latest = self._latest
+            if latest is not None and tree == self._weights_tree and _are(latest[1], held):
+                return latest[0](*[x for i, x in enumerate(args) if i not in places])
         p = self._program
         leaves = p.leaves(args, kwargs)
         held = [leaves[i] for i in self._weight_indices]
         # Identity is a safe key for immutable arrays only; numpy's can change under us, tracers die.
         if any(not isinstance(x, jax.Array) or isinstance(x, Tracer) for x in held):
             return self._run(args, kwargs)
-        ready = self._ready
-        if (
-            ready is None
-            or len(self._ready_for) != len(held)
-            or any(r() is not x for r, x in zip(self._ready_for, held, strict=True))
-        ):
-            ready = self._bind(held)
-            self._ready, self._ready_for = ready, tuple(map(weakref.ref, held))
+        latest = self._latest
+        if latest is None or not _are(latest[1], held):
+            latest = self._latest = self._bind(held), [weakref.ref(x) for x in held]
+        ready = latest[0]
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            if self._compiled is not None:
-                leaves = self._program.leaves(args, kwargs)
-                if not any(isinstance(x, Tracer) for x in leaves):  # what is traced is compiled by who traces it
-                    return self._compiled(self._family.at_leaves(leaves))(*args, **kwargs)
-            return self._whole(*args, **kwargs)
+            return (self._whole if self._compiled is None else self._of_options(args, kwargs))(*args, **kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
         except TypeError:
@@ -102,9 +109,23 @@ class Optimized:
             self._program.check(self._program.leaves(args, kwargs))
             raise
 
-    @property
-    def _weight_indices(self) -> tuple[int, ...]:
-        return tuple(i for i, a in enumerate(self._program.arguments) if a in self._weights)
+    def _of_options(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What runs a call, where programs are compiled with options of their own. What is traced is compiled by who
+        traces it."""
+        assert self._compiled is not None and self._shown is not None
+        if is_tracing():
+            return self._whole
+        try:
+            key = self._shown(args, kwargs)
+        except NOT_SHOWN:
+            return self._compiled(self._family.at_leaves(self._program.leaves(args, kwargs)))
+        found = self._by_shown.get(key)
+        if found is None:
+            found = self._compiled(self._family.at_leaves(self._program.leaves(args, kwargs)))
+            if len(self._by_shown) >= MOST_SHOWN:
+                self._by_shown.clear()
+            self._by_shown[key] = found
+        return found
 
     def to_jax(self) -> Callable[..., Any]:
         """The chosen program as a JAX function of the same arguments: it composes with jit, grad, vmap and sharding.
@@ -214,6 +235,22 @@ class Optimized:
         return f"<optimized {r.name}: {r.predicted_gain:.2f}x predicted on {r.target}>"
 
 
+def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | None, Any]:
+    """Which positional arguments the weights are, of calls structured as `tree`, and the structure of a list of these;
+    None where some are keywords."""
+    args, _ = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
+    places = [i for i, a in enumerate(args) if not set(jax.tree_util.tree_leaves(a)).isdisjoint(weights)]
+    given = [args[i] for i in places]
+    if not places or jax.tree_util.tree_leaves(given) != list(weights):
+        return None, None
+    return tuple(places), jax.tree_util.tree_structure(given)
+
+
+def _are(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
+    """Whether these are the very arrays."""
+    return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))
+
+
 class _Bound:
     """A program with its weights bound: what is prepared from them, and what is left for the calls."""
 
@@ -286,9 +323,15 @@ class Ready:
         self.prepared: tuple[Any, ...] = bound[0].prepared if len(bound) == 1 else tuple(b.prepared for b in bound)
         self._others_at = tuple(i for i in range(len(params)) if i not in self.indices)
         # What a program does not read is not handed to it: each array of a call takes its time.
-        self._flat = [jax.jit(self._of_bound(b)) for b in bound]
+        self._whole = [jax.jit(self._of_bound(b)) for b in bound]
         self._compiled = family.compiled(lambda i: self._of_bound(self._of_variant[i]))
-        self._variants_at: dict[tuple[Any, ...], int] = {}  # by the shapes of the other arrays
+        self._tree = program.tree_without(self.indices)
+        self._shown = shown([params[i] for i in self._others_at], self._tree)
+        self._by_shown: dict[Any, int] = {}  # the variants that served calls
+        self._names = program.names_without(self.indices)
+        # Where there is no choice, what runs every call that gives its arguments as the specs did.
+        self._keywords = jax.tree_util.tree_unflatten(self._tree, self._others_at)[1].keys()
+        self._only = self._whole[0] if len(self._which) == 1 and self._compiled is None else None
         self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
         positional, by_name = self._placeholder
         rest = tuple(a for a in positional if not _all_in(a, self.indices))
@@ -309,25 +352,15 @@ class Ready:
         return self._bound[which].main(mine, checked, sizes)
 
     def _of_bound(self, bound: _Bound) -> Callable[..., Any]:
-        """A program as a function of what was prepared for it and the other parameters."""
+        """A program as a function of what was prepared for it and the other arguments."""
         p = self._program
 
-        def run(prepared: tuple[Any, ...], others: Sequence[Any]) -> Any:
-            checked = p.check(others, self._others_at)
+        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            checked = p.check(self._others(args, kwargs), self._others_at)
             return bound.main(prepared, checked, p.sizes(self._shapes(checked)))
 
         run.__name__ = p.name
         return run
-
-    def _variant_at(self, others: Sequence[Any]) -> int:
-        """Which variant serves arrays of the other parameters. ShapeError, BoundsError."""
-        if len(self._which) == 1:
-            return 0
-        key = tuple(map(jax.numpy.shape, others))
-        found = self._variants_at.get(key)
-        if found is None:
-            found = self._variants_at[key] = self._family.at_shapes(self._shapes(others))
-        return found
 
     @property
     def _of_variant(self) -> list[_Bound]:
@@ -338,17 +371,56 @@ class Ready:
         shapes = {**self._weight_shapes, **given}
         return [shapes[i] for i in range(len(self._program.names))]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on XLA with the arguments that are not weights."""
+        if kwargs:
+            args, kwargs = in_order(self._names, args, kwargs)
+        if kwargs.keys() != self._keywords:
+            return self.run(self._others(args, kwargs))
+        run, prepared = self._only, self._bound[0].prepared
+        if run is None:
+            try:
+                found = self._by_shown.get(self._shown(args, kwargs))
+            except NOT_SHOWN:
+                found = None
+            if found is None:
+                return self.run(self._others(args, kwargs))
+            run, prepared = self._of(found)
+        return self._ran(run, prepared, args, kwargs)
+
     def run(self, others: list[Any]) -> Any:
         """Call with the other parameters' arrays, flat."""
         try:
-            variant = self._variant_at(others)
-            which = self._which[variant]
-            run = self._flat[which]
-            if self._compiled is not None and not any(isinstance(x, Tracer) for x in others):
-                run = self._compiled(variant)
-            return run(self._bound[which].prepared, others)
+            variant = 0 if len(self._which) == 1 else self._family.at_shapes(self._shapes(others))
         except RelaxEgError as e:
             raise without_notes(e) from None
+        args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
+        try:
+            key = self._shown(args, kwargs)
+        except NOT_SHOWN:  # what is traced, among others
+            pass
+        else:
+            if len(self._by_shown) >= MOST_SHOWN:
+                self._by_shown.clear()
+            self._by_shown[key] = variant
+        return self._ran(*self._of(variant), args, kwargs)
+
+    def _of(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
+        """What runs a variant, and what was prepared for it."""
+        which = self._which[variant]
+        run = self._whole[which]
+        if self._compiled is not None and not is_tracing():  # what is traced is compiled by who traces it
+            run = self._compiled(variant)
+        return run, self._bound[which].prepared
+
+    def _ran(self, run: Any, prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return run(prepared, *args, **kwargs)
+        except RelaxEgError as e:
+            raise without_notes(e) from None
+        except TypeError:  # as in `Optimized`
+            self._program.check(self._others(args, kwargs), self._others_at)
+            raise
 
     def _others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         if not kwargs:
@@ -371,10 +443,6 @@ class Ready:
         weights_by_name = {k: v for k, v in slots_kwargs.items() if _all_in(v, self.indices)}
         leaves = self._program.leaves(tuple(full), {**weights_by_name, **kwargs})
         return [x for i, x in enumerate(leaves) if i not in self.indices]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA with the arguments that are not weights."""
-        return self.run(self._others(args, kwargs))
 
     def to_jax(self) -> Callable[..., Any]:
         """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from relax_eg.backend.scalar_functions import (
     identity,
     reduce_axes,
 )
+from relax_eg.backend.tiles import Tiles, tiles
 from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
 from relax_eg.ops.keys import dtype_name
 from relax_eg.shapes import Dim
@@ -66,10 +68,52 @@ def lower_program(
         lowering = Lowering(program, sizes, largest, guarded)
         lowering.check(arrays)
         with jax.enable_x64(True):
-            return lowering.run(arrays)
+            found = None if guarded else lowering.tiles()
+            if found is None:
+                return lowering.run(arrays)
+            in_tiles = partial(_in_tiles, found, program, sizes, largest)
+            return lax.platform_dependent(*arrays, cpu=in_tiles, default=lambda *xs: lowering.run(xs))
 
     run.__name__ = program.name
     return run
+
+
+def _in_tiles(found: Tiles, program: TensorProgram, sizes: Sizes, largest: int, *arrays: Any) -> tuple[Any, ...]:
+    """The outputs of `program`, one tile after the other."""
+    data = {b.name: x for b, x in zip(program.parameters, arrays, strict=True)}
+    if found.before is not None:
+        data |= zip(found.before.outputs, Lowering(found.before, sizes, largest, False).run(arrays), strict=True)
+    outputs = [found.each.buffers[name] for name in found.each.outputs]
+    shapes = [tuple(d.evaluate(sizes) for d in program.buffers[b.name].shape) for b in outputs]
+    empty = tuple(lax.full(shape, 0, np.dtype(b.dtype)) for shape, b in zip(shapes, outputs, strict=True))
+
+    def step(n: Any, made: tuple[Any, ...]) -> tuple[Any, ...]:
+        at = lax.min(n * np.int64(found.stride), np.int64(found.last))
+        given: list[Any] = []
+        for b in found.each.inputs:
+            place, x = found.places.get(b.name), data[b.name]
+            given.append(x if place is None else _slice(x, at * place.unit, place.length, place.axis))
+        here = sizes if found.step is None else {**sizes, found.step: at}
+        parts = Lowering(found.each, here, largest, False).run(given)
+        places = [found.places[b.name] for b in outputs]
+        return tuple(
+            lax.dynamic_update_slice_in_dim(whole, part, at * place.unit, place.axis)
+            for whole, part, place in zip(made, parts, places, strict=True)
+        )
+
+    tiled = lax.fori_loop(np.int64(0), np.int64(found.count), step, empty)
+    data |= {b.name: x for b, x in zip(outputs, tiled, strict=True)}
+    return tuple(data[name] for name in program.outputs)
+
+
+def _slice(x: Any, start: Any, length: int, axis: int) -> Any:
+    """So many elements along an axis. XLA slices floats of less than four bytes as float32 on CPUs, so it would convert
+    the whole array before."""
+    dtype = x.dtype
+    narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+    bits = lax.bitcast_convert_type(x, np.dtype(f"uint{8 * dtype.itemsize}")) if narrow else x
+    part = lax.dynamic_slice_in_dim(bits, start, length, axis)
+    return lax.bitcast_convert_type(part, dtype) if narrow else part
 
 
 class _Frame:
@@ -163,6 +207,11 @@ class Lowering:
                         "without its x64 mode\n  accepted: jax.config.update('jax_enable_x64', True), or a narrower "
                         "dtype"
                     )
+
+    def tiles(self) -> Tiles | None:
+        """How the program is best computed on a CPU; None: all at once."""
+        known = all(isinstance(n, int) for n in self.sizes.values())
+        return tiles(self.program, self.sizes) if known else None
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         self.data = {b.name: jnp.asarray(a) for b, a in zip(self.program.parameters, arrays, strict=True)}

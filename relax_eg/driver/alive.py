@@ -16,7 +16,6 @@ from relax_eg.ir.memory import first_explicit
 from relax_eg.ir.module import Module
 from relax_eg.memory.steps import Step, kernel_name
 from relax_eg.memory.timeline import Timeline, timeline
-from relax_eg.ops import site_of
 
 _HELD = 12  # tensors at the peak that a report names
 
@@ -52,12 +51,10 @@ def _stored(module: Module, model: WholeCost, ahead: set[Expr]) -> dict[str, set
         if f.name in found:
             continue
         mine = found[f.name] = set[Expr]()
-        for e, cost in priced(f, inside, once):
-            runs = e.op == CALL or e.op in CONTROL
-            if runs or cost.launches > 0:
-                mine.add(e)
-            if runs:
-                todo += [(callee, within, set[Expr]()) for callee, _, within in inside.trips(site_of(e))]
+        for p in priced(f, inside, once):
+            if p.runs or p.node.op == CALL or p.node.op in CONTROL or p.cost.launches > 0:
+                mine.add(p.node)
+            todo += [(callee, within, set[Expr]()) for callee, _, within in p.runs]
     return found
 
 

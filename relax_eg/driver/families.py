@@ -157,7 +157,7 @@ class _Pool:
         search.entry()
         most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
-        deadline = time.perf_counter() + options.budget.seconds
+        deadline = time.thread_time() + options.budget.seconds
         known = {(search.traced.module, "")} if not search.weights else set[tuple[Module, str]]()
         quiet = 0
         for i, point in enumerate(self.visits):
@@ -166,7 +166,7 @@ class _Pool:
                 self.stop = NOTHING_NEW
             elif i >= most and not is_asked:
                 self.stop = f"limit of {most} extractions"
-            elif time.perf_counter() > deadline and not is_asked:
+            elif time.thread_time() > deadline and not is_asked:
                 self.stop = BY_CLOCK
             if self.stop:
                 break

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.driver.optimize import optimize
 from relax_eg.driver.options import Bounds, Sizes
 from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
@@ -33,6 +35,19 @@ from relax_eg.shapes.relation import as_statements
 
 # Options of `jax.jit` that are the same for all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What runs a call: `run`, of the leaves or of the arguments as they are. `lasts`: it is to run all calls with such
+    arrays."""
+
+    run: Callable[..., Any]
+    of_leaves: bool = False
+    lasts: bool = False
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
+        return self.run(*leaves) if self.of_leaves else self.run(*args, **kwargs)
 
 
 class Jitted:
@@ -67,6 +82,9 @@ class Jitted:
         self._exact = options["dynamic"] == "exact" or unknown
         self._varies = dims is not None
         self._varying: dict[Any, Varying] = {}
+        # What runs calls of sizes that were seen: by structure and leaves, and of nothing but arrays by these alone.
+        self._ways: dict[Any, _Way] = {}
+        self._of_arrays: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._local = threading.local()
         self._lock = threading.RLock()
 
@@ -79,6 +97,13 @@ class Jitted:
             except OtherSizesError:
                 pass
             self._varies = True
+        if self._of_arrays and not kwargs:
+            try:
+                run = self._of_arrays.get(tuple(map(kind_of, args)))
+            except NOT_SHOWN:
+                run = None
+            if run is not None:
+                return run(*args)
         return self._at_sizes(args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,27 +126,61 @@ class Jitted:
 
     def _at_sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a function whose sizes vary."""
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        try:
+            kinds = tuple(map(kind_of, leaves))
+        except NOT_SHOWN:  # a number, a static argument, what JAX traces
+            return self._way(args, kwargs).call(args, kwargs, leaves)
+        way = self._ways.get((tree, kinds))
+        if way is None:
+            way = self._way(args, kwargs)
+            if way.lasts:
+                if len(self._ways) >= MOST_SHOWN:
+                    self._ways.clear()
+                    self._of_arrays.clear()
+                self._ways[tree, kinds] = way
+                if len(leaves) == len(args) and all(map(operator.is_, leaves, args)):
+                    self._of_arrays[kinds] = way.run
+        return way.call(args, kwargs, leaves)
+
+    def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
+        """What runs a call of a function whose sizes vary."""
         held, leaves, tree = self._flat(args, kwargs)
         if any(isinstance(x, Tracer) for x in leaves):
-            return self._as_shaped(self._jitted, args, kwargs)
+            return _Way(self._at_these)
         if self._dims is not None:
-            try:
-                with self._lock:
-                    best, operands = self._of_dims(
-                        self._dims, args, kwargs, lambda n, x: n in self._static or not jax.tree_util.tree_leaves(x)
-                    )
-            except Exception:
-                self._exact = True  # there the error becomes a warning
-                return self._jitted(*args, **kwargs)
-            return best(*operands) if isinstance(best, AtCapacity) else self._jitted(*args, **kwargs)
+            return self._way_by_dims(self._dims, args, kwargs)
         shapes = shapes_of(leaves)
         varying = self._varying.get(_key(held, tree, leaves))
-        if varying is None or shapes == varying.first:
-            return self._as_shaped(self._jitted, args, kwargs)
+        if varying is None:
+            return _Way(self._at_these)
+        if shapes == varying.first:
+            return _Way(self._jitted, lasts=not self._static)
         best = varying.best_for(shapes, leaves)
-        if best is not None:
-            return best(*leaves)
-        return self._as_shaped(self._jitted, args, kwargs) if varying.is_hot(shapes) else self._written(*args, **kwargs)
+        if best is None:
+            return _Way(self._at_these, lasts=not self._static) if varying.is_hot(shapes) else _Way(self._written)
+        if self._static:
+            return _Way(lambda *_, **__: best(*leaves))
+        return _Way(best, of_leaves=True, lasts=True)
+
+    def _way_by_dims(self, dims: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
+        def is_fixed(name: str, x: Any) -> bool:
+            return name in self._static or not jax.tree_util.tree_leaves(x)
+
+        try:
+            with self._lock:
+                best, operands = self._of_dims(dims, args, kwargs, is_fixed)
+        except Exception:
+            self._exact = True  # there the error becomes a warning
+            return _Way(self._jitted)
+        if not isinstance(best, AtCapacity):
+            return _Way(self._jitted, lasts=not self._static)
+        if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
+            return _Way(best, lasts=True)
+        return _Way(lambda *_, **__: best(*operands))
+
+    def _at_these(self, *args: Any, **kwargs: Any) -> Any:
+        return self._as_shaped(self._jitted, args, kwargs)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
         """The static arguments of a call by name; the leaves of all others, and the structure of these."""
@@ -194,6 +253,8 @@ class Jitted:
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
         self._donate(best, by_name)
         self.optimized.append(best)
+        self._ways.clear()
+        self._of_arrays.clear()
         return best
 
     def _donate(self, best: Optimized, places: Mapping[str, Any]) -> None:

@@ -78,12 +78,13 @@ def optimize(
     module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
     device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one binding of the
     size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be,
-    inclusive; outside, a call raises. With bounds and no single `at`, several programs may be found, each for the sizes
-    at which it is best (`docs/families.md`). `assume`: what else holds of sizes, as `rx.prove` takes it: `["s % 8 ==
-    0", "b*s <= 4096"]`; rules may rest on it, a call that breaks it raises. `weights`: arguments known ahead of the
-    calls, by name or position: what depends on them alone is computed once. `numerics`: the loosest class of rules
-    allowed. `facts`: what is known of the values of arguments, by name or position, or of single arrays in them: `{"S":
-    "positive definite", "w": ["nonnegative", "finite"]}` (`docs/rules.md` lists the facts); rules may rely on it.
+    `(low, high)`, inclusive, or one integer that fixes a size; outside, a call raises. With bounds and no single `at`,
+    several programs may be found, each for the sizes at which it is best (`docs/families.md`). `assume`: what else
+    holds of sizes, as `rx.prove` takes it: `["s % 8 == 0", "b*s <= 4096"]`; rules may rest on it, a call that
+    breaks it raises. `weights`: arguments known ahead of the calls, by name or position: what depends on them alone is
+    computed once. `numerics`: the loosest class of rules allowed. `facts`: what is known of the values of arguments, by
+    name or position, or of single arrays in them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}`
+    (`docs/rules.md` lists the facts); rules may rely on it.
     `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
     `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
     `cache`: whether what an earlier search found for this very program and these options is taken from disk

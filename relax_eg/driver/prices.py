@@ -17,7 +17,7 @@ from relax_eg.extract.detail import Origins, parts_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.numbers import Number
 from relax_eg.extract.profile import Profile
-from relax_eg.extract.report import ProgramCost, price_program
+from relax_eg.extract.report import OperatorRow, ProgramCost, price_program
 from relax_eg.extract.totals import total_amounts
 from relax_eg.extract.weights import prepared_bytes
 from relax_eg.ir.module import Module
@@ -25,6 +25,7 @@ from relax_eg.ir.partition import split, static_expressions
 from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim
 
+WAITING = "waiting for dispatch"
 NEVER_SLOWER = 1.05  # without measuring, a program replaces the one as written only above this predicted gain
 
 Columns = Mapping[str, np.ndarray]
@@ -47,10 +48,19 @@ def price(module: Module, options: Pricing, binding: Sizes, weights: set[str] | 
     the calls: what depends on them alone is computed once, and costs nothing; None: all of it at every call."""
     model = _model(module, options, binding)
     if weights is None:
-        return price_program(module.main, model)
+        return _with_waits(price_program(module.main, model), options)
     cut = split(module.main, weights).prepare.result.args if weights else ()
     prepared = (len(cut), prepared_bytes(cut, binding))
-    return price_program(module.main, model, static_expressions(module.main, weights), prepared)
+    found = price_program(module.main, model, static_expressions(module.main, weights), prepared)
+    return _with_waits(found, options)
+
+
+def _with_waits(cost: ProgramCost, options: Pricing) -> ProgramCost:
+    """With a row of what a device waits for the host, which dispatches its kernels."""
+    if options.execution == "whole" or options.cost is not None:
+        return cost
+    waits = options.profile.run(cost.seconds, cost.launches) - cost.seconds
+    return replace(cost, rows=(*cost.rows, OperatorRow(WAITING, 0, 0, 0, 0, waits))) if waits > 0 else cost
 
 
 def closed_forms(module: Module, options: Options, binding: Sizes, weights: set[str] | None = None) -> dict[str, str]:
@@ -99,13 +109,15 @@ def prices(written: Module, candidate: Module, weights: set[str], binding: Sizes
 def of_a_call(cost: ProgramCost, options: Pricing) -> float:
     """Seconds of a call of a program: where it is one executable, and the profile prices it, also of its dispatch and
     of waking other cores."""
-    return _of_a_call(cost.seconds, cost.wakes, options)
+    return _of_a_call(cost.seconds, cost.launches, cost.wakes, options)
 
 
-def _of_a_call(seconds: Number, wakes: Number, options: Pricing) -> Number:
-    if options.execution != "whole" or options.cost is not None:
+def _of_a_call(seconds: Number, launches: Number, wakes: Number, options: Pricing) -> Number:
+    if options.cost is not None:
         return seconds
-    return options.profile.call(seconds, wakes)
+    if options.execution == "whole":
+        return options.profile.call(seconds, wakes)
+    return options.profile.run(seconds, launches)
 
 
 def call_predictor(
@@ -131,10 +143,12 @@ def seconds_at(module: Module, options: Options, columns: Columns, weights: set[
     model = _model(module, options, {v: np.asarray(c, np.float64) for v, c in columns.items()})
     skip = None if weights is None else static_expressions(module.main, weights)
     seconds: Number = 0.0
+    launches: Number = 0
     wakes: Number = False
-    for _, cost in priced(module.main, model, skip):
-        seconds, wakes = seconds + cost.seconds, wakes | cost.wakes
-    found = _of_a_call(seconds, wakes, options)
+    for p in priced(module.main, model, skip):
+        cost = p.cost
+        seconds, launches, wakes = seconds + cost.seconds, launches + cost.launches, wakes | cost.wakes
+    found = _of_a_call(seconds, launches, wakes, options)
     return np.broadcast_to(np.asarray(found, np.float64), len(next(iter(columns.values())))).copy()
 
 

@@ -21,11 +21,13 @@ from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
 from relax_eg.driver.options import ASSUMED_SIZE, Options, looked_at
 from relax_eg.driver.origins import origins_of, origins_told, source_text
+from relax_eg.driver.repeated import Repeated, known_ahead, repeated
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import Origin
+from relax_eg.extract.hoisting import PLATFORMS
 from relax_eg.extract.kernels.build import Built, Names
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.weights import ChosenKernels, cheapest_kernels
@@ -37,20 +39,17 @@ from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.weights import PREPARED_SHARE, cheapest
 from relax_eg.frontends.jax.batch import batched
 from relax_eg.ir.calls import callees_first
-from relax_eg.ir.control import functions_of, parts
-from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, SCAN, WHILE, Expr, postorder
+from relax_eg.ir.control import functions_of
+from relax_eg.ir.expr import CONTROL, FUNCTION, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
-from relax_eg.ir.partition import missing_sizes, static_expressions
+from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.rules import Schema
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.schemas import MEMORY
 from relax_eg.rules.suppliers import advice
 from relax_eg.shapes import Dim, Scope
-
-# What leaves a loop is done once instead of many times; how many, a body cannot know.
-_OUTSIDE_A_LOOP = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +120,13 @@ class Units:
     _outside: dict[str, Function] = field(default_factory=dict[str, Function])
     _scopes: dict[str, list[Scope]] = field(default_factory=dict[str, list[Scope]])
     _ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    _loops: dict[str, Repeated] = field(default_factory=dict[str, Repeated])
     _made: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
     _given: set[str] = field(default_factory=set[str])  # names, some of functions that are being made
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
-    _started: float = field(default_factory=time.perf_counter)
+    _started: float = 0.0  # of computing in this thread
     _share_prepared: float = PREPARED_SHARE
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
 
@@ -171,22 +171,24 @@ class Units:
     def run(self, weights: set[str]) -> Module:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
+        self._started = time.thread_time()
         # New ones, so that a copy of this object keeps what the run before gave.
         self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
         self.functions, self.origins = dict(self.functions), dict(self.origins)
         entry = self.module.main
-        self._ahead = _known_ahead(entry, weights)
+        self._ahead = known_ahead(entry, weights)
         self._facts = facts_of_functions(
             self.module, dict(self.options.facts), self.options.rules, self.options.is_exact
         )
-        loops = _constants_of_loops(self.module)
+        self._loops = repeated(self.module, self.extent)
         self._scopes = scopes_of(self.module, self.options.scope)
         for f in callees_first(self.module):
             if f.name == entry.name:
                 continue
             flags, once = self._ahead.get(f.name, ()), None
-            if not any(flags) and f.name in loops:
-                flags, once = [i < loops[f.name] for i in range(len(f.params))], _OUTSIDE_A_LOOP
+            loop = self._loops.get(f.name)
+            if loop is not None and not any(flags):
+                flags, once = [i < loop.constants for i in range(len(f.params))], 1 / loop.steps
             same = {str(p.attr("name")) for p, flag in zip(f.params, flags, strict=False) if flag}
             self.functions[f.name] = self._optimized(f, set(), same, once)
             tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
@@ -276,7 +278,9 @@ class Units:
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
         with self._advised():
             share, pricing = self._share_prepared, self._pricing(place)
-            chosen = cheapest(read.graph, read.decode, weights, models, share=share, pricing=pricing)
+            leaves = once is not None and self._hoisted(place[0])
+            known_once, ahead = (same, once) if leaves else (weights, None)
+            chosen = cheapest(read.graph, read.decode, known_once, models, ahead, share, pricing)
         selection = chosen.selection
         if self.watch is not None:
             self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
@@ -301,16 +305,22 @@ class Units:
         if kept is not None:
             equal = tuple(roots), tuple(values[0]), tuple(saturated.alternatives)
             self.searched.append(Searched(*place, *equal, scope, known, kept))
-        if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
+        if leaves and not is_again:
+            values.append(cheap)
+        elif same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
             apart = cheapest(read.graph, read.decode, same, models, once).selection.choice
             other, made_by, classes = read.decode_with_rules(apart)
             self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
             values.append(other)
         return values
 
+    def _hoisted(self, name: str) -> bool:
+        """Whether XLA takes out of a function, a loop's body, what is the same at every step."""
+        return name in self._loops and self._loops[name].is_body and self.options.profile.platform in PLATFORMS
+
     def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
         options = self.options
-        left = max(options.budget.seconds - (time.perf_counter() - self._started), 0.05 * options.budget.seconds)
+        left = max(options.budget.seconds - (time.thread_time() - self._started), 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
         key = (place, tuple(roots), tuple(alternatives), self.record)
@@ -414,6 +424,8 @@ class Units:
                 apart = MEMORY in schema.tags  # a form of its own, which others do not go on from
                 asked = e if apart else latest
                 proposed = schema.propose(asked, self) if asked.op in schema.operators else None
+                if proposed is None and asked is not e and e.op in schema.operators:
+                    proposed = schema.propose(e, self)
                 if proposed is not None:
                     latest = latest if apart else proposed
                     found.append((e, proposed, schema.name))
@@ -464,6 +476,11 @@ class Units:
         pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
         return found if pure else None
 
+    def as_written(self, name: str) -> Function | None:
+        found = next((f for f in self.module if f.name == name), None)
+        pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
+        return found if pure else None
+
     def known_ahead(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)
 
@@ -487,31 +504,3 @@ class Units:
 
 def _run(module: Module, function: Function, *arrays: Any) -> Any:
     return run_function(module, function, arrays)
-
-
-def _constants_of_loops(module: Module) -> dict[str, int]:
-    """For each body of a loop how many of its first parameters are the same at every step, at each of its sites."""
-    counts: dict[str, int] = {}
-    for f in module:
-        for e in f.expressions():
-            if e.op not in (SCAN, WHILE):
-                continue
-            p = parts(e.op, e.args, dict(e.attrs))
-            constants = (p.condition_constants, p.constants) if e.op == WHILE else (p.constants,)
-            for ref, same in zip(p.functions, constants, strict=True):
-                name = str(ref.attr("name"))
-                counts[name] = min(counts.get(name, len(same)), len(same))
-    return counts
-
-
-def _known_ahead(entry: Function, weights: set[str]) -> dict[str, tuple[bool, ...]]:
-    """For each function the entry calls, and each of its parameters, whether at every call its operand follows from
-    the weights alone."""
-    static = static_expressions(entry, weights) if weights else set[Expr]()
-    found: dict[str, tuple[bool, ...]] = {}
-    for e in entry.expressions() if weights else ():
-        if e.op == CALL:
-            for name in functions_of(e):
-                here = tuple(a in static for a in e.args[1:])
-                found[name] = tuple(x and y for x, y in zip(found.get(name, here), here, strict=True))
-    return found

@@ -8,10 +8,11 @@ from typing import Any
 
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.optimized import Optimized, Ready
-from relax_eg.backend.program import Program, without_notes
+from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.backend.shown import UnseenError
 from relax_eg.dynamic.executables import Executables
 from relax_eg.dynamic.policy import Policy
-from relax_eg.dynamic.runtime import ElsewhereError, Predict, Sized
+from relax_eg.dynamic.runtime import UNSEEN, ElsewhereError, Predict, Sized
 from relax_eg.dynamic.statistics import ExecutableRow, Statistics
 from relax_eg.errors import BoundsError, OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
@@ -59,6 +60,8 @@ class AtCapacity(Optimized):
         self._policy, self._predict = policy, predict
         self._executables = Executables(policy.executables)
         self._sized: dict[tuple[Any, ...], Sized] = {}
+        self._bare: Sized | None = None  # serves calls to which no weights are bound, once there was one
+        self._nothing: tuple[tuple[Any, ...], ...] = ((),) * len(variants)
 
     @property
     def report(self) -> CostReport:
@@ -81,15 +84,28 @@ class AtCapacity(Optimized):
         key = tuple(sorted(weight_shapes.items()))
         if key not in self._sized:
             others_at = [i for i in range(len(self._program.params)) if i not in weight_shapes]
-            made = Sized(self._family, others_at, weight_shapes, self._policy, self._executables, self._predict)
+            tree = self._program.tree_without(frozenset(weight_shapes))
+            made = Sized(self._family, others_at, weight_shapes, tree, self._policy, self._executables, self._predict)
             self._sized.setdefault(key, made)
         return self._sized[key]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As any optimized function's call."""
+        if self._bare is not None:
+            if kwargs:
+                args, kwargs = in_order(self._names, args, kwargs)
+            result = self._bare.straight(self._nothing, args, kwargs)
+            if result is not UNSEEN:
+                return result
+        return super().__call__(*args, **kwargs)
+
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         sized = self._sized_for({})
+        if not self._binds:
+            self._bare = sized
         try:
-            return sized.run([()] * len(sized.bodies), self._program.leaves(args, kwargs))
-        except ElsewhereError:
+            return sized.run(self._nothing, self._program.leaves(args, kwargs))
+        except (ElsewhereError, UnseenError):
             return super()._run(args, kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
@@ -171,10 +187,16 @@ class ReadyAtCapacity(Ready):
         """As `AtCapacity.compile_ahead`, for these weights and all others of the same shapes."""
         self._sized.compile_ahead(at, background)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args, kwargs = in_order(self._names, args, kwargs)
+        result = self._sized.straight(self._held, args, kwargs)
+        return self.run(self._others(args, kwargs)) if result is UNSEEN else result
+
     def run(self, others: list[Any]) -> Any:
         try:
             return self._sized.run(self._held, others)
-        except ElsewhereError:
+        except (ElsewhereError, UnseenError):
             return super().run(others)
         except RelaxEgError as e:
             raise without_notes(e) from None

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
+from relax_eg.backend.shown import only_for
 from relax_eg.debug import tell
 from relax_eg.dynamic.fitting import Fit, at, fit, given_dtype
 from relax_eg.dynamic.plan import Plan, plan
@@ -18,6 +19,10 @@ from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
+
+# `(held, *args, **kwargs) -> result`; and what it takes: what was prepared as a tuple and the arguments, then keywords,
+# as a call gives them.
+Taking = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class Body:
@@ -115,37 +120,46 @@ class Body:
             if isinstance(a, Tensor)
         ]
 
-    def at_capacity(self, capacities: Mapping[str, int]) -> Callable[..., Any]:
-        """`(operands, sizes) -> results` for arrays at these capacities, with the true sizes as int32 scalars."""
+    def at_capacity(self, capacities: Mapping[str, int], tree: Any) -> Taking:
+        """As `exact`, for arrays at these capacities; first among what is `held` are the true sizes, as `scalars`."""
         assert self._plan is not None
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
-        def padded(operands: list[Any], sizes: dict[str, Any]) -> list[Any]:
-            return self._leaves(run(self._ordered(operands), sizes))
+        def padded(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            leaves = only_for(operands, structure, (held[1:], args, kwargs))
+            return self._program.result(run(self._ordered(leaves), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
-        return padded
+        operands, structure, (held, *args), kwargs = self._given(capacities, tree)
+        return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """True sizes as `at_capacity` takes them."""
         with jax.ensure_compile_time_eval():
             return {v: jnp.int32(sizes[v]) for v in self.dims}
 
-    def exact(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
-        """`operands -> results` for arrays of these very sizes."""
+    def exact(self, sizes: Mapping[str, int], tree: Any) -> Taking:
+        """What runs arrays of these very sizes and no others (UnseenError)."""
         p = self._program
 
-        def exact(operands: list[Any]) -> list[Any]:
-            given = self._ordered(operands)
+        def exact(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+            given = self._ordered(only_for(operands, structure, (held, args, kwargs)))
             if p.module is None:
-                return jax.tree_util.tree_leaves(p.original(given))
-            return self._leaves(run_at(self._module, self._module.main, given, sizes, p.scope))
+                return p.original(given)
+            if not self._indices:
+                return p.differentiable(given)
+            return p.result(run_at(self._module, self._module.main, given, sizes, p.scope))
 
         exact.__name__ = p.name
-        return exact
+        operands, structure, args, kwargs = self._given(sizes, tree)
+        return exact, args, kwargs
 
-    def _leaves(self, value: Any) -> list[Any]:
-        return jax.tree_util.tree_leaves(self._program.result(value))
+    def _given(self, sizes: Mapping[str, int], tree: Any) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
+        """What a call at these sizes takes: one by one, how they are structured, as arguments, as keywords."""
+        operands = self.operands(sizes)
+        split = len(operands) - tree.num_leaves
+        held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
+        return operands, jax.tree_util.tree_structure((held, args, kwargs)), (held, *args), kwargs
 
     def _ordered(self, operands: list[Any]) -> list[Any]:
         return operands if self._order is None else [operands[i] for i in self._order]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -15,26 +15,49 @@ import jax
 Why = Literal["call", "named", "ahead", "hot"]
 
 
+class Tally:
+    """Counts what threads do, without a lock where they do it: `tick()` is one step of C."""
+
+    def __init__(self) -> None:
+        self.tick = itertools.count().__next__
+        self._reads, self._lock = 0, threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """Ticks so far."""
+        with self._lock:  # reading is a tick, too
+            self._reads += 1
+            return self.tick() - self._reads + 1
+
+
 @dataclass(eq=False)
 class Executable:
-    """A compiled program of the operands at the places `donated`, which a call uses up, the others, and scalars. `at`:
-    the sizes its buffers have; `exact`: they are those of the calls it serves; `why` it was made; `memory`: bytes of
-    arguments, outputs and temporaries, which XLA tells before it ever runs; `calls` so far, `timed` ones among them,
-    and the `seconds` of the fastest of these (None before)."""
+    """A compiled program. `run`: `jax.jit`'s own function, which knows no other arguments. `at`: the sizes its buffers
+    have; `exact`: they are those of the calls it serves; `why` it was made; `memory`: bytes of arguments, outputs and
+    temporaries, which XLA tells before it ever runs; `options`: whether XLA was told any; `tally`: of calls that
+    went to it straight (`Sized.straight`), `counted` all others; `timed` ones among these, and the `seconds` of the
+    fastest (None before); `used`: tells which was used last, with as many straight calls
+    as are `noted`; `dropped`: it had to go."""
 
-    jitted: Any
-    donated: tuple[int, ...]
+    run: Any
     at: Mapping[str, int]
     exact: bool
     why: Why
     compile_seconds: float
     memory: tuple[int, int, int] | None
-    calls: int = 0
+    options: bool = False
+    tally: Tally = field(default_factory=Tally)
+    counted: int = 0
     seconds: float | None = None
     timed: int = 0
+    used: int = 0
+    noted: int = 0
+    dropped: bool = False
 
-    def run(self, operands: list[Any], *scalars: Any) -> Any:
-        return self.jitted(*_parts(operands, self.donated), *scalars)
+    @property
+    def calls(self) -> int:
+        """Calls so far."""
+        return self.counted + self.tally.total
 
     def took(self, seconds: float) -> None:
         self.timed += 1
@@ -43,76 +66,79 @@ class Executable:
 
 def compiled(
     function: Callable[..., Any],
-    operands: list[Any],
-    scalars: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
     at: Mapping[str, int],
     exact: bool,
     why: Why,
     options: Mapping[str, str],
-    donated: Sequence[int] = (),
+    **donated: Any,
 ) -> Executable:
-    """`function` compiled for arrays like `operands` (`jax.ShapeDtypeStruct`s), and `scalars`. Arrays at `donated` give
-    their memory away at a call."""
+    """`function` compiled for `arguments` and `named` ones like these (`jax.ShapeDtypeStruct`s). `donated`: the options
+    of `jax.jit` that say which of them give their memory away at a call."""
     started = time.perf_counter()
-    donated = tuple(donated)
-    places = (*donated, *(i for i in range(len(operands)) if i not in donated))
-
-    def parted(given: list[Any], others: list[Any], *scalars: Any) -> Any:
-        by_place = dict(zip(places, (*given, *others), strict=True))
-        return function([by_place[i] for i in range(len(by_place))], *scalars)
-
-    parted.__name__ = function.__name__
-    jitted = jax.jit(parted, donate_argnums=0, compiler_options=dict(options) or None)
+    jitted = jax.jit(function, compiler_options=dict(options) or None, **donated)
     # A call of `jitted` finds what is compiled here, and knows of JAX's settings that matter to it, which what
     # `compile` returns does not.
-    analysis = jitted.lower(*_parts(operands, donated), *scalars).compile().memory_analysis()
+    analysis = jitted.lower(*arguments, **named).compile().memory_analysis()
     seconds = time.perf_counter() - started
     memory = None
     if analysis is not None:  # a platform need not tell
         memory = analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes
-    return Executable(jitted, donated, dict(at), exact, why, seconds, memory)
-
-
-def _parts(operands: list[Any], donated: Sequence[int]) -> tuple[list[Any], list[Any]]:
-    """The arrays that a call may use up, and the others."""
-    if not donated:
-        return [], operands
-    return [operands[i] for i in donated], [x for i, x in enumerate(operands) if i not in donated]
+    return Executable(jitted, dict(at), exact, why, seconds, memory, bool(options))
 
 
 class Executables:
-    """Executables by key, at most `limit`: beyond that, the one that was not used for longest goes."""
+    """Executables by key, at most `limit`: beyond that, the one that was not used for longest goes. `lock`: whoever
+    counts has it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.evicted = 0
         self.compilations = 0
         self.compile_seconds = 0.0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, Executable] = OrderedDict()
+        self.lock = threading.Lock()
+        self._now = 0  # grows with each use
+        self._kept: dict[Hashable, Executable] = {}
         self._making: dict[Hashable, Future[Executable]] = {}
 
     def get(self, key: Hashable) -> Executable | None:
         """The executable, for a call, which is counted; None where it is not there (yet)."""
-        with self._lock:
+        with self.lock:
             found = self._kept.get(key)
             if found is not None:
-                self._kept.move_to_end(key)
-                found.calls += 1
+                self.count(found)
             return found
+
+    def count(self, executable: Executable) -> None:
+        """Counts a call, for who has the lock."""
+        executable.counted += 1
+        self._now += 1
+        executable.used = self._now
+
+    def _by_use(self) -> list[tuple[Any, Executable]]:
+        """Keys and executables, the one used last at the end: of straight calls it is known whether there were any
+        since this was asked before, not when."""
+        found = sorted(self._kept.items(), key=lambda item: item[1].used)
+        for _, executable in found:
+            straight = executable.tally.total
+            if straight != executable.noted:
+                self._now += 1
+                executable.used, executable.noted = self._now, straight
+        return sorted(found, key=lambda item: item[1].used)
 
     def made(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
         """The executable, for a call, made now where it is not there. Who asks for one in the making waits for it."""
         found = self.get(key)
         if found is None:
             found = self.make(key, make)
-            with self._lock:
-                found.calls += 1
+            with self.lock:
+                self.count(found)
         return found
 
     def make(self, key: Hashable, make: Callable[[], Executable]) -> Executable:
         """As `made`, ahead of calls."""
-        with self._lock:
+        with self.lock:
             found, making = self._kept.get(key), self._making.get(key)
             if found is not None:
                 return found
@@ -124,25 +150,29 @@ class Executables:
         try:
             made = make()
         except BaseException as e:
-            with self._lock:
+            with self.lock:
                 del self._making[key]
             making.set_exception(e)
             raise
-        with self._lock:
+        with self.lock:
             del self._making[key]
+            dropped = [self._kept.pop(k) for k, _ in self._by_use()[: max(len(self._kept) + 1 - self.limit, 0)]]
             self._kept[key] = made
+            self._now += 1
+            made.used = self._now
             self.compilations += 1
             self.compile_seconds += made.compile_seconds
-            dropped = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self.limit)]
             self.evicted += len(dropped)
+            for old in dropped:
+                old.dropped = True
         making.set_result(made)
         for old in dropped:
-            old.jitted.clear_cache()
+            old.run.clear_cache()
         return made
 
     def make_beside(self, key: Hashable, make: Callable[[], Executable]) -> None:
         """Makes it in a thread of its own, unless it is there or in the making."""
-        with self._lock:
+        with self.lock:
             if key in self._kept or key in self._making:
                 return
 
@@ -157,7 +187,7 @@ class Executables:
 
     def is_due(self, key: Hashable) -> bool:
         """Whether it is there or in the making."""
-        with self._lock:
+        with self.lock:
             return key in self._kept or key in self._making
 
     @property
@@ -166,5 +196,5 @@ class Executables:
 
     def items(self) -> list[tuple[Any, Executable]]:
         """Keys and executables, the one used last at the end."""
-        with self._lock:
-            return list(self._kept.items())
+        with self.lock:
+            return self._by_use()

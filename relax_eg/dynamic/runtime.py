@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 import time
@@ -14,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import get_opaque_trace_state
 
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.family import Family
 from relax_eg.backend.program import as_declared
-from relax_eg.dynamic.bodies import Body
-from relax_eg.dynamic.executables import Executable, Executables, Why, compiled
+from relax_eg.backend.shown import NOT_SHOWN, UnseenError, is_tracing, shown
+from relax_eg.dynamic.bodies import Body, Taking
+from relax_eg.dynamic.executables import Executable, Executables, Tally, Why, compiled
 from relax_eg.dynamic.fitting import Fit, given_dtype, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
@@ -31,11 +30,10 @@ Predict = Callable[[int, Mapping[str, int]], float]
 TIMED = 3  # calls of an executable that are timed at first; then every so many
 _EVERY = 16
 NO_FASTER = 0.98  # of a call at capacity: what an executable for one size must beat to be kept
+MOST_REFUSED = 3  # calls that an executable could not take as they are, before no other goes to it straight
 _MOST_CALLS = 4096  # combinations of shapes whose sizes, fits and counts are remembered
 _AS_IT_IS = Fit((), ())
 _config: Any = jax.config
-_trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
-_NO_TRACE = _trace_state()
 
 
 class ElsewhereError(Exception):
@@ -43,11 +41,16 @@ class ElsewhereError(Exception):
     look for NaN."""
 
 
+UNSEEN: Any = object()
+
+
 @dataclass(eq=False)
 class _Call:
     """Calls with certain sizes. `mode`: "exact" for good; "capacity"; "trial", with an executable of their own that has
-    yet to show that it is faster; "hot", which it was; "settled" at capacity, as it was not. `count`: calls so far;
-    `missed`: those at capacity since they had no executable of their own; `share`: of a call, the padding's."""
+    yet to show that it is faster; "hot", which it was; "settled" at capacity, as it was not. `counted`: calls but for
+    those in `tallies`, which belong to the executables that calls went to straight; `missed`: those at capacity
+    since they had no executable of their own; `refused`: those that looked as if an executable could take them as they
+    are, and it could not; `share`: of a call, the padding's."""
 
     sizes: dict[str, int]
     capacities: dict[str, int]
@@ -55,16 +58,27 @@ class _Call:
     variant: int
     fit: Fit = _AS_IT_IS
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
-    count: int = 0
+    counted: int = 0
+    tallies: list[Tally] = field(default_factory=list[Tally])
     missed: int = 0
+    refused: int = 0
     share: float | None = None
     wider: dict[tuple[int, ...], Fit | None] = field(default_factory=dict[tuple[int, ...], Fit | None])
+
+    @property
+    def count(self) -> int:
+        return self.counted + sum(t.total for t in self.tallies)
+
+
+# The body whose weights it takes, the true sizes if it takes them, what runs it, what counts, and whose it is.
+_Straight = tuple[int, dict[str, Any], Any, Callable[[], int], Executable, _Call]
 
 
 class Sized:
     """What runs per call of a function whose sizes vary.
 
-    `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `predict`: seconds of a
+    `others_at`: the parameters that a call gives, the rest being weights of `weight_shapes`; `tree`: how it gives them,
+    the structure of `(args, kwargs)`; `predict`: seconds of a
     call of a variant at given sizes, as its price says. `alone`: whether the first call's sizes are taken to be the
     only ones there will be; `named`: the sizes that run exactly because the user named them. `donated`: those of
     `others_at`, by place, whose arrays a call may use up.
@@ -75,11 +89,16 @@ class Sized:
         family: Family,
         others_at: Sequence[int],
         weight_shapes: Mapping[int, tuple[int, ...]],
+        tree: Any,
         policy: Policy,
         executables: Executables,
         predict: Predict,
     ) -> None:
         program = family.programs[0]
+        self._tree, self._shown = tree, shown([program.params[i] for i in others_at], tree)
+        self._straight: dict[Any, _Straight] = {}  # by what is shown
+        self._only: _Straight | None = None  # what serves every call, before there were different ones
+        self._mixed = False
         self._family, self._program = family, program
         self._others_at, self._weight_shapes = tuple(others_at), dict(weight_shapes)
         self._policy, self._executables, self._predict = policy, executables, predict
@@ -101,27 +120,86 @@ class Sized:
             self._array = type(jnp.zeros(()))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
 
-    def run(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> Any:
+    def straight(self, held: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call whose sizes are those of an executable that ran before; UNSEEN for any other. This
+        is all that happens at such a call: what depends on shapes was checked when the executable was made, and JAX
+        itself sees whether these arguments are of its shapes and dtypes."""
+        found = self._only
+        if found is None:
+            try:
+                found = self._straight.get(self._shown(args, kwargs))
+            except NOT_SHOWN:
+                return UNSEEN
+            if found is None:
+                return UNSEEN
+        body, scalars, run, tick, executable, call = found
+        if executable.dropped or (executable.options and is_tracing()):
+            return UNSEEN
+        try:
+            result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
+        except (UnseenError, TypeError):  # TypeError: something is no array
+            self._refused(call)
+            return UNSEEN
+        tick()
+        return result
+
+    def _refused(self, call: _Call) -> None:
+        """What looked like calls of certain sizes is something else."""
+        with self._lock:
+            if self._only is not None:
+                self._only, self._mixed = None, True
+                return
+            call.refused += 1
+            if call.refused >= MOST_REFUSED:
+                self._straight = {k: v for k, v in self._straight.items() if v[-1] is not call}
+
+    def _let_straight(self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Calls like this one may go to this executable straight; if nothing is padded for them; all calls, as
+        long as there are no others."""
+        own = executable.exact or call.sizes == executable.at  # nothing is padded
+        if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
+            return
+        scalars = {} if executable.exact else call.scalars
+        entry = self._which[call.variant], scalars, executable.run, executable.tally.tick, executable, call
+        with self._lock:
+            try:
+                self._straight[self._shown(args, kwargs)] = entry
+            except NOT_SHOWN:
+                call.refused = MOST_REFUSED
+                return
+            if executable.tally not in call.tallies:
+                call.tallies.append(executable.tally)
+            if len(self._calls) == 1 and not self._mixed:
+                self._only = entry
+
+    def run(self, held: Sequence[tuple[Any, ...]], others: Sequence[Any]) -> Any:
         """The result of a call. `held`: what was prepared, for each of `bodies`; `others`: the other leaves.
         ElsewhereError; ShapeError, BoundsError where the arrays do not fit, before anything runs."""
         # What JAX traces, it traces with constants too; and where it looks for NaN, it would look into the padding.
-        if _trace_state() != _NO_TRACE or _config.jax_debug_nans or _config.jax_debug_infs:
+        if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs:
             raise ElsewhereError
         others = self._checked(others)
         key = tuple([x.shape for x in others])
         call = self._calls.get(key) or self._first_of(key)
         executable, fit = self._chosen(call)
-        operands = [*held[self._which[call.variant]], *others]
-        timed = executable.timed < TIMED or executable.calls % _EVERY == 0
+        mine = held[self._which[call.variant]]
+        timed = executable.timed < TIMED or executable.counted % _EVERY == 0
         started = time.perf_counter() if timed else 0.0
         if fit is None:
-            results = executable.run(operands)
+            args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
+            result = executable.run(mine, *args, **kwargs)
         else:
-            results = fit.cut(executable.run(fit.padded(operands, self._on_host), call.scalars), self._on_host)
+            grown = fit.padded([*mine, *others], self._on_host)[len(mine) :]
+            args, kwargs = jax.tree_util.tree_unflatten(self._tree, grown)
+            result = executable.run((call.scalars, *mine), *args, **kwargs)
+            if fit.cuts:
+                results = fit.cut(jax.tree_util.tree_leaves(result), self._on_host)
+                result = jax.tree_util.tree_unflatten(self._program.out_tree, results)
+        self._let_straight(call, executable, args, kwargs)
         if timed:
-            jax.block_until_ready(results)
+            jax.block_until_ready(result)
             executable.took(time.perf_counter() - started)
-        return jax.tree_util.tree_unflatten(self._program.out_tree, results)
+        return result
 
     def _checked(self, others: Sequence[Any]) -> list[Any]:
         """The arrays of a call, of the declared dtypes."""
@@ -150,7 +228,8 @@ class Sized:
                 found = self._exactly(sizes) if self.alone else self.call_at(sizes)
                 self.alone = False
                 if len(self._calls) >= _MOST_CALLS:
-                    del self._calls[next(iter(self._calls))]
+                    gone = self._calls.pop(next(iter(self._calls)))
+                    self._straight = {k: v for k, v in self._straight.items() if v[-1] is not gone}
                 self._calls[shapes] = found
         return found
 
@@ -176,8 +255,8 @@ class Sized:
 
     def _chosen(self, call: _Call) -> tuple[Executable, Fit | None]:
         """The executable for a call, made if need be, and what the arrays need for it (None: nothing, it is exact)."""
-        with self._lock:
-            call.count += 1
+        with self._executables.lock:
+            call.counted += 1
         if call.mode == "exact":
             return self._executables.made(self._own_key(call), lambda: self._exact(call, "call")), None
         if call.mode in ("trial", "hot"):
@@ -197,6 +276,8 @@ class Sized:
             self.bodies[self._which[call.variant]].refuse(e)
             with self._lock:
                 self._calls.clear()
+                self._straight.clear()
+                self._only = None
             call.mode = "exact"
             return self._chosen(call)
         if self._policy.dynamic == "auto" and call.mode == "capacity" and self._earns(call, found):
@@ -246,24 +327,26 @@ class Sized:
 
     def _exact(self, call: _Call, why: Why) -> Executable:
         why = "named" if why == "call" and call.sizes in self.named else why
-        body = self.bodies[self._which[call.variant]]
-        options = self._family.variants[call.variant].compiler_options
-        operands = body.operands(call.sizes)
-        donated = self._places(self.donated, operands)
-        return compiled(body.exact(call.sizes), operands, (), call.sizes, True, why, options, donated)
+        taking = self.bodies[self._which[call.variant]].exact(call.sizes, self._tree)
+        return self._compiled(call, taking, call.sizes, True, why, self.donated)
 
     def _capacity(self, call: _Call, why: Why) -> Executable:
-        body = self.bodies[self._which[call.variant]]
-        options = self._family.variants[call.variant].compiler_options
-        operands, scalars = body.operands(call.capacities), (body.scalars(call.sizes),)
+        taking = self.bodies[self._which[call.variant]].at_capacity(call.capacities, self._tree)
         # What is padded is ours; what is not padded at some sizes is copied then.
         fixed = [i for i in self.donated if all(d.is_const for d in self._declared[i].shape or ())]
-        donated, run = self._places(fixed, operands), body.at_capacity(call.capacities)
-        return compiled(run, operands, scalars, call.capacities, False, why, options, donated)
+        return self._compiled(call, taking, call.capacities, False, why, fixed)
 
-    def _places(self, others: Sequence[int], operands: Sequence[Any]) -> list[int]:
-        """Where some of `others_at` stand among the operands of a body: they come last, after what was prepared."""
-        return [i + len(operands) - len(self._others_at) for i in others]
+    def _compiled(
+        self, call: _Call, taking: Taking, at: Mapping[str, int], exact: bool, why: Why, donated: Sequence[int]
+    ) -> Executable:
+        args, kwargs = jax.tree_util.tree_unflatten(self._tree, [i in donated for i in range(len(self._others_at))])
+        # `jax.jit` is told of whole arguments; what was prepared comes first.
+        told: dict[str, Any] = {}
+        if donated:
+            told["donate_argnums"] = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
+            told["donate_argnames"] = [k for k, x in kwargs.items() if all(jax.tree_util.tree_leaves(x))]
+        options = self._family.variants[call.variant].compiler_options
+        return compiled(*taking, at, exact, why, options, **told)
 
     def _earns(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes are to have an executable of their own."""

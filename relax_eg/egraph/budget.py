@@ -25,6 +25,8 @@ class StopReason(enum.Enum):
 class Budget:
     """Limits on saturation: e-graph nodes, seconds of rule application, and rounds of the algebra phase.
 
+    Seconds are of computing: what else runs on the machine takes none of them, so that the outcome is the same.
+
     Saturation ends with the first round that passes a limit. What a round can add is known before it runs, and none
     takes the graph beyond twice `nodes`. A budget of 0 nodes or 0 seconds leaves the program as written. OptionError
     for what is no such number.

@@ -35,6 +35,7 @@ Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 ROUNDS = {"simplify": 200, "library": 6}
 APPLIED_PER_SECOND = 150_000.0  # matches, until a round of so many as here below tells better
 TELLING_MATCHES = 1_000
+_TICK = 1e-6  # seconds: of a clock that may not have moved
 SIBLINGS = 3  # a value is merged with at most so many neighbours, itself included
 
 
@@ -169,8 +170,8 @@ class EGraph:
 
     @stage("saturate")
     def saturate(self, budget: Budget, progress: Progress | None = None) -> Saturation:
-        """Run the phases. Deterministic unless the clock ends it."""
-        self._budget, self._started, self._tables = budget, time.perf_counter(), None
+        """Run the phases. Deterministic unless the clock ends it, which counts what this thread computes."""
+        self._budget, self._started, self._tables = budget, time.thread_time(), None
         self._growth.allow(budget.seconds)
         seconds: dict[str, float] = {}
         rounds = peak = 0
@@ -201,7 +202,7 @@ class EGraph:
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
-            before, began = self._changes, time.perf_counter()
+            before, began = self._changes, time.thread_time()
             for _ in range(ROUNDS.get(phase, 1)):
                 at = self._changes
                 self._round(phase)
@@ -213,7 +214,7 @@ class EGraph:
                     break
             if phase == "simplify":
                 simplified = self._changes
-            spent = time.perf_counter() - began
+            spent = time.thread_time() - began
             seconds[phase] = seconds.get(phase, 0.0) + spent
             nodes, found = self.nodes(self._sizes), self._changes - before
             tell(2, f"{phase}: {nodes} nodes, {found} matches, {1000 * spent:.1f} ms")
@@ -265,7 +266,7 @@ class EGraph:
         return sizes.get("Leaf", 0) + sum(sizes.get(s, 0) for s in self.words.by_symbol)
 
     def _seconds_left(self) -> float:
-        return self._budget.seconds - (time.perf_counter() - self._started)
+        return self._budget.seconds - (time.thread_time() - self._started)
 
     def _round(self, phase: str) -> None:
         """Run the phase's rules once: all at once if what they can do fits; else one by one, leaving out those that do
@@ -304,7 +305,7 @@ class EGraph:
         log.warning("%s", unfit)
 
     def _apply(self, phase: str, rules: list[str]) -> None:
-        began, before = time.perf_counter(), self._changes
+        began, before = time.thread_time(), self._changes
         found = self.engine.step(*(self._rulesets[phase][r] for r in rules))
         self._growth.ran(rules)
         for name, n in found.items():
@@ -313,7 +314,7 @@ class EGraph:
                 self.matches[rule] = self.matches.get(rule, 0) + n
                 self._changes += n
         if self._changes - before >= TELLING_MATCHES:
-            self._speed = (self._changes - before) / (time.perf_counter() - began)
+            self._speed = (self._changes - before) / max(time.thread_time() - began, _TICK)
 
     def _settle(self) -> None:
         """Annotate new nodes and answer what rules ask, to a fixpoint."""

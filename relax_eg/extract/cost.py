@@ -18,6 +18,8 @@ import numpy as np
 
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
+from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
+from relax_eg.extract.matmuls import Matmul, matmul_seconds, own_seconds, share_of_peak
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, itemsize
@@ -69,11 +71,24 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else."""
+    """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else. `own`:
+    seconds of the contractions where XLA generates them; `vector`: whether one is a matrix times a vector."""
 
     flops: Number
     contracting: Number
     other: Number
+    own: Number = 0.0
+    vector: Number = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """Seconds of a contraction with its operands at hand: by the device's library, and where XLA generates it because
+    something else is computed with it; `vector`: whether XLA makes a sum of products of it, which keeps both inside."""
+
+    seconds: Number
+    own: Number
+    vector: Number
 
 
 class CostModel(Protocol):
@@ -108,6 +123,8 @@ class WholeCost:
         self._memo: dict[tuple[object, ...], NodeCost] = {}
         self._models: dict[tuple[object, ...], WholeCost] = {}
         self._running: frozenset[str] = frozenset()  # functions that are being priced: recursion adds nothing
+        self._around: tuple[Number, ...] = ()  # steps of the loops around what is priced, from the innermost on
+        self.constants: Mapping[str, int] = {}  # of how many of them parameters of the function are constants
 
     @property
     def folds_transposes(self) -> bool:
@@ -148,7 +165,8 @@ class WholeCost:
     def inside(self, function: Function, site: Site) -> WholeCost:
         """The model at the sizes that `function` has at this site."""
         sizes = self.sizes_inside(function, site)
-        key = (function.name, tuple(sizes.items()))
+        same = constants(site, function) if self.profile.platform in PLATFORMS else {}
+        key = (function.name, tuple(sizes.items()), site.op, tuple(site.attrs.items()) if same else ())
         model = self._models.get(key)
         if model is None:
             binding = {v: self._at(d) for v, d in sizes.items()}
@@ -157,7 +175,14 @@ class WholeCost:
                 profile = replace(profile, fresh_bytes=math.inf)
             model = self._models[key] = self._kind(site)(profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
+            if same:
+                model.constants = same
+                model._around = around(site, self._at(self.times(site)), self._around)
         return model
+
+    def part(self, far: int) -> Number:
+        """Of what XLA takes out of so many of the loops around the function, what is left for each step."""
+        return 1.0 / larger(1, math.prod(self._around[:far])) if far else 1.0
 
     def _kind(self, site: Site) -> type[WholeCost]:
         """The model of the functions that run at this site."""
@@ -261,25 +286,29 @@ class WholeCost:
         rate = self.profile.scalar_rate.get(op, self.profile.vector_rate)
         other = larger(0, self.number(done.other_flops, placed.sizes))
         flops = other + sum(self.number(c.flops, placed.sizes) for c in done.contractions)
-        seconds = sum(self._contraction(c, placed.sizes) for c in done.contractions)
-        return Effort(flops, seconds, other / rate)
+        each = [self.contraction(c, placed.sizes) for c in done.contractions]
+        vector: Number = False
+        for c in each:
+            vector = vector | c.vector
+        return Effort(flops, sum(c.seconds for c in each), other / rate, sum(c.own for c in each), vector)
 
     def number(self, d: Dim, sizes: Mapping[str, Dim]) -> Number:
         """A size of a program that is used with these sizes, at the binding."""
         return self._at(d.substitute(sizes) if sizes else d)
 
-    def _contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
-        """Seconds of a matmul or convolution with all operands at hand."""
-        rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
-        share = share_of_peak((rows, columns, depth), self.profile.matmul_half)
-        seconds = self.number(c.flops, sizes) / (self.profile.rate(c.dtype) * share)
+    def contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Contracted:
+        """A matmul or convolution with all operands at hand."""
+        p, (rows, columns, depth) = self.profile, (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
+        matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
+        seconds, own = matmul_seconds(p, matmul), own_seconds(p, matmul)
         if c.windowed:
-            seconds *= self.profile.conv_factor
-            return seconds
+            return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
         weight = columns * depth * itemsize(c.dtype)
         if c.transposed:
-            seconds *= self.profile.linear_factor(rows, weight)
-        return seconds + self.profile.joining(rows, weight)
+            factor = p.linear_factor(rows, weight)
+            seconds, own = seconds * factor, own * factor
+        joining = p.joining(rows, weight)
+        return Contracted(seconds + joining, own + joining, matmul.is_vector if p.tiles else False)
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""
@@ -290,7 +319,7 @@ class WholeCost:
         steps: Number = 1.0
         wakes: Number = False
         for function, times, model in self.trips(site):
-            inner = [cost for _, cost in priced(function, model)]
+            inner = [node.cost for node in priced(function, model)]
             for c in inner:
                 wakes = wakes | c.wakes
             flops += times * sum(c.flops for c in inner)
@@ -311,8 +340,8 @@ class WholeCost:
         # With a plain matrix on the right all leading axes are rows; with batches on both sides the last is.
         rows = math.prod(a[:-1]) if len(b) <= 2 else math.prod(a[-2:-1])
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
-        share = share_of_peak((rows, columns, a[-1]), self.profile.matmul_half)
-        seconds = larger(flops / (self.profile.rate(site.dtype(0)) * share), self.profile.move(moved))
+        matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
+        seconds = larger(matmul_seconds(self.profile, matmul), self.profile.move(moved))
         weight = self._at(bytes_of(site.operands[1]))
         if site.op == "linear":
             seconds *= self.profile.linear_factor(rows, weight)
@@ -388,8 +417,11 @@ class WholeCost:
                 for i in range(self._columns)
             ]
             return _stacked(each)
-        speed = p.library_speed.get(library.name, library.cost or 1.0)
-        return NodeCost(flops, moved, 1, p.launch + larger(seconds, p.move(moved)) / speed)
+        if library.name in p.library_speed:  # no routine is faster than memory
+            seconds = larger(seconds / p.library_speed[library.name], p.move(moved))
+        else:
+            seconds = larger(seconds, p.move(moved)) / (library.cost or 1.0)
+        return NodeCost(flops, moved, 1, p.launch + seconds)
 
     def _by_model(self, model: CostModel, site: Site, result: Annotation) -> NodeCost:
         """What another cost model says, which is asked of one binding at a time."""
@@ -422,11 +454,6 @@ def checked(op: str, found: Any) -> NodeCost:
     return found
 
 
-def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
-    """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
-    return larger(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
-
-
 def _all_known(site: Site, result: Annotation) -> bool:
     annotations = (a for a in (*site.operands, result) if isinstance(a, Tensor))
     return all(a.shape is not None and a.dtype is not None for a in annotations)
@@ -437,29 +464,51 @@ def _turns(site: Site) -> bool:
     return site.op == "permute_dims" and site["axes"][-1] != len(site["axes"]) - 1
 
 
-def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, NodeCost]]:
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A node of a function, what it costs at each step of the function, and the functions that it runs: how often, and
+    the model of each."""
+
+    node: Expr
+    cost: NodeCost
+    runs: Sequence[tuple[Function, Number, WholeCost]] = ()
+
+
+def priced(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Iterator[Priced]:
     """Every node of `function` that does something, with its price; nodes in `skip` are left out."""
-    for e, site in sites(function, model.folds_transposes, skip):
-        yield e, NodeCost() if site is None else model.price(site, e.annotation)
+    for e, site, far in sites(function, model, skip):
+        if site is None:
+            yield Priced(e, NodeCost())
+            continue
+        part = model.part(far)
+        cost = model.price(site, e.annotation)
+        if far:
+            amounts = (x * part for x in (cost.flops, cost.bytes, cost.launches, cost.seconds))
+            cost = NodeCost(*amounts, wakes=cost.wakes)
+        yield Priced(e, cost, [(f, n * part, inner) for f, n, inner in model.trips(site)])
 
 
-def sites(function: Function, folds: bool, skip: set[Expr] | None = None) -> Iterator[tuple[Expr, Site | None]]:
-    """Every node of `function` that does something, and as what it is priced; nodes in `skip` are left out.
+def sites(
+    function: Function, model: WholeCost, skip: set[Expr] | None = None
+) -> Iterator[tuple[Expr, Site | None, int]]:
+    """Every node of `function` that does something, as what it is priced, and out of how many of the loops around the
+    function XLA takes it; nodes in `skip` are left out.
 
-    Where a transposed matrix is read inside the matmul that follows (`folds`), such a pair is the `linear` it runs as,
-    and the transpose nothing (None).
+    Where a transposed matrix is read inside the matmul that follows, such a pair is the `linear` it runs as, and the
+    transpose nothing (None).
     """
     once = skip or set()
     expressions = [e for e in function.expressions() if e not in once]
-    folded = _folded_transposes(expressions, once) if folds else set[Expr]()
+    folded = _folded_transposes(expressions, once) if model.folds_transposes else set[Expr]()
     folded -= {b.value for block in function.blocks for b in block.bindings if b.value in folded} | {function.result}
+    left = leaving(function, model.constants)
     for e in expressions:
         if (e.op in CORE and not e.args) or e.op in (TUPLE, TUPLE_GET):
             continue
-        site = site_of(e)
+        site = placed(e, site_of(e), left, model.constants)
         if e.op == "matmul" and e.args[1] in folded:
             site = Site("linear", (e.args[0].annotation, e.args[1].args[0].annotation), {})
-        yield e, None if e in folded else site
+        yield e, None if e in folded else site, left.get(e, 0)
 
 
 def _folded_transposes(expressions: list[Expr], once: set[Expr]) -> set[Expr]:

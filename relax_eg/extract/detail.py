@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relax_eg.extract.cost import NodeCost, WholeCost, priced
+from relax_eg.extract.numbers import whole
 from relax_eg.ir.annotations import Tensor
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, Expr
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder
 from relax_eg.ir.module import Function
-from relax_eg.ops import site_of
+from relax_eg.ops.fused import VIEWS
+from relax_eg.ops.libraries import LIBRARIES
 
+_ROUNDING = 1e-6  # launches that rounding errors leave
 MOST_MOMENTS = 240  # of a timeline; of neighbouring moments the fullest is kept
 
 
@@ -35,8 +38,8 @@ class Part:
     `what`: the operator, library routine or tensor program; `result`: what it computes, with sizes by name; `lines`:
     the user's lines that it stands for, first that of its result; `rule`: the rule that made it, "" as written;
     `count`: how often the program text has it, all else as often as it runs; `operators`: those inside a kernel of
-    several; `ahead`: computed once from the weights, and in no total; `dtype`: that of what it reads first, which says
-    how fast it multiplies.
+    several, and those that a library routine stands for; `ahead`: computed once from the weights, and in no total;
+    `dtype`: that of what it reads first, which says how fast it multiplies.
     """
 
     what: str
@@ -137,8 +140,8 @@ def parts_of(
         _add_parts(sums, function, model, origins, (), inside, set(function.expressions()) - skip, 1.0, True)
     made = [
         Part(
-            what, result, where, lines, rule, int(s.count), int(s.flops), int(s.bytes), int(s.launches), s.seconds,
-            within, ahead, dtype,
+            what, result, where, lines, rule, int(s.count), whole(s.flops), whole(s.bytes), whole(s.launches),
+            s.seconds, within, ahead, dtype,
         )
         for (what, result, where, lines, rule, within, ahead, dtype), s in sums.items()
     ]  # fmt: skip
@@ -158,19 +161,28 @@ def _add_parts(
 ) -> None:
     """`around`: the lines of the call, for what has none of its own."""
     mine = origins.get(function.name, {})
-    for e, cost in priced(function, model, skip):
+    for node in priced(function, model, skip):
+        e, rest = node.node, node.cost
         origin = mine.get(e, Origin())
         lines = origin.lines or around
-        rest = cost
-        for callee, n, inner in model.trips(site_of(e)):
-            within = [c for _, c in priced(callee, inner)]
+        for callee, n, inner in node.runs:
+            within = [p.cost for p in priced(callee, inner)]
             _add_parts(sums, callee, inner, origins, lines, operators, None, times * n, ahead)
             rest = _less(rest, within, n)
-        if rest.seconds <= 0 and not rest.launches:
+        if rest.seconds <= 0 and rest.launches < _ROUNDING:
             continue
         what = label_of(e)
-        key = (what, str(e.annotation), function.name, lines, origin.rule, operators.get(what, ()), ahead, _dtype(e))
+        within = operators.get(what, ()) if e.op == CALL_TIR else _of_library(e)
+        key = (what, str(e.annotation), function.name, lines, origin.rule, within, ahead, _dtype(e))
         sums.setdefault(key, _Sum()).add(1, rest, times)
+
+
+def _of_library(e: Expr) -> tuple[str, ...]:
+    """The operators that a call of a registered routine stands for."""
+    if e.op != CALL_DPS_LIBRARY or e.attr("name") not in LIBRARIES:
+        return ()
+    definition = LIBRARIES[e.attr("name")].definition([a.annotation for a in e.args], dict(e.attr("attrs")))
+    return tuple(x.op for x in postorder(definition.results) if x.op not in CORE and x.op not in VIEWS)
 
 
 def _dtype(e: Expr) -> str:
@@ -182,8 +194,8 @@ def _dtype(e: Expr) -> str:
 def _less(cost: NodeCost, inside: list[NodeCost], times: float) -> NodeCost:
     """What is left of a loop's or a call's cost without that of what it runs."""
     return NodeCost(
-        max(0, cost.flops - int(times * sum(c.flops for c in inside))),
-        max(0, cost.bytes - int(times * sum(c.bytes for c in inside))),
-        max(0, cost.launches - int(times * sum(c.launches for c in inside))),
+        max(0, cost.flops - times * sum(c.flops for c in inside)),
+        max(0, cost.bytes - times * sum(c.bytes for c in inside)),
+        max(0, cost.launches - times * sum(c.launches for c in inside)),
         max(0.0, cost.seconds - times * sum(c.seconds for c in inside)),
     )

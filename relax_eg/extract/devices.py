@@ -44,6 +44,7 @@ CPU = Profile(
     group_share=0.14,
     group_half=(23.0, 20.0),
     transpose_rate=4e9,
+    cores=2,
     modes=(WITHOUT_YNN,),
     scalar_rate={
         "sort": 0.8e9,
@@ -55,10 +56,16 @@ CPU = Profile(
 )
 
 
+# Blocks of cuBLAS's matmuls, 64 rows at least: FlashDecoding++ (Hong et al., 2023, section 2).
+_TILES = ((64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0))
+
+
 def _gpu(
-    name: str, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float, notes: str
-) -> Profile:
-    """A GPU from its data sheet: dense tensor-core rates, float32 vector rate, memory bandwidth, level-2 cache."""
+    name: str, cores: int, tf32: float, half: float, double: float, vector: float, bandwidth: float, l2_bytes: float,
+    notes: str,
+) -> Profile:  # fmt: skip
+    """A GPU from its data sheet: multiprocessors, dense tensor-core rates, float32 vector rate, memory bandwidth,
+    level-2 cache."""
     return Profile(
         name=name,
         matmul_rate={"float32": tf32, "float64": double, "float16": half, "bfloat16": half, "int32": vector / 4},
@@ -70,6 +77,8 @@ def _gpu(
         dispatch=20e-6,
         step=10e-6,
         matmul_half=(96.0, 96.0, 64.0),
+        cores=cores,
+        tiles=_TILES,
         group_share=0.1,
         factor_share=0.3,
         factor_half=16384.0,
@@ -78,8 +87,8 @@ def _gpu(
         scalar_rate={"sort": 2e9, **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), 50e9)},
         # Assumed of every GPU, from what is published of an H100 (sources in docs/kernels.md).
         fused_share=0.76,
-        pallas_share=0.88,
-        library_speed=dict.fromkeys((f"cudnn.attention{kind}" for kind in ("", "_mask", "_bias", "_causal")), 1.35),
+        pallas_share=0.52,
+        library_speed=dict.fromkeys((f"cudnn.attention{kind}" for kind in ("", "_mask", "_bias", "_causal")), 0.8),
         platform="gpu",
         pallas=True,
         notes=notes,
@@ -106,6 +115,7 @@ LAPTOP = Profile(
     group_share=0.14,
     group_half=(23.0, 20.0),
     transpose_rate=8e9,
+    cores=8,
     modes=(WITHOUT_YNN,),
     scalar_rate=CPU.scalar_rate,
     notes="8 cores with AVX2, two channels of DDR5",
@@ -116,10 +126,10 @@ PROFILES: dict[str, Profile] = {
     for p in (
         CPU,
         LAPTOP,
-        _gpu("rtx4090", 82.6e12, 165e12, 1.29e12, 82.6e12, 1.008e12, 72 << 20, "GeForce RTX 4090, 24 GB"),
-        _gpu("a100", 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, "A100 SXM, 80 GB"),
-        _gpu("h100", 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, "H100 SXM, 80 GB"),
-        _gpu("h200", 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
+        _gpu("rtx4090", 128, 82.6e12, 165e12, 1.29e12, 82.6e12, 1.008e12, 72 << 20, "GeForce RTX 4090, 24 GB"),
+        _gpu("a100", 108, 156e12, 312e12, 19.5e12, 19.5e12, 2.039e12, 40 << 20, "A100 SXM, 80 GB"),
+        _gpu("h100", 132, 494e12, 989e12, 67e12, 67e12, 3.35e12, 50 << 20, "H100 SXM, 80 GB"),
+        _gpu("h200", 132, 494e12, 989e12, 67e12, 67e12, 4.8e12, 50 << 20, "H200 SXM, 141 GB"),
     )
 }
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from relax_eg.shapes import Dim
 
+_ERROR = 1e-9  # a share
+
 Number = Any  # an int or float, or a column: numpy's array of one axis
 
 
@@ -38,7 +40,9 @@ def choose(condition: Number, then: Number, otherwise: Number) -> Number:
 
 
 def whole(x: Number) -> Number:
-    """The number without its fraction."""
+    """The number without its fraction; one that rounding errors left just below a whole number is that number."""
+    nearest = np.rint(x)
+    x = choose(abs(x - nearest) <= _ERROR * larger(1.0, abs(x)), nearest, x)
     return np.trunc(x) if is_column(x) else int(x)
 
 

@@ -48,7 +48,10 @@ class Profile:
     `fork_flops` or more wakes other cores; `join`: seconds that a matmul of several rows takes besides its work when
     its weight has `join_bytes` or more, so that of matmuls of the same rows one is faster than several;
     `step`: seconds of a loop's step, or of a choice between branches, besides what is done in it; `matmul_half`: sizes
-    (m, n, k) at which a matmul reaches half its peak; `linear_penalty`: (rows
+    (m, n, k) at which a matmul reaches half its peak; `tiles`: instead of the first two, (rows, columns) of the
+    blocks of a result that the device's library computes, each on one of `cores` (of a GPU its multiprocessors; the
+    third size is then what of the depth a block takes to begin), `own_rows`: the least side of a block where XLA
+    generates the matmul; `linear_penalty`: (rows
     up to, factor) pairs, of two rows on: how many times longer a matmul takes when its weight lies output axis first;
     `gemv_bytes`, `gemv_gain`: with one row and a weight of so many bytes or more that layout is the faster one, by so
     much;
@@ -59,10 +62,11 @@ class Profile:
     that; `solve_share`, `solve_half`: the same of triangular systems, for the side and the number of right-hand sides;
     `transpose_rate`: elements/s of a transpose that moves the last axis, read inside
     another kernel (0: as any elementwise operator); `modes`: other ways to compile, which `measure=k` tries;
-    `library_speed`: how many times faster a library routine was measured to be than its pattern as one kernel is
-    predicted to be, by name; `fused_share`: of the matmul rate, what XLA's own matmul reaches that computes its
-    operands or computes on with its result, where kernels are executables (0: XLA stores these); `pallas_share`: of the
-    rate of a matmul of these sizes, what one through Pallas reaches; `platform`: "cpu", "gpu" or "tpu"; `pallas`:
+    `library_speed`: how many times faster the arithmetic of a library routine was measured to be than that of its
+    pattern as one kernel is predicted to be, by name; `fused_share`: of the matmul rate, what XLA's own matmul reaches
+    that computes its operands or computes on with its result, where kernels are executables (0: XLA stores these), and
+    one through Pallas that decodes an operand; `pallas_share`: of the rate of its two matmuls, what attention through
+    Pallas reaches; `platform`: "cpu", "gpu" or "tpu"; `pallas`:
     whether GPUs get kernels that XLA serves badly through Pallas (`docs/kernels.md`); `calibrated`: whether a machine
     was measured; `measured`: which, and when.
     """
@@ -83,6 +87,9 @@ class Profile:
     fresh_bytes: float = float("inf")
     fresh_rate: float = float("inf")
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
+    cores: float = 1.0
+    tiles: tuple[tuple[float, float], ...] = ()
+    own_rows: float = 16.0
     linear_penalty: tuple[tuple[float, float], ...] = ()
     gemv_bytes: float = float("inf")
     gemv_gain: float = 1.0
@@ -120,6 +127,11 @@ class Profile:
     def call(self, seconds: Number, wakes: Number) -> Number:
         """Seconds of a call of an executable whose kernels take `seconds`, and of which one or none `wakes` cores."""
         return self.dispatch + seconds + self.fork * wakes
+
+    def run(self, seconds: Number, kernels: Number) -> Number:
+        """Seconds of a call of so many executables that take `seconds` in all. A GPU computes what was dispatched while
+        the host dispatches more, so what takes longer counts; a CPU's executables have their dispatch in `seconds`."""
+        return seconds if self.platform == "cpu" else larger(seconds, self.dispatch * kernels)
 
     def linear_factor(self, rows: Number, weight_bytes: Number) -> Number:
         """How many times longer a matmul of `rows` rows takes with its weight stored output axis first."""

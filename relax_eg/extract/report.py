@@ -9,10 +9,10 @@ from relax_eg.debug import stage
 from relax_eg.extract import figures
 from relax_eg.extract.cost import WholeCost, priced
 from relax_eg.extract.detail import Memory, Part
+from relax_eg.extract.numbers import whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, Expr
 from relax_eg.ir.module import Function
-from relax_eg.ops import site_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def price_program(
     """
     rows: dict[str, list[float]] = {}
     wakes = _add_rows(rows, function, model, skip, 1.0)
-    made = [OperatorRow(op, int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for op, r in rows.items()]
+    made = [OperatorRow(op, int(r[0]), whole(r[1]), whole(r[2]), whole(r[3]), r[4]) for op, r in rows.items()]
     return ProgramCost(tuple(sorted(made, key=lambda r: (-r.seconds, r.op))), *prepared, wakes)
 
 
@@ -284,11 +284,12 @@ def _add_rows(
 ) -> bool:
     """Adds what a function costs to `rows`; whether it wakes other cores."""
     wakes = False
-    for e, cost in priced(function, model, skip):
+    for node in priced(function, model, skip):
+        e, cost = node.node, node.cost
         wakes = wakes or cost.wakes
         total = (1, cost.flops * times, cost.bytes * times, cost.launches * times, cost.seconds * times)
         inside: dict[str, list[float]] = {}
-        for callee, n, inner in model.trips(site_of(e)):
+        for callee, n, inner in node.runs:
             _add_rows(inside, callee, inner, None, times * n)
         for label, row in inside.items():
             _add_to(rows, label, row)

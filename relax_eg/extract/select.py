@@ -20,7 +20,7 @@ from relax_eg.extract.search import cheapest_switch, swap_search
 from relax_eg.extract.solve import Effort, solve
 
 # Inside `optimize`: nodes decide before the clock does, and a gap of a thousandth is below what prices can tell.
-EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)
+EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=1500, cut_rounds=10, neighbourhoods=0)
 _RULES = 4  # rules left out, one at a time, for the runner-up
 _REASONS = 3  # operators named in it
 _SWAP_WORK = 3_000_000  # classes looked at by one swap search

@@ -6,34 +6,51 @@ from collections.abc import Mapping
 
 from relax_eg.extract.amounts import Amounts
 from relax_eg.extract.cost import ASSUMED_SIZE, WholeCost, sites
-from relax_eg.ir.expr import CALL, COND, CONTROL, Expr
+from relax_eg.ir.expr import CALL, COND, CONTROL, SCAN, WHILE, Expr
 from relax_eg.ir.module import Function
 from relax_eg.shapes import Dim
 
 
-def total_amounts(
-    function: Function, model: WholeCost, skip: set[Expr] | None = None, running: frozenset[str] = frozenset()
-) -> Amounts:
+def total_amounts(function: Function, model: WholeCost, skip: set[Expr] | None = None) -> Amounts:
     """What `function` does in all, as expressions in its sizes; nodes in `skip` are left out. A model of any binding
-    will do. Sizes inside of functions that no operand tells, and the steps of a `while_loop`, are assumed."""
+    will do. Sizes inside of functions that no operand tells, and the steps of a `while_loop`, are assumed; loops make
+    a step at least, where something in them is done once."""
     total = Amounts()
-    for e, site in sites(function, model.folds_transposes, skip):
+    for (_, share), found in _by_loop(function, model, skip, frozenset()).items():
+        flops, moved, launches = (d // share for d in (found.flops, found.bytes, found.launches))
+        total = total + Amounts(flops, moved, launches, found.workspace)
+    return total
+
+
+def _by_loop(
+    function: Function, model: WholeCost, skip: set[Expr] | None, running: frozenset[str]
+) -> dict[tuple[int, int], Amounts]:
+    """What each step of `function` does, by how many of the loops around it leave with it, and by the share of what is
+    told that counts: of a choice, one of the branches runs."""
+    totals: dict[tuple[int, int], Amounts] = {}
+
+    def add(found: Amounts, far: int, share: int) -> None:
+        totals[far, share] = totals.get((far, share), Amounts()) + found
+
+    for e, site, far in sites(function, model, skip):
         if site is None:
             continue
         if site.op not in CONTROL and site.op != CALL:
-            total = total + model.amounts(site, e.annotation)
+            add(model.amounts(site, e.annotation), far, 1)
             continue
         names = [n for n in site.attrs.get("functions", ()) if n in model.functions and n not in running]
-        inside = Amounts()
+        times, branches = model.times(site), len(names) if site.op == COND and names else 1
         for n in names:
             callee = model.functions[n]
-            found = total_amounts(callee, model.inside(callee, site), None, running | {n})
-            inside = inside + _placed(found, model.sizes_inside(callee, site))
-        times, share = model.times(site), len(names) if site.op == COND and names else 1
-        flops, moved, launches = (d * times // share for d in (inside.flops, inside.bytes, inside.launches))
-        inside = Amounts(flops, moved, launches, inside.workspace)
-        total = total + inside
-    return total
+            sizes = model.sizes_inside(callee, site)
+            for (k, share), told in _by_loop(callee, model.inside(callee, site), None, running | {n}).items():
+                found = _placed(told, sizes)
+                if k and site.op in (SCAN, WHILE):  # leaves this loop, and others around it
+                    add(found, far + k - 1, share)
+                    continue
+                flops, moved, launches = (d * times for d in (found.flops, found.bytes, found.launches))
+                add(Amounts(flops, moved, launches, found.workspace), far + k, share * branches)
+    return totals
 
 
 def _placed(found: Amounts, sizes: Mapping[str, Dim]) -> Amounts:

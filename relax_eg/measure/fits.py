@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relax_eg.extract.cost import share_of_peak
+from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import Mode, Profile
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import Expr, postorder, var
@@ -158,6 +158,7 @@ def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:
     return {
         "matmul_rate": {**p.matmul_rate, "float32": best["rate"]},
         "matmul_half": (best["m"], best["n"], best["k"]),
+        "tiles": (),
     }
 
 

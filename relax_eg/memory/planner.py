@@ -333,7 +333,10 @@ def _best_order(program: Program, amounts: Sequence[Sequence[int]]) -> Order:
 
 
 def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequence[str]) -> Scope:
-    """What is known of the sizes. BoundsError for bounds of what is no size, that are no integers, or contradict."""
+    """What is known of the sizes. BoundsError for bounds of what is no size, that are no integers, below 0, or
+    contradict; OptionError for what are no bounds."""
+    if not isinstance(bounds, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"bounds={bounds!r}: {{'n': (1, 4096)}} is accepted")
     for name in bounds:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
@@ -343,6 +346,9 @@ def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequenc
     scope = Scope(assume=module.main.assume)
     for name, bound in bounds.items():
         scope.bound(name, bound, "plan_memory(bounds=...)")
+        low, _ = scope.bounds(name)
+        if low is not None and low < 0:
+            raise BoundsError(f"{module.main.name}(): the lower bound of `{name}` is {low}; a size is at least 0")
     scope.assume(*as_statements(assume))
     return scope
 

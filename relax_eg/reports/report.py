@@ -28,6 +28,7 @@ from relax_eg.extract.report import (
     SelectedRow,
 )
 from relax_eg.reports import text
+from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
 from relax_eg.reports.roofline import Roofline, roofline
 
@@ -121,8 +122,9 @@ class CostReport:
         return [here, *(replace(here, at=o.at, before=o.before, after=o.after) for o in self.others)]
 
     def kernel_table(self) -> RenderableType:
-        """The kernels that hold several operators: which, and what putting them together saves."""
-        return text.kernel_table(self)
+        """Every kernel that a call runs and the operators in it: library calls, kernels of several operators and what
+        putting them together saves, kernels of one; and the views."""
+        return kernel_table(self)
 
     def as_data(self) -> dict[str, Any]:
         """The report as plain data for JSON, with a schema version (`relax_eg.reports.schema` has the schema)."""

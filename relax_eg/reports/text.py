@@ -105,22 +105,6 @@ def notes(r: CostReport) -> list[str]:
     return lines
 
 
-def kernel_table(report: CostReport) -> RenderableType:
-    """The kernels that hold several operators: which, and what putting them together saves."""
-    if not report.kernels:
-        return Text("no kernel holds several operators")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("operators", overflow="fold")
-    for column in ("times", "bytes", "bytes saved", "launches saved"):
-        table.add_column(column, justify="right")
-    for r in report.kernels:
-        name = r.name if r.function == report.name else f"{r.name} in {r.function}"
-        figures = str(r.times), si(r.bytes), si(r.saved_bytes), str(r.saved_launches)
-        table.add_row(name, ", ".join(r.operators), *figures)
-    return table
-
-
 def _selection(rows: Sequence[SelectedRow]) -> str:
     """One line on all functions; those that are not proved optimal by name, the widest gap first."""
     candidates = sum(r.candidates for r in rows)

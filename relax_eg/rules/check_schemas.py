@@ -63,6 +63,9 @@ class Known:
         found = self.functions.get(name)
         return found if found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow else None
 
+    def as_written(self, name: str) -> Function | None:
+        return self.best(name)
+
     def known_ahead(self, name: str) -> Sequence[bool]:
         return self.ahead or (False,) * len(self.functions[name].params)
 
@@ -129,7 +132,7 @@ def _equal(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
 
 _KINDS = {
     SCAN: "scan", WHILE: "while", CALL: "call", "add": "sum", "subtract": "sum", KERNEL: "kernel",
-    CALL_TIR: "workspace",
+    CALL_TIR: "workspace", "matmul": "parts",
 }  # fmt: skip
 
 
@@ -150,6 +153,8 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
         return _workspace_trial(rng)
     if kind == "rows":
         return _rows_trial(rng)
+    if kind == "parts":
+        return _parts_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
 
 
@@ -236,6 +241,16 @@ def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     shapes = {"x": (n, m), "y": (n, m), "z": (m, k), "w": (m,), "i": (k,), "w0": ()}
     args = tuple(np.asarray(rng.integers(-3, 4, shapes[str(p.attr("name"))]), object) for p in params)
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+
+
+def _parts_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """A product of a few rows and columns over a long axis."""
+    depth = 512 * int(rng.integers(8, 20))
+    rows, columns = (int(rng.integers(0, 3)) for _ in range(2))
+    params = var("x", Tensor(f"n {depth}")), var("w", Tensor(f"{depth} {columns}"))
+    node = op.matmul(*params)
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
+    return Trial(Module((_main(params, node),)), node, args), Known({})
 
 
 def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:

@@ -50,6 +50,10 @@ class Functions(Protocol):
         the parameters that are the same at every step is nearly free."""
         ...
 
+    def as_written(self, name: str) -> Function | None:
+        """The function as written if it is one pure block, else None; none that rules made."""
+        ...
+
     def known_ahead(self, name: str) -> Sequence[bool]:
         """For each parameter of a function that is called, whether what it gets is known ahead of the calls."""
         ...

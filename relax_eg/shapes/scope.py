@@ -209,6 +209,11 @@ class Scope:
         `where` names the function that was called."""
         for name, size in env.items():
             bound = self._bounds.get(name, _DEFAULT)
+            if bound.low is not None and bound.low == bound.high and size != bound.low:
+                raise BoundsError(
+                    f"{said(where)}: {name} = {size}, and its bounds fix it to {bound.low} ({bound.low_said}); "
+                    f"a pair such as (1, {max(bound.low, size)}) accepts all sizes between"
+                )
             if bound.high is not None and size > bound.high:
                 raise BoundsError(
                     f"{said(where)}: {name} = {size} exceeds its bound {bound.high} ({bound.high_said}); "

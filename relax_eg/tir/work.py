@@ -20,7 +20,7 @@ class Contraction:
     linear layer. `windowed`: an operand is read at sums of loop variables, as in a convolution. `made`: bytes of the
     operands that are computed in the equation, which reads `sources` bytes for them; `result`: bytes of its value where
     the program computes on with it; `reduced`: a later reduction goes over that. `online`: an operand has exponentials
-    less a maximum over what is summed."""
+    less a maximum over what is summed; `staged`: one is computed from what a reduction of the program left."""
 
     batch: Dim
     rows: Dim
@@ -34,6 +34,7 @@ class Contraction:
     result: Dim = _NONE
     reduced: bool = False
     online: bool = False
+    staged: bool = False
 
     @property
     def flops(self) -> Dim:
@@ -53,7 +54,7 @@ def work(program: TensorProgram) -> Work:
     found: list[Contraction] = []
     other = _NONE
     there = set(program.workspaces)  # in memory anyway
-    uses = _Uses(_computed_on(program) - there, _reduced(program) - there, _exponentials(program))
+    uses = _Uses(_computed_on(program) - there, _reduced(program) - there, _exponentials(program), _left(program))
     for made in program.stages:
         terms = [t for t in walk(made.value) if isinstance(t, Reduce) and is_multiply_add(made, t)]
         mine = [_contraction(program, made, t, uses) for t in terms]
@@ -100,6 +101,16 @@ def _exponentials(program: TensorProgram) -> set[str]:
     return found
 
 
+def _left(program: TensorProgram) -> set[str]:
+    """The buffers that hold what a reduction left, or what is computed from such."""
+    found = set[str]()
+    for made in program.stages:
+        terms = list(walk(made.value))
+        if any(isinstance(t, Reduce) or (isinstance(t, Read) and t.buffer in found) for t in terms):
+            found.add(made.output.name)
+    return found
+
+
 def _uncast(term: Scalar) -> Scalar:
     while isinstance(term, Cast):
         term = term.arg
@@ -108,11 +119,13 @@ def _uncast(term: Scalar) -> Scalar:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Of a program, the buffers with which something is computed, those that are reduced, those of exponentials."""
+    """Of a program, the buffers with which something is computed, those that are reduced, those of exponentials, and
+    those that reductions left."""
 
     computed: set[str]
     reduced: set[str]
     exponentials: set[str]
+    left: set[str]
 
 
 def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses) -> Contraction:
@@ -146,6 +159,7 @@ def _contraction(program: TensorProgram, made: Stage, term: Reduce, uses: _Uses)
         _product(made.output.shape) * itemsize(term.dtype) if on else _NONE,
         made.output.name in uses.reduced,
         bool(sources & uses.exponentials),
+        bool(sources & uses.left),
     )
 
 

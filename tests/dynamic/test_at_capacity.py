@@ -370,7 +370,7 @@ def test_capacity_refused_where_there_is_not_one_program() -> None:
 def test_what_cannot_be_compiled_at_capacity_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     best = optimized()
 
-    def broken(self: Any, capacities: Any) -> Any:
+    def broken(*_: Any) -> Any:
         raise TypeError("no such lowering")
 
     monkeypatch.setattr("relax_eg.dynamic.bodies.Body.at_capacity", broken)

@@ -80,7 +80,7 @@ def test_what_all_ask_for_at_once_is_made_once() -> None:
     def make() -> Executable:
         made.append(1)
         threading.Event().wait(0.05)
-        return Executable(jax.jit(lambda x: x), (), {}, False, "call", 0.0, None)
+        return Executable(jax.jit(lambda x: x), {}, False, "call", 0.0, None)
 
     def work(_: int) -> None:
         start.wait()

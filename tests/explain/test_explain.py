@@ -77,7 +77,7 @@ PROGRAMS: dict[str, Explained] = {
     ),
     "chain": (chain, (*["n n"] * 4, "n"), {"at": {"n": 128}}, ["matmul_vector_associates"]),
     "facts": (logs, ("n", "n"), {"facts": {"x": "positive"}, "at": {"n": 100_000}}, ["exp_of_log", "log_of_exp"]),
-    "invariant": (iterate, (SQUARE, SQUARE, "64"), {}, ["loop_invariants", "matmul_vector_associates"]),
+    "invariant": (iterate, (SQUARE, SQUARE, "64"), {"target": "h100"}, ["loop_invariants", "matmul_vector_associates"]),
     "steps": (recurrent, ("t b 64", "128 128", "64 128"), {"at": {"t": 100, "b": 4}}, ["loop_steps"]),
     "exact": (sliced, ("n n", "n n"), {"numerics": "exact", "at": {"n": 256}}, ["first_slice_of_concat"]),
     "decoder": (

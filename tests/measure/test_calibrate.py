@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
-from relax_eg.extract.cost import share_of_peak
 from relax_eg.extract.devices import CPU, PROFILES
+from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits
 

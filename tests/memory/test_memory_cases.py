@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -292,3 +293,20 @@ def main(x: R.Tensor(("n",), dtype="float32")) -> R.Tensor(("k",), dtype="float3
     names = [plan.program.values[v].name for v in plan.live.unsized]
     assert names == ["u", "exp", "y"]
     assert len(plan.runtime.storages) == 1 and plan.check([{"n": 10}]) == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error", "told"),
+    [
+        ({"n": (-1, 4)}, rx.errors.BoundsError, "the lower bound of `n` is -1; a size is at least 0"),
+        ({"n": -3}, rx.errors.BoundsError, "the lower bound of `n` is -3; a size is at least 0"),
+        ({"n": (4, 1)}, rx.errors.BoundsError, "the bounds of `n` are empty: "),
+        ({"n": (1.5, 4)}, rx.errors.BoundsError, "hold 1.5, which is no integer"),
+        ({"m": (1, 4)}, rx.errors.BoundsError, "bounds name `m`, which is no size"),
+        ([("n", 4)], rx.errors.OptionError, "{'n': (1, 4096)} is accepted"),
+        (5, rx.errors.OptionError, "bounds=5: {'n': (1, 4096)} is accepted"),
+    ],
+)
+def test_bounds_that_are_none(bounds: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=re.escape(told)):
+        rx.plan_memory(rx.trace(lambda x: x + 1.0, "n"), bounds=bounds)

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ import pytest
 import relax_eg as rx
 from relax_eg.errors import OperatorError, RuleError, WellFormedError
 from relax_eg.ir.expr import var
+from relax_eg.ir.module import pure_function
+from relax_eg.ops import routines
 from relax_eg.ops.interpret import evaluate
 from relax_eg.ops.libraries import called, inlined
+from relax_eg.rules.book.libraries import KINDS, attention_names
 from relax_eg.rules.certificates import content_hash, known_verdict
 
 pytestmark = pytest.mark.usefixtures("no_library_stays")
@@ -218,3 +222,39 @@ def test_the_book_is_verified() -> None:
     unknown = [r.name for r in rx.rules.libraries if known_verdict(r) is None]
     assert all(n.startswith("cudnn_attention") for n in unknown) and len(unknown) == 4
     assert all(v.status != "refuted" for r in rx.rules.libraries if (v := known_verdict(r)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cudnn_is_handed_is_what_its_pattern_reads(kind: str) -> None:
+    """Without a device: the routine's operands, computed by `jax.nn` through XLA, give what the pattern says."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, h, n, 8)).astype(jnp.bfloat16) for h, n in ((4, 5), (2, 7), (2, 7)))
+    extra = {"mask": [rng.random((2, 4, 5, 7)) < 0.7], "bias": [rng.standard_normal((2, 4, 5, 7)).astype("float32")]}
+    args = [q, k, v, *extra.get(kind, ())]
+    params = [var(f"x{i}", rx.Tensor(a.shape, a.dtype.name)) for i, a in enumerate(args)]
+    module = rx.Module((pure_function("main", params, [called(attention_names(kind)[1], *params, r=2)]),))
+    wanted = np.asarray(evaluate(module, args), np.float32)
+    for scale, right in ((1.0, True), (1.5, False)):
+        found = routines.attention(q * jnp.bfloat16(scale), *args[1:], r=2, kind=kind, implementation="xla")
+        assert np.allclose(np.asarray(found, np.float32), wanted, rtol=0.05, atol=0.02) == right
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cudnns_attention_is_lowered_to(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For CUDA on a machine without it: one call of cuDNN, with no scale of its own and the mask of its kind."""
+    fused = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91000)
+    half, keys = (jax.ShapeDtypeStruct((2, h, 16, 64), jnp.bfloat16) for h in (4, 2))
+    wide = {"mask": jnp.bool_, "bias": jnp.float32}
+    extra = [jax.ShapeDtypeStruct((2, 4, 16, 16), wide[kind])] if kind in wide else []
+    run = functools.partial(routines.attention, r=2, kind=kind, implementation="cudnn")
+    calls = ("__cudnn$fmhaSoftmax", "__cudnn$fmhaScaleBiasSoftmax")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(c) for c in calls]
+    made = jax.export.export(jax.jit(run), platforms=["cuda"], disabled_checks=allowed)(half, keys, keys, *extra)
+    text = made.mlir_module()
+    assert [c for c in calls if f"@{c}(" in text] == [calls[bool(extra)]]
+    options = text.replace("\\22", '"')
+    assert '"fmha_scale": 1.0' in options
+    assert f'"mask_type": "{"CAUSAL" if kind == "causal" else "NO_MASK"}"' in options
+    (result,) = made.out_avals
+    assert (result.shape, result.dtype) == (half.shape, half.dtype)

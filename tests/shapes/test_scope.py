@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import timeit
 
 import pytest
@@ -163,14 +164,19 @@ def test_bounds_that_are_refused(bounds, text):
         ),
         (
             {"b": 2},
-            "encode(): b = 2 is below its bound 3 (declared in optimize(bounds=...)); "
+            "encode(): b = 2, and its bounds fix it to 3 (declared in optimize(bounds=...)); "
+            "a pair such as (1, 3) accepts all sizes between",
+        ),
+        (
+            {"t": 1},
+            "encode(): t = 1 is below its bound 2 (declared in optimize(bounds=...)); "
             "lower the bound or pass a larger input",
         ),
     ],
 )
 def test_sizes_out_of_bounds(env, text):
-    scope = Scope({"s": (1, 4096), "b": 3, "z": (0, None)})
-    scope.check({"s": 4096, "b": 3, "z": 0, "q": 1}, "encode")
+    scope = Scope({"s": (1, 4096), "b": 3, "z": (0, None), "t": (2, 9)})
+    scope.check({"s": 4096, "b": 3, "z": 0, "q": 1, "t": 2}, "encode")
     with pytest.raises(BoundsError) as error:
         scope.check(env, "encode")
     assert str(error.value) == text
@@ -299,3 +305,14 @@ def test_binding_three_arguments_is_fast():
     sizes = ((2, 24), (2, 24), (768, 768))
     seconds = min(timeit.repeat(lambda: binder.bind(sizes), number=2000, repeat=10)) / 2000
     assert seconds < 15e-6  # 1.3 us on a quiet machine; the limit only catches a slow path taken by mistake
+
+
+def test_a_size_that_bounds_fix_is_told_so() -> None:
+    """One integer fixes a size; who meant "up to" is told what says that."""
+    scope = Scope()
+    scope.bound("n", 32, "optimize(bounds=...)")
+    scope.check({"n": 32}, "main")
+    for size, pair in ((5, "(1, 32)"), (40, "(1, 40)")):
+        told = rf"n = {size}, and its bounds fix it to 32 \(declared in .*{re.escape(pair)}"
+        with pytest.raises(BoundsError, match=told):
+            scope.check({"n": size}, "main")

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from relax_eg.backend.pallas.plan import Unsuitable
-from relax_eg.backend.pallas.programs import lower_pallas
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import RelaxEgError
 from relax_eg.tir import TensorProgram
@@ -36,6 +35,8 @@ class Pallas:
 
     def lower(self, program: TensorProgram, sizes: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
         """Like `lower_program`, through Pallas where that is preferred."""
+        from relax_eg.backend.pallas.programs import lower_pallas  # half a JAX, which CPUs never need
+
         try:
             if not all(isinstance(n, int) for n in sizes.values()):
                 raise Unsuitable("its sizes are not known when it is compiled")

@@ -5,8 +5,13 @@ What is computed in one kernel and again in another is paid in both. Kernels are
 which as they stand are kernels of one.
 
 A contraction is what its device's compiler makes of it. XLA's matmuls on CPUs, and cuBLAS, take operands from memory
-and store their results, so what is computed before or after one in the same executable goes through memory there; XLA's
-own matmuls for GPUs compute it, at a share of the rate; and what goes through Pallas stays inside at another share.
+and store their results, so what is computed before or after one in the same executable goes through memory there; on
+CPUs through the cache, tile by tile, where it is decoded from much less; XLA's own matmuls for GPUs compute it, at a
+share of the rate; and what goes through Pallas stays inside at another share. A matrix times a vector is a sum of
+products on a GPU, which computes all of that inside and is bound by the matrix.
+
+A GPU computes while the next kernel is dispatched: a program takes as long as all its kernels, or as dispatching them.
+What a kernel costs is then what it takes by itself, or with what it makes others wait (`KernelCost.waits`).
 """
 
 from __future__ import annotations
@@ -15,12 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from relax_eg.errors import OperatorError
 from relax_eg.extract.amounts import Amounts, counted_once, of_program, work_of
 from relax_eg.extract.cost import NodeCost, WholeCost
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, CORE, VAR, postorder
+from relax_eg.ir.module import Function
 from relax_eg.ops import Site, bytes_of
 from relax_eg.ops.fused import VIEWS, Placed, called_program, fused_call, program_at
 from relax_eg.ops.libraries import LIBRARIES, Definition
@@ -28,7 +36,8 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
 
 _SHORTER = 1e-3  # of what is hidden behind something longer: that of two programs which take as long, it has the less
-_DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas
+_DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas, and is cut on a CPU
+_CUT = 1 << 17  # bytes from which on it is cut (`backend.tiles`)
 _PREFERRED = 0.98  # of a price, on GPUs: a generated kernel has to be so much faster than a routine that XLA compiles
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
 
@@ -38,7 +47,8 @@ class Part:
     """A contraction in a kernel, at a binding: `seconds` with operands at hand; bytes of operands that the kernel
     computes (`made`) and of what it computes them from (`sources`), and of the result where it computes on with it.
     `reduced`: a reduction of the kernel goes over the result; `online`: an operand has exponentials less a maximum over
-    what is summed."""
+    what is summed; `staged`: an operand is made of what a reduction left, a norm or a softmax. `own`: seconds where
+    XLA's own matmul computes something with it (None: `fused_share` of the rate); `vector`: a matrix times a vector."""
 
     seconds: Number
     made: Number = 0
@@ -46,6 +56,9 @@ class Part:
     result: Number = 0
     reduced: bool = False
     online: bool = False
+    staged: bool = False
+    own: Number | None = None
+    vector: Number = False
 
     @property
     def stored(self) -> Number:
@@ -61,6 +74,8 @@ class Part:
 class KernelCost(WholeCost):
     """The model of `execution="kernels"` at one binding: a launch and a dispatch for each kernel, its bytes once."""
 
+    waits = 0.0  # of what a kernel's dispatch takes longer than the kernel, on a GPU, the share that it costs
+
     @property
     def folds_transposes(self) -> bool:
         return False
@@ -72,31 +87,64 @@ class KernelCost(WholeCost):
         contracting: Number = sum(part.seconds for part in parts)
         moving = p.move(moved)
         stored: Number = 0.0
-        slower: Number = 0.0
+        owned: Number = 0.0
+        decoding: Number = 0.0
         badly: Number = False
         for part in parts:
             times = choose(part.made > 0, 1, 0) + choose(part.result > 0, 1, 0)
             # What follows a matmul is written over its result: so repeated layers are cut in one way.
-            stored = stored + times * p.launch + p.move(2 * part.stored) + _SHORTER * p.move(part.made)
-            slower = slower + choose(times > 0, part.seconds, 0.0)
-            badly = badly | part.online | part.decoded
+            through = p.move(2 * part.stored)
+            if p.platform == "cpu":
+                through = choose(part.decoded & (part.made >= _CUT), self._in_tiles(part), through)
+            through = times * p.launch + through + _SHORTER * p.move(part.made)
+            # A sum of products takes in what is computed element by element; each reduction is a launch of its own.
+            inside = (part.staged + part.reduced) * p.launch + p.move(2 * part.result * part.reduced)
+            stored = stored + choose(part.vector, inside, through)
+            own = part.own if part.own is not None else part.seconds / (p.fused_share or 1.0)
+            owned = owned + choose((times > 0) & ~_truth(part.vector), own, part.seconds)
+            decoding = decoding + (own if not part.online and not part.reduced else part.seconds / p.pallas_share)
+            badly = badly | part.online | (part.decoded & ~_truth(part.vector))
         attention = any(part.online for part in parts) and any(part.reduced for part in parts)
         working = _hidden(contracting, moving) + stored
-        if p.fused_share and not any(part.reduced for part in parts):  # no tile of a matmul has all that is reduced
-            working = smaller(working, _hidden(contracting + slower * (1 / p.fused_share - 1), moving))
+        # XLA generates no matmul around what a reduction left; what one goes over is stored, no tile has all of it.
+        if p.fused_share and not any(part.staged for part in parts):
+            after = sum(p.launch + p.move(2 * part.result) for part in parts if part.reduced)
+            working = smaller(working, _hidden(owned, moving) + after)
         if p.platform == "cpu" and attention:  # one kernel of XLA's, which keeps a tile of the scores
             working = _hidden(contracting, moving)
         elif pallas and p.pallas:
-            working = choose(badly, _hidden(contracting / p.pallas_share, moving), working)
+            working = choose(badly, _hidden(decoding, moving), working)
         # Each is a call, and wakes other cores for itself.
         flops = contracting * p.rate("float32") + other * p.vector_rate
         woken = choose(flops >= p.fork_flops, p.fork, 0.0)
         return self.called(p.launch + woken + working + other)
 
+    def _in_tiles(self, part: Part) -> Number:
+        """Seconds in which what a contraction computes with goes through memory, where its operand is decoded a tile
+        at a time: the tiles stay in cache."""
+        p = self.profile
+        steps = larger(2, part.made / p.cache_bytes)
+        return 2 * part.made / p.cache_bandwidth + steps * (p.step + p.launch) + p.move(2 * part.result)
+
     def called(self, seconds: Number) -> Number:
         """Seconds of an executable with its dispatch: a GPU computes while the next one is dispatched."""
         p = self.profile
-        return p.dispatch + seconds if p.platform == "cpu" else _hidden(p.dispatch, seconds)
+        if p.platform == "cpu":
+            return p.dispatch + seconds
+        waiting = larger(0.0, p.dispatch - seconds)
+        return seconds + _SHORTER * p.dispatch + self.waits * waiting
+
+    def waiting(self, waits: float) -> None:
+        """Count so much of what a kernel's dispatch takes longer than the kernel."""
+        self.waits = waits
+        self._memo.clear()
+        self._models.clear()
+
+    def inside(self, function: Function, site: Site) -> WholeCost:
+        model = super().inside(function, site)
+        if isinstance(model, KernelCost) and model.waits != self.waits:
+            model.waiting(self.waits)
+        return model
 
     def bytes(self, annotation: Annotation) -> Number:
         return self._at(bytes_of(annotation))
@@ -117,7 +165,8 @@ class KernelCost(WholeCost):
 
         def part(c: Contraction) -> Part:
             made, sources, result = (self.number(d, sizes) for d in (c.made, c.sources, c.result))
-            return Part(self._contraction(c, sizes), made, sources, result, c.reduced, c.online)
+            of = self.contraction(c, sizes)
+            return Part(of.seconds, made, sources, result, c.reduced, c.online, c.staged, of.own, of.vector)
 
         return [part(c) for c in work_of(placed.program).contractions]
 
@@ -160,8 +209,15 @@ class KernelCost(WholeCost):
         program = _pattern(definition)
         if program is None:
             return None
-        found = self._program(CALL_TIR, Placed(program, sizes), pallas=False)
-        return replace(found, seconds=found.seconds * _PREFERRED) if self.profile.fused_share else found
+        placed = Placed(program, sizes)
+        found = self._program(CALL_TIR, placed, pallas=False)
+        if not self.profile.fused_share:
+            return found
+        vector: Number = False
+        for c in self.parts(placed):
+            vector = vector | c.vector
+        # Of a matrix times a vector no library is called, whatever the routine's name.
+        return replace(found, seconds=found.seconds * choose(vector, 1 / _PREFERRED, _PREFERRED))
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
         return found  # results are in storages that calls keep
@@ -185,6 +241,11 @@ def _pattern(definition: Definition) -> TensorProgram | None:
         return fused_call(members, definition.results).attr("program").value
     except OperatorError:
         return None
+
+
+def _truth(x: Number) -> Number:
+    """A truth value that `~` negates, or a column of them."""
+    return np.asarray(x, bool)
 
 
 def _hidden(a: Number, b: Number) -> Number:

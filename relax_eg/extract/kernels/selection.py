@@ -18,6 +18,7 @@ from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.cost import KernelCost
+from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
 from relax_eg.extract.kernels.states import (
     OVERSIZED,
@@ -41,7 +42,7 @@ from relax_eg.extract.problem import (
 from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
-from relax_eg.extract.solve import Effort
+from relax_eg.extract.solve import Effort, Solved
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 
@@ -53,8 +54,8 @@ STEPS = frozenset(
 _WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
-_EFFORT = Effort(seconds=10.0, nodes=20, gap=1e-3, candidates=2000)
-_QUICK = Effort(seconds=1.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
+_EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)
+_QUICK = Effort(seconds=5.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
 _OUTPUTS = 4  # of one kernel
 _CORRECTIONS = 12  # of prices by the programs that kernels are composed to
 _AS_ESTIMATED = 1.02
@@ -97,10 +98,15 @@ class KernelSearch:
     weights: list[float] = field(default_factory=list[float])
     memo: dict[int, float] = field(default_factory=dict[int, float])
     checked: set[int] = field(default_factory=set[int])
+    priced: dict[float, tuple[dict[int, float], set[int]]] = field(
+        default_factory=dict[float, tuple[dict[int, float], set[int]]]
+    )  # memo and what was checked, by what kernels make others wait
     made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change
 
     def run(self) -> KernelSelection:
         graph = self.graph
+        if runs_ahead(self.models):
+            self._waiting(1.0)
         written_only = graph.as_written if graph.node_count > OVERSIZED else None
         self.operations = operations_of(graph, self.models[0], written_only)
         self.table = StateTable(graph, self.models[0], self.steps, self.operations)
@@ -430,8 +436,55 @@ class KernelSearch:
 
     def _exact(self, best: Sequence[Way | None], written_cost: float) -> KernelSelection:
         ways, problem = self._problem()
+        solved = self._solved(repaired(problem, self._numbers(ways, best)))
+        if runs_ahead(self.models):
+            solved, written_cost = self._ahead(solved, written_cost)
+        ways, problem = self._problem()
+        n = len(self.graph.candidates)
+        order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
+        used = {c: ways[c][solved.choice[c]] for c in order if c < n}
+        found = solved.cost, written_cost, solved.bound, solved.how, problem.node_count
+        return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
+
+    def _ahead(self, solved: Solved, written_cost: float) -> tuple[Solved, float]:
+        """Where the device takes longer for the kernels than the host for dispatching them, the best program by what
+        the device takes, as long as the host still keeps up; and the price of the program as written."""
+        before = self._busy(solved.choice)
+        if before[0] < before[1]:
+            self._waiting(1.0)
+            return solved, written_cost
+        # Kernels stay; prices are others.
+        faster = self._solved(solved.choice)
+        busy, dispatching = self._busy(faster.choice)
+        if max(busy, dispatching) > before[0]:
+            self._waiting(1.0)
+            return solved, written_cost
+        ways, problem = self._problem()
+        written = self._each_alone(ways, self.graph.as_written, tree_choice(problem))
+        return faster, choice_cost(problem, written)
+
+    def _busy(self, choice: Sequence[int]) -> tuple[float, float]:
+        """Seconds that the device takes for a program, and the host; from here on prices are what the device takes."""
+        self._waiting(0.0)
+        ways, problem = self._problem()
+        used = [c for c in sorted(used_classes(problem, choice)) if c < len(self.graph.candidates)]
+        chosen = ((c, ways[c][choice[c]]) for c in used)
+        host = dispatch_seconds(self.graph, self.models, self.weights, self.pricing.static, chosen)
+        return choice_cost(problem, choice), host
+
+    def _waiting(self, waits: float) -> None:
+        """Price kernels with so much of what they make others wait."""
+        if self.models[0].waits != waits:
+            self.priced[self.models[0].waits] = self.memo, self.checked
+            self.memo, self.checked = self.priced.get(waits, ({}, set()))
+            self.made = None
+            for m in self.models:
+                m.waiting(waits)
+
+    def _solved(self, seed: Sequence[int]) -> Solved:
+        """The best choice found from this one on."""
+        ways, problem = self._problem()
         effort = _QUICK if self.pricing.held else _EFFORT
-        seed = repaired(problem, self._numbers(ways, best))
         choice, _ = self._best(problem, [seed])
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
             if not self._corrected(ways, problem, choice):
@@ -446,11 +499,7 @@ class KernelSearch:
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
             solved = solve_kernels(problem, self._overlap(ways), choice, effort)
-        n = len(self.graph.candidates)
-        order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
-        used = {c: ways[c][solved.choice[c]] for c in order if c < n}
-        found = solved.cost, written_cost, solved.bound, solved.how, problem.node_count
-        return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
+        return solved
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""

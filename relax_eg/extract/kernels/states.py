@@ -175,7 +175,7 @@ class StateTable:
             return model.kernel(self._contractions(members, anchors), other, moved, single)
         efforts = {x: self._effort(x, k, model) for x, k in members.items()}
         sizes = {x: model.bytes(self.graph.annotations[x]) for x in (*loads, *members)}
-        parts = [part_of(efforts[x].contracting, x, anchors.get(x, NO_ANCHOR), sizes) for x in members]
+        parts = [part_of(efforts[x], x, anchors.get(x, NO_ANCHOR), sizes) for x in members]
         moved = sum(sizes[x] for x in (*loads, *outputs))
         return model.kernel(parts, sum(e.other for e in efforts.values()), moved, single)
 
@@ -184,9 +184,7 @@ class StateTable:
 
     def _contractions(self, members: Mapping[int, int], anchors: Anchors) -> list[Part]:
         """The contractions of a kernel, at the table's binding."""
-        return [
-            part_of(self.operations[x, members[x]].effort.contracting, x, a, self.bytes) for x, a in anchors.items()
-        ]
+        return [part_of(self.operations[x, members[x]].effort, x, a, self.bytes) for x, a in anchors.items()]
 
     def recomposed(self, c: int, state: State, inside: Mapping[int, State]) -> State | None:
         """The kernel `state` of class `c` with some of what it loads computed inside; None where that is none."""
@@ -291,8 +289,9 @@ class StateTable:
         if operation.contracts:
             made = {x: s for x, s in inside.items() if not s.moves}
             sources = frozenset(y for s in made.values() for y in s.loads)
+            staged = any(s.local.phase != POINTWISE for s in made.values())
             online = any(s.local.phase != POINTWISE and self._exponential(s) for s in made.values())
-            found = {**found, c: Anchor(frozenset(made), sources, online)}
+            found = {**found, c: Anchor(frozenset(made), sources, online, staged)}
         return found
 
     def _exponential(self, state: State) -> bool:

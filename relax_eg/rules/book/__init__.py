@@ -14,6 +14,7 @@ from relax_eg.rules.book.library_forms import forms
 from relax_eg.rules.book.movement import movement
 from relax_eg.rules.book.pieces import pieces
 from relax_eg.rules.book.reduction import reduction
+from relax_eg.rules.book.splitting import splitting
 from relax_eg.rules.book.sums import sums
 from relax_eg.rules.book.systems import systems
 from relax_eg.rules.book.values import values
@@ -25,7 +26,7 @@ libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
-    (*sums.schemas, *functions.schemas, *fusion.schemas, *pieces.schemas),
+    (*sums.schemas, *functions.schemas, *fusion.schemas, *splitting.schemas, *pieces.schemas),
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "movement",
     "pieces",
     "reduction",
+    "splitting",
     "sums",
     "systems",
     "values",

@@ -74,9 +74,17 @@ def _outside(
 
 
 def _batch(e: Expr, known: Functions) -> Expr | None:
+    """Asked of the body in its best form first: that may have put what waits for no step and what does in one."""
+    name = str(parts(e.op, e.args, dict(e.attrs)).functions[0].attr("name"))
+    best = known.best(name)
+    made = None if best is None else _batched(e, best, known)
+    written = known.as_written(name) if made is None else None
+    return made if written in (None, best) else _batched(e, written, known)
+
+
+def _batched(e: Expr, function: Function, known: Functions) -> Expr | None:
     p = parts(e.op, e.args, dict(e.attrs))
-    function = known.best(str(p.functions[0].attr("name")))
-    if function is None or not p.xs:
+    if not p.xs:
         return None
     n, m = len(p.constants), len(p.constants) + len(p.carry)
     same, carry, xs = function.params[:n], function.params[n:m], function.params[m:]

@@ -1,0 +1,164 @@
+"""What a call costs on the host: microseconds over `jax.jit` of the same function, for every way to call ours.
+
+    python -m benchmarks.dispatch [--only jit] [--rounds 400] [--strict]
+
+A call is of a few small arrays, so that nearly all of it is the way to the executable. In each round every way takes a
+turn, in a new order, beside `jax.jit` of the same function; a cost is the median over the rounds of the difference
+within a turn. "warm": the same call came just before; "cold": 64 MB were read since, so that Python is not in the
+processor's caches, as after a large kernel. With --strict it fails where a warm call of sizes that were seen before
+costs more than 2 us over `jax.jit`, padding aside.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import relax_eg as rx
+from benchmarks.timing import machine
+
+ALLOWED = 2.0  # us over `jax.jit`, warm
+ROWS, OTHER, HELD = 8, 6, 8
+PADDED = "dynamic='capacity', padded"
+
+
+def scaled(w: Any, x: Any) -> Any:
+    """As written at all sizes."""
+    return jnp.tanh(x * w)
+
+
+def adapted(w: Any, a: Any, b: Any, x: Any) -> Any:
+    """Two programs: with few rows an adapter is the cheaper beside the weight, with many merged into it."""
+    return x @ (w + a @ b)
+
+
+def ways() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """What calls `jax.jit`, and what calls ours, for the same function and arrays."""
+    w, x, odd = jnp.ones(HELD), jnp.ones((ROWS, HELD)), jnp.ones((OTHER, HELD))
+    plain: Any = jax.jit(scaled)
+    specs, bounds = (f"{HELD}", f"n {HELD}"), {"n": (1, 64)}
+    made: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+
+    def optimized(**options: Any) -> Any:
+        return rx.optimize(scaled, *specs, bounds=bounds, cache=False, **options)
+
+    def add(name: str, ours: Any, *args: Any, written: Any = plain, given: Any = (), **named: Any) -> None:
+        given = given or args
+        made[name] = (lambda: written(*given, **named)), (lambda: ours(*args, **named))
+
+    fixed = rx.optimize(scaled, f"{HELD}", f"{ROWS} {HELD}", cache=False)
+    add("fixed sizes", fixed, w, x)
+    named = optimized(at={"n": ROWS})
+    add("named in at", named, w, x)
+    add("named in at, by keyword", named, w, x=x)
+    on_host = np.asarray(x)
+    add("named in at, numpy", named, w, on_host)
+    add("first sizes", optimized(), w, x)
+    several = optimized(at=[{"n": n} for n in (ROWS, OTHER)])
+    for given in (x, odd) * 8:
+        several(w, given)
+    add("one of several sizes", several, w, x)
+    add("dynamic='exact'", optimized(dynamic="exact"), w, x)
+    capacity = optimized(dynamic="capacity")
+    add("dynamic='capacity'", capacity, w, x)
+    add(PADDED, capacity, w, odd)
+    kept = optimized(at={"n": ROWS}, weights=("w",))
+    add("prepared", kept.prepare(w), x, given=(w, x))
+    add("weights as arguments", kept, w, x)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scaled.rxe"
+        named.save(path)
+        add("loaded", rx.load(path), w, x)
+
+    small = [jnp.ones(shape) for shape in ((32, 32), (32, 2), (2, 32), (4, 32))]
+    dims: Any = "32 32", "32 2", "2 32", "n 32"
+    for how in ("auto", "exact"):
+        options: dict[str, Any] = {"at": [{"n": 4}, {"n": 4096}], "weights": ("w", "a", "b"), "dynamic": how}
+        family = rx.optimize(adapted, *dims, bounds={"n": (1, 4096)}, target="cpu", cache=False, **options)
+        ready = family.prepare(*small[:3])
+        whole: Any = jax.jit(ready.to_jax())
+        same: dict[str, Any] = {"written": whole, "given": (ready.prepared, small[-1])}
+        add(f"a family of {len(family.variants)}, {how}, prepared", ready, small[-1], **same)
+        add(f"a family of {len(family.variants)}, {how}, weights as arguments", family, *small, **same)
+
+    add("rx.jit", rx.jit(scaled), w, x)
+    varied = rx.jit(scaled)
+    for n in (ROWS, 3, 4):
+        varied(w, jnp.ones((n, HELD)))
+    add("rx.jit that met other sizes, the first", varied, w, x)
+    add("rx.jit that met other sizes, at capacity", varied, w, jnp.ones((4, HELD)))
+    add("rx.jit with dims", rx.jit(scaled, dims=list(specs), bounds=bounds, at={"n": ROWS}), w, x)
+    return made
+
+
+def measure(
+    made: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], rounds: int, disturb: Callable[[], Any] | None
+) -> dict[str, tuple[float, float]]:
+    """Of each way, microseconds of `jax.jit` and of ours more than that."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
+    for calls in made.values():
+        for call in calls:
+            for _ in range(8):  # the first calls of an executable are timed
+                jax.block_until_ready(call())
+    shuffle, order = random.Random(0).shuffle, list(made)
+    for _ in range(rounds):
+        shuffle(order)
+        for name in order:
+            written, ours = (_once(call, disturb) for call in made[name])
+            found[name].append((written, ours - written))
+    return {
+        name: (statistics.median(w for w, _ in taken), statistics.median(d for _, d in taken))
+        for name, taken in found.items()
+    }
+
+
+def _once(call: Callable[[], Any], disturb: Callable[[], Any] | None) -> float:
+    """Microseconds of one call, which is waited for."""
+    if disturb is None:
+        jax.block_until_ready(call())
+    else:
+        disturb()
+    started = time.perf_counter()
+    jax.block_until_ready(call())
+    return (time.perf_counter() - started) * 1e6
+
+
+def main(
+    only: Annotated[str, typer.Option(help="ways whose names contain this")] = "",
+    rounds: Annotated[int, typer.Option(help="of warm calls; of cold ones a quarter")] = 800,
+    strict: Annotated[bool, typer.Option("--strict", help="fail where a limit is missed")] = False,
+) -> None:
+    """Microseconds over `jax.jit`."""
+    made = {name: calls for name, calls in ways().items() if only in name}
+    memory = np.ones(8 << 20)
+    warm = measure(made, rounds, None)
+    cold = measure(made, max(rounds // 4, 1), memory.sum)
+    table = Table("a call", "jax.jit, warm", "ours more", "jax.jit, cold", "ours more")
+    for name in made:
+        figures = f"{warm[name][0]:.1f} us, {warm[name][1]:+.1f}, {cold[name][0]:.1f} us, {cold[name][1]:+.1f}"
+        table.add_row(name, *figures.split(", "))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(machine())
+    console.print(table)
+    missed = [n for n, (_, more) in warm.items() if more > ALLOWED and n != PADDED]
+    for name in missed:
+        console.print(f"{name}: {warm[name][1]:.1f} us over jax.jit; {ALLOWED} are allowed")
+    if strict and missed:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

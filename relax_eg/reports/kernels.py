@@ -1,0 +1,66 @@
+"""Which operators of a program went where, and what each fusion saved, as a table for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from relax_eg.extract.detail import Part
+from relax_eg.extract.figures import plain, si, time
+
+if TYPE_CHECKING:
+    from relax_eg.reports.report import CostReport
+
+
+def kernel_table(report: CostReport) -> RenderableType:
+    """Every kernel that a call runs, equal ones together: library calls, kernels of several operators with what
+    putting them together saves, kernels of one operator; and the views, which run nothing."""
+    now = [p for p in report.after.parts if not p.ahead]
+    run = [p for p in now if p.launches]
+    names = {r.name for r in report.libraries} | {p.what for p in run if "." in p.what}
+    libraries = [p for p in run if p.what in names]
+    fused = [p for p in run if p.what not in names and p.operators]
+    single = [p for p in run if p.what not in names and not p.operators]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("kernel", overflow="fold", vertical="top")
+    for column in ("runs", "time", "bytes", "bytes\nsaved", "launches\nsaved"):
+        table.add_column(column, justify="right", no_wrap=True)
+    _section(table, "library calls", report, libraries)
+    _section(table, "kernels of several operators", report, fused)
+    _section(table, "kernels of one operator", report, single)
+    views = Counter[str]()
+    for p in now:
+        if not p.launches and not p.bytes:
+            views[p.what] += p.count
+    shown: list[RenderableType] = [table] if run else [Text("no kernel runs")]
+    if views:
+        shown.append(Text(f"views, which move nothing: {_listed(views)}"))
+    return Group(*shown)
+
+
+def _section(table: Table, title: str, report: CostReport, parts: Sequence[Part]) -> None:
+    if not parts:
+        return
+    runs = sum(p.launches for p in parts)
+    inside = sum(len(p.operators) * p.launches for p in parts)
+    table.add_row(Text(f"{title}: {runs}" + (f", of {inside} operators" if inside else ""), style="bold"))
+    saved = {r.name: (r.saved_bytes, r.saved_launches) for r in report.kernels}
+    groups: dict[tuple[str, tuple[str, ...]], list[Part]] = {}
+    for p in parts:
+        groups.setdefault((p.what, p.operators), []).append(p)
+    for (what, operators), same in groups.items():
+        runs, seconds, moved = (sum(x) for x in zip(*((p.launches, p.seconds, p.bytes) for p in same), strict=True))
+        spared = [f(runs * n) for f, n in zip((si, plain), saved[what], strict=True)] if what in saved else ["", ""]
+        table.add_row(Padding(what, (0, 0, 0, 2)), str(runs), time(seconds), si(moved), *spared)
+        if operators:
+            table.add_row(Padding(Text(_listed(Counter(operators)), style="dim"), (0, 0, 0, 4)))
+
+
+def _listed(found: Counter[str]) -> str:
+    return ", ".join(f"{n} {op}" if n > 1 else op for op, n in found.items())
