@@ -24,7 +24,7 @@ from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.rule import libraries_of
 from relax_eg.rules.schemas import KERNEL
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Dim, Scope
 
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
@@ -64,6 +64,13 @@ class Options:
     def steps(self) -> frozenset[str]:
         """The fusion steps that the rules allow."""
         return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
+
+    def most(self, size: Dim) -> int:
+        """A size at the largest sizes that a program is to be good at."""
+        if not self.family:
+            return max(int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in self.bindings)
+        asked = {v: [b[v] for b in self.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
+        return int(size.evaluate({v: looked_at(self.scope, v, sizes)[1] for v, sizes in asked.items()}))
 
     @property
     def is_exact(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
-from relax_eg.driver.options import ASSUMED_SIZE, Options, looked_at
+from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of, origins_told, source_text
 from relax_eg.driver.repeated import Repeated, known_ahead, repeated
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
@@ -450,13 +450,7 @@ class Units:
         return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
 
     def most(self, size: Dim) -> int:
-        options = self.options
-        if not options.family:
-            return max(
-                int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in options.bindings
-            )
-        asked = {v: [b[v] for b in options.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
-        return int(size.evaluate({v: looked_at(options.scope, v, sizes)[1] for v, sizes in asked.items()}))
+        return self.options.most(size)
 
     @property
     def large(self) -> float:
