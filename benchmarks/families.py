@@ -67,6 +67,12 @@ def attention(q: Any, k: Any, v: Any) -> Any:
     return jax.nn.softmax(q @ k.T * 0.125) @ v
 
 
+def heads(q: Any, k: Any, v: Any) -> Any:
+    """Attention of twelve heads, whose scores are as written where they are small and in pieces where they are not."""
+    weights = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) * 0.125)
+    return jnp.einsum("hqk,hkd->hqd", weights, v)
+
+
 def chain(a: Any, b: Any, c: Any, d: Any) -> Any:
     return a @ b @ c @ d
 
@@ -119,6 +125,7 @@ _LLAMA = {
 CASES = {
     "lora": Case(lora, ("768 768", "768 8", "8 768", "n 768"), {"n": (1, 8192)}),
     "attention": Case(attention, ("n 64", "m 64", "m 64"), {"n": (1, 4096), "m": (1, 4096)}),
+    "heads": Case(heads, ("12 n 64",) * 3, {"n": (1, 4096)}),
     "chain": Case(chain, ("512 a", "a b", "b c", "c 64"), {v: (1, 1024) for v in "abc"}),
     "rows": Case(layer, ("2048 2048", "n 2048"), {"n": (1, 64)}, ("w",)),
     "llama": Case(llama, (_LLAMA, f"b s {WIDTH}"), {"b": (1, 64), "s": (1, 4096)}, ("p",)),

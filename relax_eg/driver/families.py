@@ -19,7 +19,7 @@ import numpy as np
 
 from relax_eg.debug import stage, tell
 from relax_eg.driver.measured import Candidate, Search
-from relax_eg.driver.options import Sizes, allows
+from relax_eg.driver.options import Sizes, allows, looked_at
 from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import GAINING, NEARER, Leaf, Partition, beside, few
@@ -37,7 +37,6 @@ from relax_eg.shapes.guards import Bound, Dispatch, Guard, covered
 
 MOST = 6  # variants
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
-_FAR = 4096  # sizes are looked at up to here, or this many times the least, where no upper bound was given
 _SAMPLES = 3000  # sizes at which every program is priced
 _FRESH = (2, 3, 4)  # seeds of further random sizes, at which the guards are tried
 _LATTICE = 1500  # of them on a lattice, at most
@@ -127,7 +126,7 @@ class _Pool:
         self.search = search
         self.scope = options.scope
         self.names = list(options.bindings[0])
-        self.ranges = {v: _range(self.scope, v, [b[v] for b in options.bindings]) for v in self.names}
+        self.ranges = {v: looked_at(self.scope, v, [b[v] for b in options.bindings]) for v in self.names}
         self.varying = [v for v, (low, high) in self.ranges.items() if low < high]
         self.moduli = _moduli(search.traced.module, self.scope, self.varying)
         if options.cost is not None:  # a device may be told to like whole blocks, which no profile says
@@ -329,13 +328,6 @@ class _Pool:
         if len(found) < len(distinct):
             found += self.scope.points(self.names, max(16, len(distinct) // 8))
         return found
-
-
-def _range(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
-    """The sizes of a variable that are looked at."""
-    low, high = scope.bounds(v)
-    low = 1 if low is None else low
-    return (low, max(_FAR, 64 * low, *asked)) if high is None else (low, high)
 
 
 def levels(low: int, high: int, count: int, small: bool = False) -> list[int]:

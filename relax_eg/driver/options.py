@@ -24,7 +24,7 @@ from relax_eg.rules.book import default as default_rules
 from relax_eg.rules.certificates import status
 from relax_eg.rules.rule import libraries_of
 from relax_eg.rules.schemas import KERNEL
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Dim, Scope
 
 Progress = Callable[[str, int, int], None]
 Sizes = Mapping[str, int]
@@ -33,6 +33,7 @@ Facts = Mapping[str | int, str | Sequence[str]]
 Execution = Literal["whole", "kernels"]
 
 MOST_MEASURED = 16  # programs that `measure` may time
+_FAR = 4096  # sizes are looked at up to here, or 64 times the least, where no upper bound was given
 _MOST_NAMED = 12  # arguments that an error lists
 
 
@@ -63,6 +64,13 @@ class Options:
     def steps(self) -> frozenset[str]:
         """The fusion steps that the rules allow."""
         return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
+
+    def most(self, size: Dim) -> int:
+        """A size at the largest sizes that a program is to be good at."""
+        if not self.family:
+            return max(int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in self.bindings)
+        asked = {v: [b[v] for b in self.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
+        return int(size.evaluate({v: looked_at(self.scope, v, sizes)[1] for v, sizes in asked.items()}))
 
     @property
     def is_exact(self) -> bool:
@@ -284,6 +292,13 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
         raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
     return found
+
+
+def looked_at(scope: Scope, v: str, asked: Sequence[int]) -> tuple[int, int]:
+    """The least and the largest size of a variable that a family is to be good at; `asked`: sizes that were named."""
+    low, high = scope.bounds(v)
+    low = 1 if low is None else low
+    return (low, max(_FAR, 64 * low, *asked)) if high is None else (low, high)
 
 
 def allows(scope: Scope, point: Sizes) -> bool:

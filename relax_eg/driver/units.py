@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -411,7 +412,7 @@ class Units:
         """What schemas propose: (node, equal expression, rule), each rule after the one before; what saves
         memory is asked of the node as written."""
         found: list[tuple[Expr, Expr, str]] = []
-        schemas = [s for s in self.options.rules.schemas if self.options.held or MEMORY not in s.tags]
+        schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
         for e in written:
@@ -447,6 +448,18 @@ class Units:
         """See `rules.schemas.Functions`."""
         known = self.options.bindings[0]
         return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
+
+    def most(self, size: Dim) -> int:
+        return self.options.most(size)
+
+    @property
+    def large(self) -> float:
+        """See `rules.schemas.Functions`. Kernels that are executables have storages, which calls keep; and what another
+        cost model thinks of memory, nobody knows."""
+        if self.options.held:
+            return 0.0
+        fresh = self.options.execution == "whole" and self.options.cost is None
+        return self.options.profile.fresh_bytes if fresh else math.inf
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         return self._readers.get(e, ())

@@ -22,7 +22,7 @@ from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, pla
 from relax_eg.extract.matmuls import Contracted, Matmul, contracted, matmul_seconds, share_of_peak
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
@@ -49,6 +49,7 @@ _FREE = frozenset(("reshape", "expand_dims", "squeeze", "broadcast_to", "full", 
 _COPIES = frozenset(("concat", "pad", "take"))
 _FACTORISATIONS = frozenset(("cholesky", "lu", "qr", "eigh", "svd"))
 _DENSE = _FACTORISATIONS | {"triangular_solve"}  # blocked arithmetic inside
+_STORED = _DENSE | {"matmul", "linear", "conv"}  # of others XLA may keep the result inside the kernel that reads it
 # Of the traffic of a fusible operator, the share that is paid: its value often stays in registers.
 _FUSED_SHARE = 0.3
 ASSUMED_SIZE = 128  # of a size variable of which nothing is said
@@ -159,7 +160,10 @@ class WholeCost:
         model = self._models.get(key)
         if model is None:
             binding = {v: self._at(d) for v, d in sizes.items()}
-            model = self._models[key] = self._kind(site)(self.profile, binding, self.functions, self.cost)
+            profile = self.profile
+            if site.op in (SCAN, WHILE):
+                profile = replace(profile, fresh_bytes=math.inf)
+            model = self._models[key] = self._kind(site)(profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
             if same:
                 model.constants = same
@@ -180,10 +184,18 @@ class WholeCost:
         found = self._memo.get(key)
         if found is None:
             found = self._price(site, result)
+            if site.op in _STORED and self.cost is None:
+                found = self._with_memory(found, result)
             if not self._alone(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
+
+    def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
+        """`found` with what the memory of its result takes. In a loop it is there from the first step on, and not
+        counted."""
+        made = result.fields if isinstance(result, Tuple) else (result,)
+        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(bytes_of(a))) for a in made))
 
     def _alone(self, op: str) -> bool:
         """Whether no flops of an operator's own are shared among cores: loops that do not vectorise run on one."""

@@ -18,7 +18,8 @@ from rich.table import Table
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 
-PROFILE_VERSION = 4
+PROFILE_VERSION = 5
+_OLDEST = 4  # what later ones have beside it, those of this version have as a default
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ class Profile:
 
     `matmul_rate`: peak flop/s of matmul by dtype ("float32" is the fallback); `vector_rate`: flop/s of fused
     elementwise code; `scalar_rate`: flop/s of operators whose loops do not vectorise, by name; `bandwidth`: bytes/s
-    of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `launch`: seconds per kernel inside one
+    of memory, `cache_bandwidth` while the working set is below `cache_bytes`; `fresh_bytes`: from what size on an array
+    that an executable makes is given back to the system after it, and comes back page by page; `fresh_rate`: bytes/s
+    of that, before anything is written; `launch`: seconds per kernel inside one
     executable; `dispatch`: seconds per call of an executable; `fork`: seconds that a call takes longer once a kernel of
     `fork_flops` or more wakes other cores; `join`: seconds that a matmul of several rows takes besides its work when
     its weight has `join_bytes` or more, so that of matmuls of the same rows one is faster than several;
@@ -81,6 +84,8 @@ class Profile:
     join: float = 0.0
     join_bytes: float = float("inf")
     step: float = 0.0
+    fresh_bytes: float = float("inf")
+    fresh_rate: float = float("inf")
     matmul_half: tuple[float, float, float] = (4.0, 8.0, 16.0)
     cores: float = 1.0
     tiles: tuple[tuple[float, float], ...] = ()
@@ -146,6 +151,10 @@ class Profile:
         hit = smaller(1.0, (self.cache_bytes / larger(n_bytes, 1e-30)) ** 4)
         return n_bytes * (hit / self.cache_bandwidth + (1.0 - hit) / self.bandwidth)
 
+    def fresh(self, n_bytes: Number) -> Number:
+        """Seconds until memory for an array of `n_bytes` is there."""
+        return choose(n_bytes >= self.fresh_bytes, n_bytes / self.fresh_rate, 0.0)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield f"[bold]{self.name}[/bold]   {self.measured or 'not calibrated'}"
         table = Table(box=None, show_header=False, pad_edge=False)
@@ -161,6 +170,7 @@ class Profile:
             ("half of it at (m, n, k)", half),
             ("elementwise, Gflop/s", f"{self.vector_rate / 1e9:.4g}"),
             ("memory, GB/s", gigabytes),
+            ("fresh memory, GB/s", f"{self.fresh_rate / 1e9:.3g}, from {self.fresh_bytes / 2**20:.4g} MiB on"),
             (
                 "launch, dispatch, loop step, us",
                 ", ".join(f"{1e6 * s:.3g}" for s in (self.launch, self.dispatch, self.step)),
@@ -210,9 +220,10 @@ class Profile:
             raise OptionError(f"{where} is no device profile: `relax-eg calibrate` writes one")
         found: dict[str, Any] = dict(data)  # type: ignore[reportUnknownArgumentType]
         version = found.pop("relax_eg profile")
-        if version != PROFILE_VERSION:
+        if version not in range(_OLDEST, PROFILE_VERSION + 1):
             raise OptionError(
-                f"{where} is of version {version}; {PROFILE_VERSION} is accepted: run `relax-eg calibrate` again"
+                f"{where} is of version {version}; {_OLDEST} to {PROFILE_VERSION} are accepted: run `relax-eg "
+                "calibrate` again"
             )
         return _from_data(where, found)
 

@@ -81,8 +81,18 @@ def memory_sizes(p: Profile) -> list[int]:
     return [largest >> k for k in range(0, 13, 2)]
 
 
-# The results of larger ones are given back to the system and come back page by page: not what bandwidth is.
+# The results of larger ones may be given back to the system and come back page by page: not what bandwidth is.
 LARGEST_RESULT = 1 << 24
+_FRESH = (24 << 20, 32 << 20, 48 << 20, 64 << 20)
+
+
+def results(p: Profile) -> list[tuple[int, str]]:
+    """Bytes of arrays that are made anew, smallest first, with the name of the figure; none where a device's memory
+    is the program's own."""
+    if p.platform != "cpu":
+        return []
+    small = [(n, f"copy {n}") for n in reversed(memory_sizes(p)) if 1 << 22 <= n <= LARGEST_RESULT]
+    return [*small, *((n, f"fresh {n}") for n in _FRESH)]
 
 
 def figures(p: Profile) -> Iterator[Figure]:
@@ -103,6 +113,9 @@ def figures(p: Profile) -> Iterator[Figure]:
         yield Figure(f"read {n}", lambda x, y: jnp.sum(x * y), (x, y))
         if n <= LARGEST_RESULT or is_large(p):
             yield Figure(f"copy {n}", lambda x: x + 1.0, (x,))
+    for n, name in results(p):
+        if name.startswith("fresh"):
+            yield Figure(name, lambda x: x + 1.0, (jnp.zeros(n // 4),))
     yield Figure("elementwise", _polynomial, (jnp.zeros(vector_size(p)),))
     a, b = normal(turned_size(p), turned_size(p)), normal(turned_size(p), turned_size(p))
     yield Figure("in order", lambda a, b: jnp.sum(a * b), (a, b))

@@ -33,6 +33,7 @@ from relax_eg.measure.figures import (
     SMALL,
     factored,
     memory_sizes,
+    results,
     solved,
     turned_size,
     vector_size,
@@ -44,6 +45,7 @@ Times = Mapping[str, float]  # seconds of a call, by the name of a figure
 _LEAST = 1e-8  # seconds: what is less was lost in the noise
 _MOST_FORK, _LEAST_FORK = 1e-4, 5e-7
 _MOST_PENALTY = 16.0
+_PAGED = 1.5  # times as long for a byte: then memory is given back between calls
 _STALLED = 4.0  # times what is expected of linear algebra
 # Times the rate of float32. Halves reach two to four times that on devices with units for them.
 _MOST_RATE = {"float64": 1.0, "int32": 1.0, "float16": 4.0, "bfloat16": 4.0}
@@ -59,7 +61,7 @@ def fitted(start: Profile, times: Times) -> Profile:
     p = replace(p, **_waking(times), **_apart(times))
     n = vector_size(p)
     p = replace(p, vector_rate=2 * DEPTH * n / _work(p, times["elementwise"], 2 * DEPTH * n))
-    p = replace(p, **_memory(p, times))
+    p = replace(p, **_memory(p, times), **_fresh(p, times))
     n = turned_size(p)
     longer = times["transposed"] - times["in order"]
     p = replace(p, transpose_rate=n * n / max(longer, n * n / p.cache_bandwidth))
@@ -119,6 +121,21 @@ def _memory(p: Profile, times: Times) -> dict[str, float]:
     }
     at = _search(error, choices)
     return {"bandwidth": at["slow"], "cache_bandwidth": max(at["fast"], at["slow"]), "cache_bytes": at["bytes"]}
+
+
+def _fresh(p: Profile, times: Times) -> dict[str, float]:
+    """From what size on memory for a result comes page by page, and how fast: a step in the seconds for a byte."""
+    sizes = results(p)
+    found = [times[name] / n for n, name in sizes]
+
+    def error(split: int) -> float:
+        return sum(abs(math.log(s / _median(part))) for part in (found[:split], found[split:]) for s in part)
+
+    split = min(range(1, len(found)), key=error, default=0)
+    if not split or _median(found[split:]) < _PAGED * _median(found[:split]):
+        return {"fresh_bytes": math.inf, "fresh_rate": math.inf}
+    rate = 1 / (_median(found[split:]) - _median(found[:split]))
+    return {"fresh_bytes": float(sizes[split][0]), "fresh_rate": rate}
 
 
 def _matmuls(p: Profile, times: Times, mode: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Known:
     functions: dict[str, Function]
     ahead: Sequence[bool] = ()
     written: Sequence[Expr] = ()
+    large: float = 0.0
     _made: int = field(default=0)
 
     def readers(self, e: Expr) -> Sequence[Expr]:
@@ -54,6 +55,9 @@ class Known:
 
     def extent(self, size: Dim) -> int:
         return int(size.evaluate(dict.fromkeys(size.variables, 64)))
+
+    def most(self, size: Dim) -> int:
+        return self.extent(size)
 
     def best(self, name: str, outside: bool = False) -> Function | None:
         found = self.functions.get(name)
@@ -196,6 +200,8 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
             lambda e: op.permute_dims(op.permute_dims(e, (1, 0)), (1, 0)),
             lambda e: op.reshape(op.reshape(e, (rows * columns,)), (rows, columns)), lambda e: op.flip(e, 0),
             lambda e: op.squeeze(op.expand_dims(e, 1), 1),
+            lambda e: op.multiply(e, op.iota((rows, columns), int(rng.integers(2)), "float32")),
+            lambda e: op.where(op.less(*(op.iota((rows, columns), a) for a in (0, 1))), e, inside[0]),
         )  # fmt: skip
         e = made[int(rng.integers(len(made)))](e)
         inside.append(e)
@@ -206,7 +212,8 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
-    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
+    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # as many pieces at any size, pieces of two rows, of eight
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
 
 
 def _use_trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:

@@ -35,6 +35,16 @@ class Functions(Protocol):
         """About how much a size is, at the sizes that the program is to be best at."""
         ...
 
+    def most(self, size: Dim) -> int:
+        """About how much a size is at the largest sizes that the program is to be good at."""
+        ...
+
+    @property
+    def large(self) -> float:
+        """From how many bytes on a value in between is worth avoiding: 0 where a byte in memory has a price, infinity
+        where none is that large for the device."""
+        ...
+
     def best(self, name: str, outside: bool = False) -> Function | None:
         """The function in its best form if it is one pure block, else None. With `outside`: best when what follows from
         the parameters that are the same at every step is nearly free."""
@@ -58,7 +68,7 @@ class Functions(Protocol):
         ...
 
 
-# The tag of what saves memory, and mostly costs time: asked where a byte in memory has a price.
+# The tag of what saves memory: asked where a byte in memory has a price, or memory for large values takes time.
 MEMORY = "memory"
 
 

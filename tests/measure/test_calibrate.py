@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relax_eg.cli import app
-from relax_eg.extract.devices import CPU
+from relax_eg.extract.devices import CPU, PROFILES
 from relax_eg.extract.matmuls import share_of_peak
 from relax_eg.extract.profile import PROFILE_VERSION, Profile
 from relax_eg.measure import calibrate, figures, fits
@@ -59,6 +59,7 @@ def times_of(p: Profile) -> dict[str, float]:
     times |= {f"loop {n}": p.dispatch + n * (p.launch + p.step) for n in figures.LOOPS}
     for n in figures.memory_sizes(p):
         times |= {f"read {n}": call(p.move(2.0 * n), n / 2), f"copy {n}": call(p.move(2.0 * n), n / 4)}
+    times |= {name: call(p.move(2.0 * n) + p.fresh(n), n / 4) for n, name in figures.results(p)}
     flops = 2.0 * figures.DEPTH * figures.vector_size(p)
     times["elementwise"] = call(flops / p.vector_rate, flops)
     times |= {f"rate {d}": product(p, 512, 512, 512, p.rate(d)) for d in (*figures.FLOATS, "int32")}
@@ -138,6 +139,14 @@ def test_stalls_of_libraries_threads_are_left_out() -> None:
     every = {name: 1.0 for name in times if name.partition(" ")[0] in ("lu", "cholesky", "solve")}
     p = fits.fitted(CPU, {**times, **every})
     assert (p.factor_half, p.solve_half) == (CPU.factor_half, CPU.solve_half)
+
+
+def test_memory_that_comes_page_by_page() -> None:
+    p = fits.fitted(CPU, times_of(CPU))
+    assert p.fresh_bytes == CPU.fresh_bytes and p.fresh_rate == about(CPU.fresh_rate)
+    kept = fits.fitted(CPU, times_of(replace(CPU, fresh_bytes=math.inf)))
+    assert kept.fresh_bytes == math.inf and kept.fresh(1 << 40) == 0
+    assert figures.results(PROFILES["h100"]) == [] and PROFILES["h100"].fresh(1 << 30) == 0
 
 
 def test_a_device_without_a_step_in_its_times_wakes_nobody() -> None:

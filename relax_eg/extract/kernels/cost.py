@@ -219,6 +219,9 @@ class KernelCost(WholeCost):
         # Of a matrix times a vector no library is called, whatever the routine's name.
         return replace(found, seconds=found.seconds * choose(vector, 1 / _PREFERRED, _PREFERRED))
 
+    def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
+        return found  # results are in storages that calls keep
+
     def _kind(self, site: Site) -> type[WholeCost]:
         return WholeCost if site.op in CONTROL else KernelCost  # a loop is one executable with all that it runs
 

@@ -2,7 +2,9 @@
 
 An attention's scores, the hidden layer of a perceptron, the products that a sum is of: where the equations say that
 rows of the result follow from rows of what is on the way, the result is computed for some rows, then for others, and
-joined. That costs time, mostly, so the rule is asked only where `optimize` is given a `memory_limit`.
+joined. A loop takes longer than one kernel, but for one thing: on CPUs memory for a large array comes page by page, at
+every call. So the rule is asked where `optimize` is given a `memory_limit`, of any value; and without one of what makes
+something smaller of a value that is so large (`Functions.large`).
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ from relax_eg.ops.record import call
 from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.shapes import Dim, ceildiv
+from relax_eg.tir.compose import substituted
+from relax_eg.tir.expr import loop_of
+from relax_eg.tir.program import Stage
 from relax_eg.tir.slicing import Axes, sliced_with
 
 ANCHORS = ("matmul", "linear", "conv", "sum", "mean", "max", "min", "add", "subtract", "multiply", "divide")
-PIECES = 8
-_LEAST = 2  # elements of the axis in a piece, at the sizes of interest
+PIECES, _MOST_PIECES = 8, 64
+_ROOM = 2  # arrays of the size of a piece that are alive in a step, about
+_LEAST = 2  # elements of the axis in each of the pieces that save memory, at the sizes of interest
 _MOST = 48  # operators that are computed in pieces together
 _SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that of the result
 
@@ -36,24 +42,43 @@ _SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that
 def _in_pieces(e: Expr, known: Functions) -> Expr | None:
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return None
+    if known.large and not _reads_large(e, known):
+        return None
+    about = known.most if known.large else known.extent
     found: list[tuple[int, int, int, dict[Expr, tuple[int, Axes]]]] = []
     for axis, d in enumerate(e.annotation.shape):
-        extent = known.extent(d)
-        if extent < _LEAST * PIECES:
+        extent = about(d)
+        if extent < (2 if known.large else _LEAST * PIECES):
             continue
         region = _region(e, axis, known)
-        largest = max((known.extent(bytes_of(x.annotation)) for x in region if x is not e), default=0)
-        if largest > known.extent(bytes_of(e.annotation)):
-            found.append((largest, extent, -axis, region))
+        largest = max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
+        small_enough = largest * _ROOM <= extent * known.large or not known.large
+        if largest > about(bytes_of(e.annotation)) and largest >= known.large and small_enough:
+            # Of many elements in a row a piece is read as it lies; with a limit, finer pieces need less.
+            found.append((largest, 0 if known.large else extent, -axis, region))
     if not found:
         return None
-    *_, axis, region = max(found, key=lambda f: f[:3])
-    return _in_a_loop(e, -axis, region, known)
+    largest, _, axis, region = max(found, key=lambda f: f[:3])
+    size = e.shape[-axis]
+    if not known.large:  # what a piece needs is an eighth at any size
+        return _in_a_loop(e, -axis, region, ceildiv(size, PIECES), Dim.of(PIECES), known)
+    count = PIECES
+    while count < _MOST_PIECES and largest * _ROOM > count * known.large:
+        count *= 2
+    rows = -(-about(size) // count)  # as many at any size: fewer pieces where less is to be done
+    return _in_a_loop(e, -axis, region, Dim.of(rows), ceildiv(size, rows), known)
+
+
+def _reads_large(e: Expr, known: Functions) -> bool:
+    """Whether a node makes something smaller of an operand that is large. So only the first of those that follow from
+    a large value is computed in pieces with it."""
+    own = known.most(bytes_of(e.annotation))
+    return any(known.most(bytes_of(a.annotation)) >= max(known.large, own + 1) for a in e.args)
 
 
 def _region(e: Expr, axis: int, known: Functions) -> dict[Expr, tuple[int, Axes]]:
     """What is computed in pieces with `e`, readers first: the axis of each, and those of its operands. It is read
-    nowhere else."""
+    nowhere else, unless nothing is computed."""
     region: dict[Expr, tuple[int, Axes]] = {}
     wants: dict[Expr, list[int | None]] = {}
     todo = [(e, axis)]
@@ -68,6 +93,13 @@ def _region(e: Expr, axis: int, known: Functions) -> dict[Expr, tuple[int, Axes]
             asked.append(place)
             if place is not None and len(asked) == len(known.readers(arg)) and {*asked} == {place}:
                 todo.append((arg, place))
+        if not todo:
+            todo += [
+                (arg, asked[0])
+                for arg, asked in wants.items()
+                if arg.op in _SHAPED and arg not in region and asked[0] is not None and len({*asked}) == 1
+                and _sliced(arg, asked[0]) is not None
+            ][:1]  # fmt: skip
     return region
 
 
@@ -87,12 +119,12 @@ def _holds_sizes(value: Any) -> bool:
     return isinstance(value, Dim) or (isinstance(value, tuple) and any(_holds_sizes(v) for v in value))  # type: ignore[reportUnknownVariableType]
 
 
-def _in_a_loop(e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], known: Functions) -> Expr | None:
-    """`e` from its pieces along `axis`, made one after the other and stacked. So that all have one size, zeros stand
-    behind the last places; what follows from them is cut off."""
-    extent = e.shape[axis]
-    rows = ceildiv(extent, PIECES)
-    more = rows * PIECES - extent
+def _in_a_loop(
+    e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], rows: Dim, count: Dim, known: Functions
+) -> Expr | None:
+    """`e` from `count` pieces of so many `rows` along `axis`, made one after the other and stacked. So that all have
+    one size, zeros stand behind the last places; what follows from them is cut off."""
+    more = rows * count - e.shape[axis]
     size = rows if rows.is_const else Dim.var(_unused(e, region))
     whole: dict[Expr, Expr] = {}  # what every step reads all of, as the loop's body knows it
     sliced: dict[tuple[Expr, int], Expr] = {}  # what it reads a piece of, along that axis
@@ -103,6 +135,8 @@ def _in_a_loop(e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], known: 
         for arg, place in zip(x.args, axes, strict=True):
             if arg in made and place is not None:
                 args.append(made[arg])
+            elif place is not None and arg.op == "iota":
+                args.append(_places(arg, place, rows, count, size, sliced))
             elif place is not None:
                 shape = _with(arg.shape, place, size)
                 piece = sliced.setdefault((arg, place), var(f"x{len(sliced)}", Tensor(shape, arg.dtype)))
@@ -119,22 +153,32 @@ def _in_a_loop(e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], known: 
     body = replace(body, result=tuple_((body.result,)))
     if not sliced or missing_sizes(body):
         return None
-    xs = [_pieces(arg, place, rows, more) for arg, place in sliced]
+    xs = [_pieces(arg, place, rows, count, more) for arg, place in sliced]
     step = function_ref(known.add(body, "in_pieces"))
-    stacked = tuple_get(scan(step, list(whole), (), xs, length=Dim.of(PIECES)), 0)
+    stacked = tuple_get(scan(step, list(whole), (), xs, length=count), 0)
     ahead = [*range(1, axis + 1), 0, *range(axis + 1, e.ndim + 1)]
-    joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * PIECES))
+    joined = op.reshape(op.permute_dims(stacked, ahead), _with(e.shape, axis, rows * count))
     if more != 0:
         joined = op.strided_slice(joined, [Dim.of(0)] * e.ndim, e.shape)
     return joined if joined.annotation == e.annotation else None
 
 
-def _pieces(x: Expr, axis: int, rows: Dim, more: Dim) -> Expr:
+def _places(x: Expr, axis: int, rows: Dim, count: Dim, size: Dim, sliced: dict[tuple[Expr, int], Expr]) -> Expr:
+    """A piece of an `iota`, made where it is read."""
+    shape = _with(x.shape, axis, size)
+    if x.attr("axis") != axis:
+        return op.iota(shape, x.attr("axis"), x.dtype)
+    every = op.iota((rows * count,), 0, x.dtype)
+    here = sliced.setdefault((every, 0), var(f"x{len(sliced)}", Tensor((size,), x.dtype)))
+    return op.broadcast_to(op.reshape(here, [size if i == axis else 1 for i in range(x.ndim)]), shape)
+
+
+def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
     """`x` cut along `axis` and stacked, with zeros behind."""
-    if more != 0:
+    if more != 0 and x.shape[axis] != rows * count:
         widths = [(Dim.of(0), more if i == axis else Dim.of(0)) for i in range(x.ndim)]
         x = op.pad(x, widths, op.zeros((), x.dtype))
-    apart = (*x.shape[:axis], Dim.of(PIECES), rows, *x.shape[axis + 1 :])
+    apart = (*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
     return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
 
 
@@ -153,14 +197,36 @@ def _with(shape: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
 
 
 def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
-    """The operator of `x` for as many places along `axis` as its operands have now; None where it gives something
-    else."""
+    """The operator of `x` for as many places along `axis` as its operands have now; None where its equations are
+    others then. Where they are the same, and read what is sliced at the place that is written alone (`sliced_with`),
+    every element is the term that it was."""
     attrs = dict(x.attrs)
     wanted = _with(x.shape, axis, size)
     if x.op in _SHAPED:
         attrs["shape"] = wanted
     made = call(x.op, args, attrs)
-    return made if made.annotation == Tensor(wanted, x.dtype) else None
+    return made if made.annotation == Tensor(wanted, x.dtype) and _same_equations(x, made) else None
+
+
+def _same_equations(whole: Expr, piece: Expr) -> bool:
+    """Whether two uses of an operator compute the same at each place that both have. Where an axis of the piece has one
+    place, that is 0."""
+    stages: list[Sequence[Stage]] = []
+    for x in (whole, piece):
+        placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
+        if placed is None:
+            return False
+        stages.append(placed.program.stages)
+    if len(stages[0]) != len(stages[1]):
+        return False
+    for of_whole, of_piece in zip(*stages, strict=True):
+        if of_whole.output.name != of_piece.output.name or of_whole.indices != of_piece.indices:
+            return False
+        places = zip(of_piece.indices, of_piece.output.shape, strict=True)
+        first = {name: Dim.of(0) for i, d in places if d == 1 and (name := loop_of(i)) is not None}
+        if substituted(of_whole.value, first) != substituted(of_piece.value, first):
+            return False
+    return True
 
 
 pieces = RuleSet(
