@@ -28,7 +28,7 @@ def kernel_table(report: CostReport) -> RenderableType:
     fused = [p for p in run if p.what not in names and p.operators]
     single = [p for p in run if p.what not in names and not p.operators]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("kernel", overflow="fold", vertical="top")
+    table.add_column("kernel", overflow="fold", min_width=42)
     for column in ("runs", "time", "bytes", "bytes\nsaved", "launches\nsaved"):
         table.add_column(column, justify="right", no_wrap=True)
     _section(table, "library calls", report, libraries)
