@@ -214,7 +214,7 @@ def test_kernels_are_shown(folder: Path) -> None:
     result = run("optimize", f"{folder}/model.py:wave", "--spec", "n", "--at", "n=4096", *more)
     assert result.exit_code == 0, result.output
     shown = [" ".join(line.split()) for line in result.output.splitlines()]
-    assert "kernels of several operators: 1, of 2 operators" in shown
+    assert "fused kernels: 1 (2 operators)" in shown
     kernel, *figures = shown[-2].split()
     assert kernel == "fused_exp_sin" and (figures[0], *figures[3:]) == ("1", "32.8k", "32.8k", "1")
     assert shown[-1] == "exp, sin"
