@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 import relax_eg as rx
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.rules import RuleSet
+from relax_eg.rules.raised import unloadable
 
 out = Console()
 err = Console(stderr=True)
@@ -70,6 +71,10 @@ def load_file(path: Path) -> Any:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
+    except RelaxEgError:
+        raise
+    except Exception as e:
+        raise OptionError(unloadable(path, e)) from e
     finally:
         sys.path.pop(0)
     return module
