@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+import relax_eg as rx
 from relax_eg.cli import app
 
 PROGRAM = """
@@ -173,6 +174,31 @@ def test_verify(folder: Path) -> None:
     bad = run("verify", folder / "bad.py")
     assert bad.exit_code == 1 and "commutes" in bad.output and "refuted" in bad.output
     assert run("verify", folder / "nothing.py").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import jax\ndef f(x) return x", "cannot be loaded: line 2: SyntaxError: expected ':'"),
+        ("x = 1\nimport no_such_module", "cannot be loaded: line 2: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_told(folder: Path, source: str, said: str) -> None:
+    (folder / "broken.py").write_text(source)
+    for command in (["optimize", f"{folder}/broken.py:f", "--spec", "n"], ["verify", folder / "broken.py"]):
+        result = run(*command)
+        assert result.exit_code == 1 and said in text(result) and "Traceback" not in result.output
+
+
+def test_a_file_that_is_no_module_text_is_told(folder: Path) -> None:
+    (folder / "module.txt").write_bytes(b"\xf8\x00")
+    result = run("plan", folder / "module.txt")
+    assert result.exit_code == 1 and "is no module text: 'utf-8' codec can't decode byte 0xf8" in text(result)
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert result.exit_code == 0 and result.output == f"relax-eg {rx.__version__}\n"
 
 
 def test_help_names_the_commands() -> None:

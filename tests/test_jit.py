@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import warnings
@@ -184,6 +185,34 @@ def test_methods() -> None:
             return x + x
 
     same(Model.double(jnp.ones(3)), 2 * jnp.ones(3))
+
+
+def test_methods_of_an_instance() -> None:
+    @jax.tree_util.register_pytree_node_class
+    class Scale:
+        def __init__(self, by: Array) -> None:
+            self.by = by
+
+        def tree_flatten(self) -> tuple[tuple[Array], None]:
+            return (self.by,), None
+
+        @classmethod
+        def tree_unflatten(cls, _: None, leaves: tuple[Array]) -> Any:
+            return cls(*leaves)
+
+        @rx.jit
+        def __call__(self, x: Array) -> Array:
+            return self.by * x
+
+        @functools.partial(rx.jit, static_argnums=0)
+        def fixed(self, x: Array) -> Array:
+            return self.by * x
+
+    for scale in (Scale(jnp.arange(4.0)), Scale(jnp.full(4, 2.0))):
+        for n in (3, 5, 5):
+            x = jnp.ones((n, 4))
+            same(scale(x), scale.by * x)
+            same(scale.fixed(x), scale.by * x)
 
 
 # --- when the optimizer fails ---

@@ -34,7 +34,7 @@ def arguments(rows: int = 3) -> list[Array]:
 def decided_for(label: str) -> Any:
     """The clock, replaced by a decision: what follows from one is under test here."""
 
-    def fastest(programs: Mapping[str, tuple[Any, float]]) -> tuple[MeasuredRow, ...]:
+    def fastest(programs: Mapping[str, tuple[Any, float]], _: Any = None) -> tuple[MeasuredRow, ...]:
         for call, _ in programs.values():
             jax.block_until_ready(call())
         return tuple(MeasuredRow(n, p, 1e-3, 1.0, 1.0, 1.0, n == label) for n, (_, p) in programs.items())
@@ -156,7 +156,7 @@ def test_what_has_one_shape_is_made_once(monkeypatch: pytest.MonkeyPatch) -> Non
         ([(1.0, 12)], "other", 1),  # faster in every round
         ([(1.0, 7), (1.0, 11), (1.0, 12)], "other", 3),  # in 30 of 36, which is beyond doubt; 18 of 24 are not
         ([(1.0, 8)] * 4, "first", 4),  # in 32 of 48: not beyond doubt
-        ([(1.0, 2)], "first", 1),  # the first has the least median
+        ([(1.0, 2)] * 2, "first", 2),  # the first has the least median, also after the short first look
         ([(1.99, 12)], "first", 1),  # faster in every round, by half a percent
     ],
 )
@@ -177,20 +177,75 @@ def test_what_is_not_beyond_doubt_is_timed_again(
 
 
 def test_price_decides_between_two_of_which_neither_is_faster_beyond_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second beats the first in every round, the third that one in eight of twelve, the fourth in all."""
+    """The second beats the first in every round, the third that one in eight of twelve, the fourth in all: then the
+    second is out, and the third, which it was cheaper than, is not beaten beyond doubt."""
     times = {"first": np.full(12, 2.0), "second": np.full(12, 1.5), "third": np.array([1.0] * 8 + [1.6] * 4)}
-    monkeypatch.setattr(choice, "interleaved", lambda *_: times)
+    monkeypatch.setattr(choice, "interleaved", lambda calls, *_: {n: times[n] for n in calls})
     rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
     assert [r.label for r in rows if r.chosen] == ["second"]
     times["fourth"] = np.full(12, 1.4)
     rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
+    assert [r.label for r in rows if r.chosen] == ["third"]
+    times["third"] = np.full(12, 1.45)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
     assert [r.label for r in rows if r.chosen] == ["fourth"]
+
+
+def test_what_will_not_be_chosen_is_timed_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is slower in every round, one beaten in every round by one that wins; who wants to know of each times all."""
+    timed: list[list[str]] = []
+    times = {
+        "first": np.full(12, 2.0),
+        "slower": np.full(12, 2.5),
+        "beaten": np.full(12, 1.8),
+        "wins": np.full(12, 1.2),
+        "now and then": np.array([1.0] * 8 + [3.0] * 4),
+    }
+
+    def interleaved(calls: Any, *_: Any) -> Any:
+        timed.append(list(calls))
+        return {n: times[n] for n in calls}
+
+    told: list[str] = []
+    monkeypatch.setattr(choice, "interleaved", interleaved)
+    rows = choice.fastest({name: (lambda: None, 1.0) for name in times}, told.append)
+    assert [r.label for r in rows if r.chosen] == ["wins"] and [r.label for r in rows] == list(times)
+    assert timed[0] == list(times) and timed[1:] == [["first", "wins", "now and then"]] * (len(timed) - 1)
+    assert told[:2] == ["5 programs, look 1", "3 programs, look 2"]
+    timed.clear()
+    choice.fastest({name: (lambda: None, 1.0) for name in times}, every=True)
+    assert len(timed) > 1 and all(t == list(times) for t in timed)
+
+
+def test_programs_that_cost_the_same_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the programs that are left without a rule, those of other prices come first."""
+    offered: list[list[str]] = []
+
+    def fastest(programs: Mapping[str, tuple[Any, float]], _: Any = None) -> tuple[MeasuredRow, ...]:
+        offered.append(list(programs))
+        prices = [p for n, (_, p) in programs.items() if not n.startswith("as written") and "ynn" not in n]
+        assert all(max(a, b) / min(a, b) > 1 + 1e-6 for i, a in enumerate(prices) for b in prices[:i])
+        return tuple(MeasuredRow(n, p, 1e-3, 1.0, 1.0, 1.0, n == "as written") for n, (_, p) in programs.items())
+
+    def layer(x: Array, w: Array, gain: Array, shift: Array) -> Array:
+        x = x[None]
+        x = x + jax.nn.softmax(x @ w.T, axis=-1) @ w
+        mean = jax.numpy.mean(x, -1, keepdims=True)
+        deviation = jax.numpy.sqrt(jax.numpy.mean((x - mean) ** 2, -1, keepdims=True) + 1e-6)
+        return (x - mean) / deviation * gain + shift
+
+    monkeypatch.setattr(measured, "fastest", fastest)
+    rx.optimize(layer, "b 64", "64 64", "64", "64", at={"b": 8}, weights=("w", "gain", "shift"), measure=6)
+    rx.optimize(layer, "b 64", "64 64", "64", "64", at={"b": 8}, weights=("w", "gain", "shift"), measure=2)
+    every, two = ([n for n in labels if "ynn" not in n] for labels in offered)
+    assert every == ["as written", "by price", "without second_power", "without softmax_of_shifted_down"]
+    assert two == ["as written", "by price", "without softmax_of_shifted_down"]
 
 
 def test_the_fastest_of_those_beyond_doubt_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one of least median is now and then slow, another always a little faster than the first."""
     times = {"first": np.full(12, 2.0), "now and then": np.array([1.0] * 8 + [3.0] * 4), "always": np.full(12, 1.8)}
-    monkeypatch.setattr(choice, "interleaved", lambda *_: times)
+    monkeypatch.setattr(choice, "interleaved", lambda calls, *_: {n: times[n] for n in calls})
     rows = choice.fastest({name: (lambda: None, 1.0) for name in times})
     assert [r.label for r in rows if r.chosen] == ["always"]
 

@@ -64,6 +64,12 @@ def test_a_limit_that_nothing_keeps_names_the_peak_and_the_least() -> None:
     assert limited(least).report.memory.bytes <= least
 
 
+def test_a_limit_below_a_program_that_nothing_replaces() -> None:
+    """Whatever a byte costs, the cheapest program is the one as written."""
+    with pytest.raises(ExtractionError, match="memory_limit is 100 B, and of 1 program the least that a call needs"):
+        rx.optimize(jnp.exp, "n 64", at={"n": 1024}, memory_limit="100 B")
+
+
 def test_one_program_is_checked_by_what_xla_assigns() -> None:
     def fn(x: Any, w: Any, v: Any) -> Any:
         return (x @ w) @ v

@@ -45,7 +45,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, *labels: str, cuts: int = 0) -> list
     monkeypatch.setattr(measured, "CUTS", cuts)
     left, offered = list(labels), list[list[str]]()
 
-    def fastest(programs: Mapping[str, tuple[Any, float]]) -> tuple[MeasuredRow, ...]:
+    def fastest(programs: Mapping[str, tuple[Any, float]], _: Any = None) -> tuple[MeasuredRow, ...]:
         offered.append(list(programs))
         wanted = left.pop(0)
         label = next(n for n in programs if n == wanted or (wanted == OTHER and n.endswith("ynn off")))

@@ -5,8 +5,11 @@ One module a command; this one gives them their names and their order.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+import relax_eg as rx
 from relax_eg.cli import ablate, cache, calibrate, compare, extract, optimize, plan, prove, rules, view, why_not
 
 app = typer.Typer(
@@ -16,6 +19,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show(version: bool) -> None:
+    if version:
+        typer.echo(f"relax-eg {rx.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show, is_eager=True)
+    ] = False,
+) -> None:
+    """Optimize tensor programs by rewrite rules."""
+
+
 app.command("optimize")(optimize.optimize)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)

@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 import relax_eg as rx
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.rules import RuleSet
+from relax_eg.rules.raised import unloadable
 
 out = Console()
 err = Console(stderr=True)
@@ -40,7 +41,10 @@ class LiveLine:
 
     def __call__(self, phase: str, nodes: int, matches: int) -> None:
         seconds = time.perf_counter() - self._started
-        self._spinner.update(text=f"{self._what}: {phase}, {nodes} nodes, {matches} rule matches, {seconds:.1f} s")
+        told = f"{nodes} nodes, {matches} rule matches"
+        if phase.startswith("measure"):
+            told = f"sizes {nodes} of {matches}"
+        self._spinner.update(text=f"{self._what}: {phase}, {told}, {seconds:.1f} s")
 
 
 def load_object(reference: str) -> Any:
@@ -67,6 +71,10 @@ def load_file(path: Path) -> Any:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
+    except RelaxEgError:
+        raise
+    except Exception as e:
+        raise OptionError(unloadable(path, e)) from e
     finally:
         sys.path.pop(0)
     return module

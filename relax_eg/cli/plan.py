@@ -111,7 +111,10 @@ def _found(
     elif ":" in model:
         found = load_object(model)
     elif Path(model).is_file():
-        return rx.parse(Path(model).read_text(encoding="utf-8"))
+        try:
+            return rx.parse(Path(model).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as e:
+            raise OptionError(f"{model} is no module text: {e}") from e
     else:
         raise OptionError(f"{model!r}: file.py:name, m.rxe, model.onnx or a file of module text is accepted")
     if written:

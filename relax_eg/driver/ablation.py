@@ -87,7 +87,7 @@ def _timed(found: dict[str, Optimized], args: tuple[Any, ...], kwargs: dict[str,
     """The reports of what was found, with the medians of calls on these arguments; that of the program as written is
     in each of them."""
     calls = {label: ((lambda f=best: f(*args, **kwargs)), best.report.after.call) for label, best in found.items()}
-    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls})}
+    rows = {r.label: replace(r, chosen=False) for r in fastest({WRITTEN: calls.pop(WRITTEN), **calls}, every=True)}
     written = rows.pop(WRITTEN)
     reports: dict[str, CostReport] = {}
     for label, row in rows.items():

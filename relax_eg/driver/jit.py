@@ -10,6 +10,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any
 
 import jax
@@ -105,6 +106,10 @@ class Jitted:
             if run is not None:
                 return run(*args)
         return self._at_sizes(args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """As a method of a class, which `jax.jit` may decorate too: `static_argnums=0` makes the instance static."""
+        return self if instance is None else MethodType(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).lower`, of the optimized function."""

@@ -17,6 +17,7 @@ from relax_eg.byte_units import format_bytes
 from relax_eg.debug import tell
 from relax_eg.driver.measured import Candidate, Entry, Search
 from relax_eg.errors import ExtractionError
+from relax_eg.extract.figures import counted
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL
@@ -117,7 +118,10 @@ class _Limited:
 
     def raise_at_peak(self, base: float) -> None:
         """Raise the price of what is there when most is needed, a few times over."""
-        least = min((t for t in self.tried if t.entry is not None), key=lambda t: t.most.bytes)
+        found = [t for t in self.tried if t.entry is not None]
+        if not found:
+            return  # whatever a byte costs, the program as written is the cheapest
+        least = min(found, key=lambda t: t.most.bytes)
         for _ in range(_ROUNDS):
             entry, raised = least.entry, False
             if entry is None or self.full:
@@ -179,13 +183,14 @@ def _kernel_of(e: Expr) -> Expr:
 def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
     least = min(tried, key=lambda t: t.most.bytes).most
     at = ", ".join(f"{v}={n}" for v, n in least.at.items())
-    counted = Counter(dict[str, int]())
+    shares = Counter(dict[str, int]())
     for value, count in least.peak:
-        counted[value] += count
-    peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in counted.most_common())
+        shares[value] += count
+    peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
+    programs = counted(len(tried), "program")
     return ExtractionError(
-        f"{name}(): memory_limit is {format_bytes(limit)}, and of {len(tried)} programs the least that a call needs "
+        f"{name}(): memory_limit is {format_bytes(limit)}, and of {programs} the least that a call needs "
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from relax_eg.debug import tell
 from relax_eg.driver.options import Options, Sizes, allows
 from relax_eg.driver.prices import of_a_call, price
 from relax_eg.driver.units import Units
@@ -34,6 +35,8 @@ from relax_eg.measure.choice import argument, fastest
 
 AS_WRITTEN, BY_PRICE, WITHOUT, FOR = "as written", "by price", "without ", " for "
 WITH_BYTES_AT = "with a byte in memory at "
+ALIKE = 1.01  # programs whose prices differ by less at all sizes are hardly worth comparing by the clock
+_SAME = 1.0 + 1e-6  # prices that differ by less are sums of the same terms in another order
 CUTS = 3  # how often the sizes between two of which another program is the fastest at each are cut, by timing
 
 
@@ -78,6 +81,7 @@ class Search:
         self.options = options
         self.weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
         self._found: dict[str, Entry] = {}
+        self._predicted: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], float] = {}
         self._grown: dict[Any, Any] = {}
 
     @property
@@ -120,15 +124,29 @@ class Search:
 
     def alternatives(self, count: int) -> list[Entry]:
         """The best program and others than it, `count` at most; first the best, then those for other ways of compiling,
-        then what is left when the rules it needs are missing one at a time, cheapest first."""
+        then what is left when the rules it needs are missing one at a time, cheapest first. Of programs priced alike at
+        all sizes asked for, one goes before all that differ; those that cost the very same are one."""
         found = [self.entry()]
         if count > 1:
             self._add(found, [(BY_PRICE, m) for m in self.options.profile.modes])
             first = len(found)
             self._add(found, [(f"{WITHOUT}{rule}", AS_USUAL) for rule in found[0].rules[: 2 * count]])
-            binding = self.options.bindings[0]
-            found[first:] = sorted(found[first:], key=lambda e: self.predicted(Candidate(e, AS_USUAL), binding))
+            costs = {e.label: self._costs(e) for e in found}
+            found[first:] = sorted(found[first:], key=lambda e: costs[e.label][0])
+            different, alike = list[Entry](), list[Entry]()
+            for e in found:
+                nearest = min((_apart(costs[e.label], costs[o.label]) for o in different), default=math.inf)
+                if nearest > ALIKE:
+                    different.append(e)
+                elif min(_apart(costs[e.label], costs[o.label]) for o in (*different, *alike)) > _SAME:
+                    alike.append(e)
+            found = [*different, *alike]
         return found[:count]
+
+    def _costs(self, entry: Entry) -> list[float]:
+        """Seconds of a call at all bindings, in all ways of compiling."""
+        modes = (AS_USUAL, *self.options.profile.modes)
+        return [self.predicted(Candidate(entry, m), b) for m in modes for b in self.options.bindings]
 
     def _add(self, found: list[Entry], more: Sequence[tuple[str, Mode]]) -> None:
         for label, mode in more:
@@ -138,14 +156,21 @@ class Search:
 
     def predicted(self, v: Candidate, binding: Sizes) -> float:
         """Seconds of a call of a variant at a binding. As written, what the weights decide is computed each time."""
-        inside = self.in_mode(v.mode)
-        if v.entry is None:
-            return of_a_call(price(self.traced.module, inside, binding), inside)
-        return of_a_call(price(v.entry.module, inside, binding, self.weights), inside)
+        key = (None if v.entry is None else v.entry.module, v.mode.name, tuple(binding.items()))
+        if key not in self._predicted:
+            inside = self.in_mode(v.mode)
+            module, weights = (self.traced.module, None) if v.entry is None else (v.entry.module, self.weights)
+            self._predicted[key] = of_a_call(price(module, inside, binding, weights), inside)
+        return self._predicted[key]
 
     def in_mode(self, mode: Mode) -> Options:
         """The options with the profile of a way of compiling."""
         return replace(self.options, profile=self.options.profile.in_mode(mode))
+
+
+def _apart(a: Sequence[float], b: Sequence[float]) -> float:
+    """By how many times the costs of two programs differ at most."""
+    return max(max(x, y) / max(min(x, y), 1e-300) for x, y in zip(a, b, strict=True))
 
 
 def check_measurable(traced: Source, options: Options) -> None:
@@ -210,9 +235,19 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     written, *others = (Candidate(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}
     same: dict[str, Any] = {}
+    timed_at = 0
 
     def fastest_of(variants: Sequence[Candidate], binding: Sizes) -> Decision:
         """The fastest of the program as written and these."""
+        nonlocal timed_at
+        timed_at += 1
+        sizes = ", ".join(f"{v}={n}" for v, n in binding.items())
+        tell(2, f"measure: {1 + len(variants)} programs at {sizes}")
+
+        def progress(what: str) -> None:
+            if options.progress is not None:
+                options.progress(f"measure at {sizes}: {what}", timed_at, max(timed_at, len(options.bindings)))
+
         args, kwargs = arguments(traced, dict(options.facts), binding, same)
         timed = {v.label: v for v in (written, *variants)}
         calls.update({label: call(v) for label, v in timed.items() if label not in calls})
@@ -220,7 +255,8 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
             {
                 label: (functools.partial(calls[label], *args, **kwargs), search.predicted(v, binding))
                 for label, v in timed.items()
-            }
+            },
+            progress,
         )
         chosen = timed[next(r.label for r in rows if r.chosen)]
         return Decision(binding, chosen, tuple(replace(r, at=binding) for r in rows))

@@ -85,7 +85,8 @@ def optimize(
     computed once. `numerics`: the loosest class of rules allowed. `facts`: what is known of the values of arguments, by
     name or position, or of single arrays in them: `{"S": "positive definite", "w": ["nonnegative", "finite"]}`
     (`docs/rules.md` lists the facts); rules may rely on it.
-    `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on.
+    `budget`: limits of the search. `progress`: called with (phase, e-graph nodes, rule matches) as the search goes on,
+    and with ("measure at ...", which of the sizes it is, of how many at least) while programs are timed.
     `sharing`: whether repeated blocks of a large program (the layers of a transformer) are found and optimized once.
     `cache`: whether what an earlier search found for this very program and these options is taken from disk
     (`relax_eg.cache`). `measure`: how many programs are timed, at each of `at` and on random arguments, beside the one
@@ -324,7 +325,7 @@ def _measured(search: Search) -> tuple[Choice, ...]:
 
 def optimized(search: Search, candidate: Candidate) -> Optimized:
     """What `optimize` returns where it chooses this program, whatever it costs."""
-    choice = _choice(search, candidate, search.options.bindings, always=True)
+    choice = _choice(search, candidate, search.options.bindings[:1], always=True)  # of the report, little is read
     return _optimized(search.traced, search.options, Found((choice,), search.traced.effectful))
 
 

@@ -35,6 +35,9 @@ Progress = Callable[[str, int, int], None]  # phase, nodes, rule matches so far
 ROUNDS = {"simplify": 200, "library": 6}
 APPLIED_PER_SECOND = 150_000.0  # matches, until a round of so many as here below tells better
 TELLING_MATCHES = 1_000
+# New nodes that a rule may make by merging, or as many as the graph has: where algebra found many ways to compute two
+# values, all pairs of them may be merged, and what is not chosen still has to be priced.
+MERGED = 10_000
 _TICK = 1e-6  # seconds: of a clock that may not have moved
 SIBLINGS = 3  # a value is merged with at most so many neighbours, itself included
 
@@ -273,12 +276,12 @@ class EGraph:
         not, until the node budget is spent. So no round ends beyond twice that budget."""
         self._instantiate()
         rules = list(self._rulesets[phase])
-        nodes, room = self._room()
+        nodes, room = self._room(phase)
         if self._growth.forecast(rules, self._sizes, nodes, room).within(room):
             self._apply(phase, rules)
         else:
             for rule in rules:
-                nodes, room = self._room()
+                nodes, room = self._room(phase)
                 if nodes > self._budget.nodes or self._seconds_left() < 0:
                     break
                 forecast = self._growth.forecast_alone(rule, self._sizes, nodes, room)
@@ -291,12 +294,13 @@ class EGraph:
                     self._leave_out(LeftOut(rule, forecast.matches, forecast.nodes, nodes, reason))
         self._settle()
 
-    def _room(self) -> tuple[int, Forecast]:
-        """Nodes there are, and what may be done to them."""
+    def _room(self, phase: str) -> tuple[int, Forecast]:
+        """Nodes there are, and what a round of `phase`, or a rule in it, may do to them."""
         nodes = self.nodes(self._sizes)
         # Twice what is left of the time: speed is an estimate, and leaving out is final.
         most = min(max(2 * self._speed * self._seconds_left(), TELLING_MATCHES), 1e18)
-        return nodes, Forecast(int(most), 2 * self._budget.nodes - nodes)
+        new = 2 * self._budget.nodes - nodes
+        return nodes, Forecast(int(most), min(new, max(nodes, MERGED)) if phase == "merge" else new)
 
     def _leave_out(self, unfit: LeftOut) -> None:
         self._left_out[unfit.rule] = unfit

@@ -19,10 +19,10 @@ import numpy as np
 from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
-from relax_eg.extract.matmuls import Matmul, matmul_seconds, own_seconds, share_of_peak
+from relax_eg.extract.matmuls import Contracted, Matmul, contracted, matmul_seconds, share_of_peak
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, itemsize
+from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
     CALL,
@@ -79,16 +79,6 @@ class Effort:
     other: Number
     own: Number = 0.0
     vector: Number = False
-
-
-@dataclass(frozen=True, slots=True)
-class Contracted:
-    """Seconds of a contraction with its operands at hand: by the device's library, and where XLA generates it because
-    something else is computed with it; `vector`: whether XLA makes a sum of products of it, which keeps both inside."""
-
-    seconds: Number
-    own: Number
-    vector: Number
 
 
 class CostModel(Protocol):
@@ -298,17 +288,9 @@ class WholeCost:
 
     def contraction(self, c: Contraction, sizes: Mapping[str, Dim]) -> Contracted:
         """A matmul or convolution with all operands at hand."""
-        p, (rows, columns, depth) = self.profile, (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
+        rows, columns, depth = (self.number(d, sizes) for d in (c.rows, c.columns, c.depth))
         matmul = Matmul(self.number(c.flops, sizes), rows, columns, depth, c.dtype)
-        seconds, own = matmul_seconds(p, matmul), own_seconds(p, matmul)
-        if c.windowed:
-            return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
-        weight = columns * depth * itemsize(c.dtype)
-        if c.transposed:
-            factor = p.linear_factor(rows, weight)
-            seconds, own = seconds * factor, own * factor
-        joining = p.joining(rows, weight)
-        return Contracted(seconds + joining, own + joining, matmul.is_vector if p.tiles else False)
+        return contracted(self.profile, matmul, c.windowed, c.transposed)
 
     def _run(self, site: Site) -> NodeCost:
         """A call or control node with everything that its functions do."""

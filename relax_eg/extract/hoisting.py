@@ -82,4 +82,3 @@ def constants(site: Site, function: Function) -> dict[str, int]:
     else:
         return {}
     return {str(p.attr("name")): n for p, n in zip(function.params, found, strict=False) if n}
-

@@ -40,6 +40,16 @@ class Matmul:
         return (self.rows <= 1) | (self.columns <= 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """Seconds of a contraction with its operands at hand: by the device's library, and where XLA generates it because
+    something else is computed with it; `vector`: whether XLA makes a sum of products of it, which keeps both inside."""
+
+    seconds: Number
+    own: Number
+    vector: Number
+
+
 def share_of_peak(sizes: Sequence[Number], halves: Sequence[float]) -> Number:
     """The share of a peak rate that is reached at these sizes; half of it where one size is at its half."""
     return larger(1e-3, math.prod(size / (size + half) for size, half in zip(sizes, halves, strict=True)))
@@ -68,6 +78,20 @@ def own_seconds(p: Profile, m: Matmul) -> Number:
         return seconds / p.fused_share if p.fused_share else seconds
     smallest = ((p.own_rows, 32.0), (32.0, p.own_rows), (p.own_rows, 64.0), (64.0, p.own_rows))
     return _least(_tiled(p, m, t, 1.0) for t in (*smallest, *_tiles(p))) / (p.fused_share or 1.0)
+
+
+def contracted(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contracted:
+    """A contraction with its operands at hand. `windowed`: it is a convolution; `transposed`: the columns' operand is
+    stored output axis first."""
+    seconds, own = matmul_seconds(p, m), own_seconds(p, m)
+    if windowed:
+        return Contracted(seconds * p.conv_factor, own * p.conv_factor, False)
+    weight = m.columns * m.depth * itemsize(m.dtype)
+    if transposed:
+        factor = p.linear_factor(m.rows, weight)
+        seconds, own = seconds * factor, own * factor
+    joining = p.joining(m.rows, weight)
+    return Contracted(seconds + joining, own + joining, m.is_vector if p.tiles else False)
 
 
 def _tiles(p: Profile) -> tuple[tuple[float, float], ...]:

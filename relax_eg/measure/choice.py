@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,39 +14,64 @@ from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import np_dtype
 from relax_eg.measure.timing import Samples, interleaved, median_ranks
 
-SECONDS = 0.6  # of timing, for each program
+# Seconds of timing for each program, look by look: a short first one, in which what is far apart is told apart; then
+# on, as long as a program seems faster and it is not beyond doubt.
+LOOKS = (0.15, 0.45, 0.6, 1.2)
 # Of a choice as a whole. In 12 rounds, the fewest there are, the winner has to win all (but one, where one program is
 # timed beside the first); in 200 rounds 60% to 63% of them.
 CERTAINTY = 0.95
 # Of one and the same program, compiled twice, one was up to 2% faster beyond doubt: where its buffers lie decides that,
 # and they lie elsewhere the next time.
 GAIN = 1.02
-LOOKS = 4  # where a program seems faster and it is not beyond doubt, it is timed again, so often in all
 _LARGEST = 16  # integers are below it, so that they may be positions in most axes
 _MATRICES = {"lower_triangular": np.tril, "upper_triangular": np.triu}
 
 
-def fastest(programs: Mapping[str, tuple[Callable[[], Any], float]]) -> tuple[MeasuredRow, ...]:
+def fastest(
+    programs: Mapping[str, tuple[Callable[[], Any], float]],
+    tell: Callable[[str], None] | None = None,
+    every: bool = False,
+) -> tuple[MeasuredRow, ...]:
     """Every program's predicted and measured seconds. `programs`: by label the call and its predicted seconds, the
     program to beat first, then the others, those to be preferred first. Of what is faster than the program to beat by
     more than 2% beyond doubt (the interval of their paired ratio lies above `GAIN`), chosen is the first, or what beats
     that beyond doubt. All intervals of all looks together hold the true medians with `CERTAINTY`, so each by itself
-    with more: of several programs no faster than the first, one may well seem so."""
+    with more: of several programs no faster than the first, one may well seem so. What beyond doubt will not be chosen
+    is timed no further, unless `every` program is to be. `tell(what)` is called before each look."""
     calls = {label: call for label, (call, _) in programs.items()}
+    predicted = {label: seconds for label, (_, seconds) in programs.items()}
     first = next(iter(programs))
-    samples = interleaved(calls, SECONDS * len(calls))
-    for look in range(1, LOOKS + 1):
-        rows = _rows(samples, first, {label: predicted for label, (_, predicted) in programs.items()})
-        best = min(rows, key=lambda r: r.seconds)
-        if best.speedup <= GAIN or best.low > GAIN or look == LOOKS:
-            chosen, *others = [r.label for r in rows if r.low > GAIN] or [first]
-            for label in others:
-                if _ratio(samples, chosen, label)[1] > 1.0:
-                    chosen = label
-            return tuple(replace(r, chosen=r.label == chosen) for r in rows)
-        more = interleaved(calls, SECONDS * len(calls), look)
-        samples = {label: np.concatenate([times, more[label]]) for label, times in samples.items()}
-    raise AssertionError("the last look decides")
+    samples: Samples = {}
+    rows: list[MeasuredRow] = []
+    chosen = first
+    for look, seconds in enumerate(LOOKS):
+        if tell is not None:
+            tell(f"{len(calls)} programs, look {look + 1}")
+        for label, times in interleaved(calls, seconds * len(calls), look).items():
+            samples[label] = np.concatenate([samples[label], times]) if label in samples else times
+        rows = _rows(samples, first, predicted)
+        won = [r.label for r in rows if r.low > GAIN and r.label in calls]
+        chosen, *others = won or [first]
+        for label in others:
+            if _ratio(samples, chosen, label)[1] > 1.0:
+                chosen = label
+        best = min((r for r in rows if r.label in calls), key=lambda r: r.seconds)
+        seems_done = best.speedup <= GAIN or best.low > GAIN
+        if look == 0:  # few samples: what is left of the others has to seem no faster than what is chosen
+            seems_done = bool(won) and all(_ratio(samples, chosen, label)[0] <= 1.0 for label in calls)
+        if not every:
+            calls = {n: call for n, call in calls.items() if n == first or _may_win(samples, first, n, won)}
+        if seems_done or len(calls) == 1 or look == len(LOOKS) - 1:
+            break
+    return tuple(replace(r, chosen=r.label == chosen) for r in rows)
+
+
+def _may_win(samples: Samples, first: str, label: str, won: Sequence[str]) -> bool:
+    """Whether a program may still be chosen: it is not beyond doubt less than `GAIN` faster than the first, nor slower
+    than one of those that `won`."""
+    if _ratio(samples, first, label)[2] < GAIN:
+        return False
+    return not any(_ratio(samples, label, other)[1] > 1.0 for other in won if other != label)
 
 
 def _rows(samples: Samples, first: str, predicted: Mapping[str, float]) -> list[MeasuredRow]:
@@ -57,9 +82,11 @@ def _rows(samples: Samples, first: str, predicted: Mapping[str, float]) -> list[
 
 
 def _ratio(samples: Samples, a: str, b: str) -> tuple[float, float, float]:
-    """How many times longer the one takes than the other: the median of the paired ratios, and its interval."""
-    certainty = 1.0 - (1.0 - CERTAINTY) / (LOOKS * max(1, len(samples) - 1))
-    ratios = np.sort(samples[a] / samples[b])
+    """How many times longer the one takes than the other: the median of the paired ratios, and its interval. Of a
+    program that is timed no further, the rounds that it was part of."""
+    certainty = 1.0 - (1.0 - CERTAINTY) / (len(LOOKS) * max(1, len(samples) - 1))
+    rounds = min(len(samples[a]), len(samples[b]))
+    ratios = np.sort(samples[a][:rounds] / samples[b][:rounds])
     low, high = median_ranks(len(ratios), certainty)
     return float(np.median(ratios)), float(ratios[low]), float(ratios[high])
 

@@ -315,6 +315,16 @@ def ones(shape: Size | Sequence[Size], dtype: str = "float32") -> Expr:
     return full(shape, const(1, dtype))
 
 
+def zeros_like(x: Expr) -> Expr:
+    """Zeros of the shape and dtype of `x`."""
+    return zeros(x.shape, x.dtype)
+
+
+def ones_like(x: Expr) -> Expr:
+    """Ones of the shape and dtype of `x`."""
+    return ones(x.shape, x.dtype)
+
+
 def iota(shape: Size | Sequence[Size], axis: int = 0, dtype: str = "int32") -> Expr:
     """The position along `axis` of each element."""
     dims = as_dims(shape)

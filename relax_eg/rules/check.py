@@ -31,6 +31,7 @@ from relax_eg.rules.check_schemas import first_difference
 from relax_eg.rules.domain import instances, need_instance
 from relax_eg.rules.hypotheses import under_hypotheses
 from relax_eg.rules.judge import Absent, Case, Judge, accurate, exactly, is_rational, over_the_reals, same_bits
+from relax_eg.rules.raised import unloadable
 from relax_eg.rules.rule import Instance, Rule, RuleSet
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
 from relax_eg.rules.schemas import Schema
@@ -304,8 +305,13 @@ def rules_of(path: Path) -> list[Rule | Schema]:
     """Every rule of the sets that a Python file makes, none of them tested yet."""
     if not path.is_file():
         raise RuleError(f"no file of rules at {path}")
-    with unchecked():
-        names = runpy.run_path(str(path))
+    try:
+        with unchecked():
+            names = runpy.run_path(str(path))
+    except RuleError:
+        raise
+    except Exception as e:
+        raise RuleError(unloadable(path, e)) from e
     sets = [v for v in names.values() if isinstance(v, RuleSet)]
     if not sets:
         raise RuleError(f"{path}: the file makes no RuleSet")

@@ -196,4 +196,6 @@ def _why(rule: Rule) -> str:
         return f": {problem}"
     if rule.instance(blocks, rule.dtypes[0], attributes) is not None:
         return ": both sides are the same expression"
+    if not rule.attributes and not rule.sizes:
+        return ": its function returned None; `return left, right` is accepted"
     return ": its function declines every value of its attribute variables"

@@ -27,6 +27,7 @@ from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
 from relax_eg.ops.record import strictly
 from relax_eg.rules.conditions import Claim, Condition, Guard, names_of, parse_guards
+from relax_eg.rules.raised import raised
 from relax_eg.rules.signature import check_parameters, pattern_of, plain_name, sizes_named, transpose_hint
 from relax_eg.shapes import Dim, Spec, Star, parse_signature
 
@@ -203,7 +204,7 @@ class Rule:
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
-            raise self.error(f"its function raised {type(e).__name__}: {e}") from e
+            raise self.error(raised(e, function or self.function)) from e
 
     def _sides(self, made: Any) -> Sides:
         if not isinstance(made, tuple) or len(made) != 2:  # type: ignore[reportUnknownArgumentType]
@@ -234,7 +235,11 @@ class Rule:
                 raise self.error(f"variable `{p.attr('name')}` of the signature does not occur on the left")
             for d in p.shape:
                 for v in sorted(d.variables - sizes):
-                    raise self.error(f"size `{v}` occurs only inside the expression {d}: no axis binds it")
+                    raise self.error(
+                        f"size `{v}` occurs only inside the expression {d}: no axis binds it\n"
+                        "  accepted: a name for the whole axis, and what it has to be as a condition, such as "
+                        'shapes="x: m", when="m % 2 == 0"'
+                    )
         for e in right:
             for d in _attribute_sizes(e):
                 for v in sorted(d.variables - sizes):

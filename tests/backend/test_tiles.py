@@ -103,8 +103,7 @@ PROGRAMS: dict[str, tuple[TensorProgram, dict[str, int]]] = {
     "an operand that a select may skip": (
         read(
             'X: rx.Buffer("n k"), W: rx.Buffer("k m", "int8"), Y: rx.Buffer("n m")',
-            "W1 = cast(W[k, j], 'float32') + 1.0",
-            "Y[i, j] = select(index(i) < 1, 0.0, sum((X[i - 1, k] * X[i, k]) * W1, over=k))",
+            "Y[i, j] = select(index(i) < 1, 0.0, sum(exp(X[i - 1, k]) * cast(W[k, j], 'float32'), over=k))",
         ),
         {"n": 3, "k": 24, "m": 22},
     ),

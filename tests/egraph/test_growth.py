@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections import Counter
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from relax_eg.egraph import Budget, Dump, EGraph, Saturation, StopReason, dump, 
 from relax_eg.egraph.engine import Engine
 from relax_eg.egraph.growth import Forecast, Growth
 from relax_eg.egraph.patterns import Atom, Compiled
+from relax_eg.egraph.saturate import MERGED
 from relax_eg.egraph.vocabulary import PRELUDE
 from relax_eg.errors import OptionError
 from relax_eg.extract.cost import WholeCost
@@ -25,6 +28,7 @@ from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.shapes import Scope
 
 sums, chains, joins, deep, asking = (rx.RuleSet(n) for n in ("sums", "chains", "joins", "deep", "asking"))
+pairs = rx.RuleSet("pairs")
 
 
 @sums.rule("a: n, b: n", check=False)
@@ -86,6 +90,12 @@ def sums_of_eight(a: Expr, b: Expr, c: Expr, d: Expr, e: Expr, f: Expr, g: Expr,
 def four_products_if(*m: Expr) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
     """the same, and a question about sizes for each four"""
     return any_four_products(*m)
+
+
+@pairs.rule("a: n n, b: n n, c: n n, d: n n", phase="merge", check=False)
+def sum_of_two_products(a: Expr, b: Expr, c: Expr, d: Expr) -> tuple[Expr, Expr]:
+    """A B + C D = [A, C] [B; D]"""
+    return a @ b + c @ d, rx.op.concat([a, c], 1) @ rx.op.concat([b, d], 0)
 
 
 def vectors(count: int) -> list[Expr]:
@@ -198,6 +208,23 @@ def test_the_rule_that_explodes_is_named(caplog: pytest.LogCaptureFixture) -> No
         "up to 1,728,000 matches and 15,552,000 new nodes"
     )
     assert str(three) in caplog.text
+
+
+@pytest.mark.parametrize(("most", "merged"), [(MERGED, True), (100, False)])
+def test_merging_all_pairs_of_many_ways_is_left_out(most: int, merged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the seven ways to compute one addend goes with each of the other's, for 15 pairs of addends."""
+    monkeypatch.setattr("relax_eg.egraph.saturate.MERGED", most)
+    ms = matrices(48)
+    addends = [functools.reduce(operator.matmul, ms[i : i + 8]) for i in range(0, 48, 8)]
+    done = run([a + b for a, b in itertools.combinations(addends, 2)], chains + pairs, Budget(rounds=8))
+    before = [r.nodes for r in done.saturation.growth if r.phase == "algebra"][-1]
+    if merged:
+        assert done.saturation.rules["sum_of_two_products"].matches == 15 * 7 * 7
+        assert before + max(before, 100) < done.saturation.nodes
+    else:
+        (left_out,) = done.saturation.left_out
+        assert (left_out.rule, left_out.at, left_out.reason) == ("sum_of_two_products", before, StopReason.NODE_LIMIT)
+        assert done.saturation.nodes == before
 
 
 def test_others_go_on_where_one_rule_explodes() -> None:

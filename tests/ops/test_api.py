@@ -41,6 +41,7 @@ SAME: dict[str, Callable[[Any, Any, Any], Any]] = {
     "diagonal": lambda x, v, m: m.diag(v) + m.eye(3) * m.trace(x[0, :, :3]) + m.eye(3, 3, 1) + m.outer(v, v),
     "ranges": lambda x, v, m: m.arange(5).sum() + m.arange(1, 12, 2) + m.arange(9, 0, -3).sum(),
     "full": lambda x, v, m: m.full((2, 3), 1.5) + m.ones(3) + m.zeros((2, 1)),
+    "like": lambda x, v, m: m.ones_like(x) + 2 * x + m.zeros_like(x),
     "clip": lambda x, v, m: m.clip(x, -0.5, 0.5) + m.round(x) + m.abs(x) + m.sqrt(m.square(x)),
 }  # fmt: skip
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 from relax_eg.errors import OperatorError, RuleError
@@ -79,7 +82,36 @@ def test_what_is_no_rule() -> None:
     assert refusal(lambda a: (a * 1.0, 2), "a: n", name="r") == (
         "a side is int, not an expression over the pattern variables"
     )
-    assert refusal(lambda a: (1 / 0, a), "a: n", name="r") == "its function raised ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "hint"),
+    [
+        (lambda a: (1 / 0, a), "its function raised ZeroDivisionError: division by zero, at line ", None),
+        (lambda a: (op.softmx(a), a), "rx.op has no `softmx`, at line ", "did you mean rx.op.softmax or "),
+        (lambda a: (op.var(a), a), "rx.op has no `var`, at line ", "composes of others (var, logsumexp, ...)"),
+        (lambda a: (jnp.sin(a), a), "its function raised TypeError: ", "are those of rx.op, not of jax.numpy"),
+        (lambda a: (math.exp(a), a), "its function raised TypeError: ", "are those of rx.op, not of jax.numpy"),
+        (lambda a: (a // a, a), "unsupported operand type(s) for //", "variables take + - * / @ ** and comparisons"),
+        (lambda a: (a.foo(), a), "'Expr' object has no attribute 'foo', at line ", ".T, .sum(), .reshape()"),
+        (
+            lambda a: (-a if a > 0 else a, a),
+            "is not known",
+            "rx.op.where; what has to hold for",
+        ),
+        (lambda a: (op.cumsum(a), a), "missing 1 required positional argument: 'axis', at line ", None),
+    ],
+)
+def test_what_the_function_raises(function: Any, said: str, hint: str | None) -> None:
+    first, *more = refusal(function, "a: n", name="r").splitlines()
+    assert said in first and first.endswith(f": {inspect.getsource(function).strip()}")
+    assert [hint is not None and hint in x for x in more] == [True] * (hint is not None)
+
+
+def test_a_function_that_returns_nothing() -> None:
+    assert refusal(lambda a: None, "a: n", name="r") == (
+        "no instance can be formed: its function returned None; `return left, right` is accepted"
+    )
 
 
 def test_variables_that_are_not_bound() -> None:
@@ -89,7 +121,10 @@ def test_variables_that_are_not_bound() -> None:
     assert refusal(lambda a, b: (a + a, a * 2.0), "a: n, b: n", name="r") == (
         "variable `b` of the signature does not occur on the left"
     )
-    assert refusal(doubled, "a: n+1") == "size `n` occurs only inside the expression n + 1: no axis binds it"
+    assert refusal(doubled, "a: n+1") == (
+        "size `n` occurs only inside the expression n + 1: no axis binds it\n  accepted: a name for the whole axis, "
+        'and what it has to be as a condition, such as shapes="x: m", when="m % 2 == 0"'
+    )
     assert refusal(doubled, "a: n", when="n > m") == (
         "condition m < n: no axis or attribute of the left side binds `m`"
     )

@@ -10,6 +10,7 @@ a few percent, and the search mostly ends at its root.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +40,7 @@ class Overlap:
 
 def solve_kernels(problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort) -> Solved:
     """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any."""
-    cost, bound = choice_cost(problem, seed), ascent(problem)[0]
+    cost, bound = choice_cost(problem, seed), ascent(problem, time.monotonic() + effort.seconds)[0]
     best = list(seed)
     if gap(cost, bound) <= effort.gap or problem.node_count > effort.candidates:
         return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy")

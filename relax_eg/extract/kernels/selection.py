@@ -19,7 +19,8 @@ from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
-from relax_eg.extract.kernels.ilp import Overlap, solve_kernels
+from relax_eg.extract.kernels.ilp import solve_kernels
+from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to
 from relax_eg.extract.kernels.states import (
     OVERSIZED,
     Operation,
@@ -28,7 +29,7 @@ from relax_eg.extract.kernels.states import (
     StateTable,
     operations_of,
 )
-from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, members_of, same
+from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.problem import (
     Problem,
@@ -51,7 +52,6 @@ VIEW_OF_RESHAPE = "view_of_reshape"
 STEPS = frozenset(
     ("inline_elementwise", "inline_prologue", "inline_epilogue", "fuse_stages", FUSE_SIBLINGS, VIEW_OF_RESHAPE)
 )
-_WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
 _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
 _EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)
@@ -137,7 +137,7 @@ class KernelSearch:
             choice, total = tree_greedy(problem)
             written = self._each_alone(ways, graph.as_written, choice)
             algebra = self._each_alone(ways, chosen, choice)
-        everything = self._cheap_ways(problem, ways, total, as_written, by_algebra)
+        everything = cheap_ways(problem, ways, total, as_written, by_algebra)
         found: list[list[Way | None]] = [self._ways_of(ways, written), self._ways_of(ways, algebra)]
         for allowed, start in ((as_written, found[0]), (by_algebra, found[1])):
             found.append(self._rounds(classes, allowed, start, only=True))
@@ -334,41 +334,9 @@ class KernelSearch:
         ways, problem = self._problem()
         seed = self._numbers(ways, start)
         if only:
-            problem = self._restricted(ways, problem, allowed)
+            problem = restricted_to(ways, problem, allowed)
         choice, _ = self._best(problem, [repaired(problem, seed)])
         return self._ways_of(ways, choice)
-
-    def _restricted(self, ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
-        """The problem with these operators only."""
-
-        def may(way: Way, c: int) -> bool:
-            if way.state is None:
-                return way.candidate in allowed[c]
-            return all(k in allowed[x] for x, k in way.state.members.items())
-
-        costs = [
-            [x if may(w, c) else math.inf for w, x in zip(ways[c], row, strict=True)]
-            for c, row in enumerate(problem.costs)
-        ]
-        return Problem(problem.reads, costs, problem.roots)
-
-    def _cheap_ways(
-        self,
-        problem: Problem,
-        ways: Sequence[Sequence[Way]],
-        total: Sequence[float],
-        *always: Sequence[Sequence[int]],
-    ) -> list[list[int]]:
-        """For each class the operators that kernels are made of."""
-        found: list[list[int]] = []
-        for c in range(len(self.graph.candidates)):
-            dear: dict[int, float] = {}
-            for w, reads, cost in zip(ways[c], problem.reads[c], problem.costs[c], strict=True):
-                x = cost + sum(total[r] for r in reads)
-                dear[w.candidate] = min(x, dear.get(w.candidate, math.inf))
-            cheap = sorted((k for k in dear if dear[k] < math.inf), key=lambda k: (dear[k], k))[:_WAYS]
-            found.append(list(dict.fromkeys([*(k for a in always for k in a[c]), *cheap])))
-        return found
 
     def _ways_of(self, ways: Sequence[Sequence[Way]], choice: Sequence[int]) -> list[Way | None]:
         n = len(self.graph.candidates)
@@ -491,14 +459,14 @@ class KernelSearch:
                 break
             ways, problem = self._problem()
             choice, _ = self._best(problem, [choice, seed])
-        solved = solve_kernels(problem, self._overlap(ways), choice, effort)
+        solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            solved = solve_kernels(problem, self._overlap(ways), choice, effort)
+            solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
         return solved
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
@@ -515,14 +483,3 @@ class KernelSearch:
                 self.memo[id(state)], self.made = seconds, None
                 found = True
         return found
-
-    def _overlap(self, ways: Sequence[Sequence[Way]]) -> Overlap:
-        """What is inside each way of the problem; what reads a result of a kernel with several holds nothing."""
-        members: list[list[Mapping[int, int]]] = []
-        for c, row in enumerate(ways):
-            if c >= len(self.graph.candidates):
-                members.append([self.several[c - len(self.graph.candidates)].members])
-                continue
-            members.append([members_of(c, way) for way in row])
-        inside = {member for row in members for held in row for member in held.items()}
-        return Overlap(members, {(c, k): self.graph.candidates[c][k].children for c, k in inside})

@@ -1,0 +1,56 @@
+"""Parts of a selection problem over kernels: of some operators only, the cheapest operators, what kernels hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.kernels.ilp import Overlap
+from relax_eg.extract.kernels.states import Several
+from relax_eg.extract.kernels.ways import Way, members_of
+from relax_eg.extract.problem import Problem
+
+_WAYS = 6  # operators of a class, by what their trees cost, that kernels are made of
+
+
+def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequence[Sequence[int]]) -> Problem:
+    """The problem with the `allowed` operators of each class only."""
+
+    def may(way: Way, c: int) -> bool:
+        if way.state is None:
+            return way.candidate in allowed[c]
+        return all(k in allowed[x] for x, k in way.state.members.items())
+
+    costs = [
+        [x if may(w, c) else math.inf for w, x in zip(ways[c], row, strict=True)] for c, row in enumerate(problem.costs)
+    ]
+    return Problem(problem.reads, costs, problem.roots)
+
+
+def cheap_ways(
+    problem: Problem, ways: Sequence[Sequence[Way]], total: Sequence[float], *always: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """For each class of the graph the operators that kernels are made of: those of `always`, then those whose trees
+    cost least. `total`: what a tree of each class costs."""
+    found: list[list[int]] = []
+    for c in range(len(always[0])):
+        dear: dict[int, float] = {}
+        for w, reads, cost in zip(ways[c], problem.reads[c], problem.costs[c], strict=True):
+            x = cost + sum(total[r] for r in reads)
+            dear[w.candidate] = min(x, dear.get(w.candidate, math.inf))
+        cheap = sorted((k for k in dear if dear[k] < math.inf), key=lambda k: (dear[k], k))[:_WAYS]
+        found.append(list(dict.fromkeys([*(k for a in always for k in a[c]), *cheap])))
+    return found
+
+
+def overlap_of(graph: ExtractionGraph, ways: Sequence[Sequence[Way]], several: Sequence[Several]) -> Overlap:
+    """What is inside each way of the problem; what reads a result of a kernel with several holds nothing."""
+    members: list[list[Mapping[int, int]]] = []
+    for c, row in enumerate(ways):
+        if c >= len(graph.candidates):
+            members.append([several[c - len(graph.candidates)].members])
+            continue
+        members.append([members_of(c, way) for way in row])
+    inside = {member for row in members for held in row for member in held.items()}
+    return Overlap(members, {(c, k): graph.candidates[c][k].children for c, k in inside})
