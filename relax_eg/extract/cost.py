@@ -3,8 +3,7 @@
 Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
 broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers,
 concatenations and opaque calls are kernels of their own. The model prices just that, operator by operator, so that a
-program costs the sum over its distinct nodes. A call costs what its function costs at the sizes of its operands, a
-loop that many times over.
+program costs the sum over its distinct nodes. A call costs what its function does at these sizes, a loop so many times.
 """
 
 from __future__ import annotations
@@ -160,9 +159,7 @@ class WholeCost:
         model = self._models.get(key)
         if model is None:
             binding = {v: self._at(d) for v, d in sizes.items()}
-            profile = self.profile
-            if site.op in (SCAN, WHILE):
-                profile = replace(profile, fresh_bytes=math.inf)
+            profile = replace(self.profile, fresh_bytes=math.inf) if site.op in (SCAN, WHILE) else self.profile
             model = self._models[key] = self._kind(site)(profile, binding, self.functions, self.cost)
             model._running = self._running | {function.name}
             if same:
@@ -184,18 +181,16 @@ class WholeCost:
         found = self._memo.get(key)
         if found is None:
             found = self._price(site, result)
-            if site.op in _STORED and self.cost is None:
-                found = self._with_memory(found, result)
+            found = self._with_memory(found, result) if site.op in _STORED and self.cost is None else found
             if not self._alone(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
-        """`found` with what the memory of its result takes. In a loop it is there from the first step on, and not
-        counted."""
-        made = result.fields if isinstance(result, Tuple) else (result,)
-        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(bytes_of(a))) for a in made))
+        """`found` with what the memory of its result takes; in a loop it is there from the first step on."""
+        each = (bytes_of(a) for a in (result.fields if isinstance(result, Tuple) else (result,)))
+        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(n)) for n in each))
 
     def _alone(self, op: str) -> bool:
         """Whether no flops of an operator's own are shared among cores: loops that do not vectorise run on one."""
