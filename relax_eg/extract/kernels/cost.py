@@ -24,7 +24,8 @@ import numpy as np
 
 from relax_eg.errors import OperatorError
 from relax_eg.extract.amounts import Amounts, counted_once, of_program, work_of
-from relax_eg.extract.cost import NodeCost, WholeCost
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, CORE, VAR, postorder
