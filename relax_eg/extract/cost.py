@@ -16,7 +16,7 @@ from typing import Any
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
 from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
-from relax_eg.extract.matmuls import Contracted, Matmul, contracted, matmul_seconds, share_of_peak
+from relax_eg.extract.matmuls import Contracted, Matmul, contracted, made_on_cpu, matmul_seconds, share_of_peak
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
@@ -228,7 +228,13 @@ class WholeCost:
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
         else:
             seconds = p.launch + larger(effort.contracting, p.move(moved)) + effort.other
+            seconds += sum(self._operands(c, placed.sizes) for c in work_of(placed.program).contractions)
         return NodeCost(effort.flops, moved, launches, seconds)
+
+    def _operands(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
+        """Seconds in which what is computed for a contraction goes through memory on its way there."""
+        made, sources = self.number(c.made, sizes), self.number(c.sources, sizes)
+        return made_on_cpu(self.profile, made, sources) if self.profile.platform == "cpu" else 0.0
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         """What one use of an operator does, at any sizes; what a call or control node runs is asked for by itself."""
