@@ -45,7 +45,7 @@ def _in_pieces(e: Expr, known: Functions) -> Expr | None:
     if known.large and not _reads_large(e, known):
         return None
     about = known.most if known.large else known.extent
-    found: list[tuple[int, int, int, dict[Expr, tuple[int, Axes]]]] = []
+    found: list[tuple[bool, int, int, int, dict[Expr, tuple[int, Axes]]]] = []
     for axis, d in enumerate(e.annotation.shape):
         extent = about(d)
         if extent < (2 if known.large else _LEAST * PIECES):
@@ -53,20 +53,21 @@ def _in_pieces(e: Expr, known: Functions) -> Expr | None:
         region = _region(e, axis, known)
         largest = max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
         small_enough = largest * _ROOM <= extent * known.large or not known.large
-        if largest > about(bytes_of(e.annotation)) and largest >= known.large and small_enough:
+        if largest > about(bytes_of(e.annotation)) and largest >= known.large:
             # Of many elements in a row a piece is read as it lies; with a limit, finer pieces need less.
-            found.append((largest, 0 if known.large else extent, -axis, region))
+            found.append((small_enough, largest, 0 if known.large else extent, -axis, region))
     if not found:
         return None
-    largest, _, axis, region = max(found, key=lambda f: f[:3])
+    _, largest, _, axis, region = max(found, key=lambda f: f[:4])
     size = e.shape[-axis]
     if not known.large:  # what a piece needs is an eighth at any size
         return _in_a_loop(e, -axis, region, ceildiv(size, PIECES), Dim.of(PIECES), known)
     count = PIECES
     while count < _MOST_PIECES and largest * _ROOM > count * known.large:
         count *= 2
-    rows = -(-about(size) // count)  # as many at any size: fewer pieces where less is to be done
-    return _in_a_loop(e, -axis, region, Dim.of(rows), ceildiv(size, rows), known)
+    if about(size) <= count:
+        return _in_a_loop(e, -axis, region, Dim.of(1), size, known)
+    return _in_a_loop(e, -axis, region, ceildiv(size, count), Dim.of(count), known)
 
 
 def _reads_large(e: Expr, known: Functions) -> bool:
