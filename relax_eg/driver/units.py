@@ -260,10 +260,10 @@ class Units:
             saturated = self._saturated[place] = self._saturate(place, roots, scope, known)
         read, saturation, kept = saturated.read, saturated.saturation, saturated.recording
         if options.execution == "kernels" and place[0] not in self._in_loops:
-            found = self._kernels(read, block, place, weights)
+            found = read.settled(lambda: self._kernels(read, block, place, weights))
             forms = [found.built]
             if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
-                forms.append(self._kernels(read, block, place, same, once).built)
+                forms.append(read.settled(lambda: self._kernels(read, block, place, same, once)).built)
             self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
             for f in forms:
                 self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
