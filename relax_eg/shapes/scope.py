@@ -11,11 +11,10 @@ from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, said
 from relax_eg.shapes.constraints import jax_constraint
 from relax_eg.shapes.dim import Dim
-from relax_eg.shapes.facts import Facts, is_made
 from relax_eg.shapes.interval import ANY, Interval
 from relax_eg.shapes.piecewise import normal
 from relax_eg.shapes.prover import TIMEOUT_MS, Prover
-from relax_eg.shapes.relation import Relation, as_statements, atoms_of, read_statement
+from relax_eg.shapes.relation import Relation, as_statements, read_statement
 from relax_eg.shapes.verdict import Proved, Statistics
 
 _DEFAULT_SAID = "every size is at least 1 unless declared otherwise"
@@ -190,12 +189,16 @@ class Scope:
     def solved(self) -> dict[str, Dim]:
         """The variables that bounds and equalities give, each as a number or in the others: `n == 2*m` gives n as 2*m.
         None of those given is in what they are given as."""
-        fixed = {n: (b.low, b.high) for n, b in self._bounds.items() if b.low is not None and b.low == b.high}
-        plain = [r for r in self._assumptions if r.op == "==" and not r.divisors and _is_polynomial(r)]
-        if not fixed and not plain:
-            return {}
-        found = Facts(fixed, plain).values
-        return {n: d for n, d in found.items() if not is_made(n) and not any(map(is_made, d.variables))}
+        found = {n: Dim.of(b.low) for n, b in self._bounds.items() if b.low is not None and b.low == b.high}
+        for relation in self._assumptions:
+            left, right = relation.left.substitute(found), relation.right.substitute(found)
+            # The side that JAX replaces goes first, so that what it traced stays as it is.
+            for d, value in ((left, right), (right, left)) if relation.op == "==" and not relation.divisors else ():
+                if str(d) in d.variables and str(d) not in value.variables:
+                    found = {n: known.substitute({str(d): value}) for n, known in found.items()}
+                    found[str(d)] = value
+                    break
+        return found
 
     def equal(self, a: Dim | int, b: Dim | int, *, deep: bool = False) -> bool | None:
         """True or False where equality or difference, for all sizes allowed, is plain to see; else None. Sizes are
@@ -373,10 +376,6 @@ def _clash(items: Sequence[tuple[str, str, int, str] | Relation]) -> bool:
             low, high = bounds.get(name, ANY)
             bounds[name] = (size, high) if op == ">=" else (low, size)
     return Prover(bounds, relations).satisfiable() is False
-
-
-def _is_polynomial(relation: Relation) -> bool:
-    return all(atom.op == "var" for atom in atoms_of(relation.left, relation.right))
 
 
 def _pair(name: str, bound: object) -> Interval:
