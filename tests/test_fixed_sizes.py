@@ -139,19 +139,22 @@ def test_a_module_in_place_of_the_function(name: str) -> None:
 
 
 def test_a_fixed_size_is_a_number_everywhere_and_calls_are_still_told() -> None:
-    best = rx.optimize(attention, *QKV, bounds={"b": (1, 1)}, at={"b": 1, "s": 128}, cache=False)
+    best = rx.optimize(grouped, *GROUPED, bounds={"b": (1, 1)}, execution="kernels", cache=False)
     main = best.module.main
     assert main.params[0].annotation == Tensor("1 s 16") and main.annotation == Tensor("1 s 16")
     assert main.size_variables == ("s",)
-    with pytest.raises(BoundsError, match=r"attention\(\): b = 2, and its bounds fix it to 1"):
-        best(*arrays(QKV, {"b": 2, "s": 5}))
+    with pytest.raises(BoundsError, match=r"grouped\(\): b = 2, and its bounds fix it to 1"):
+        best(*arrays(GROUPED, {"b": 2, "s": 5}))
 
 
 def test_it_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RELAX_EG_CACHE", str(tmp_path))
-    first, again = (rx.optimize(attention, *QKV, bounds={"s": (1, 1)}) for _ in range(2))
-    assert not first.report.cached and again.report.cached
-    assert again.module == first.module
+    monkeypatch.setenv("RELAX_EG_CACHE", "1")
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path))
+    for execution in ("whole", "kernels"):
+        options: dict[str, Any] = {"bounds": {"s": (1, 1)}, "execution": execution}
+        first, again = (rx.optimize(grouped, *GROUPED, **options) for _ in range(2))
+        assert not first.report.cached and again.report.cached
+        assert again.module == first.module
 
 
 def test_functions_of_a_module_get_the_numbers_that_they_are_called_with() -> None:
