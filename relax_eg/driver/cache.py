@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_eg.debug import stage, tell
+from relax_eg.driver.fixed import with_numbers
 from relax_eg.driver.options import Options
 from relax_eg.errors import OptionError
 from relax_eg.frontends import Source
@@ -108,10 +109,11 @@ class Found:
 class Place:
     """Where in the cache the search for one program with certain options has its entry."""
 
-    def __init__(self, store: Store, key: str, traced: Source) -> None:
+    def __init__(self, store: Store, key: str, traced: Source, scope: Scope) -> None:
         self._store = store
         self.key = key
         self._traced = traced
+        self._scope = scope
 
     @stage("cache")
     def read(self) -> Found | None:
@@ -173,8 +175,9 @@ class Place:
         module = unpack(packed, blob, self._traced.fingerprint)
         check_module(module)
         main = module.main
-        if (main.name, main.params, main.annotation) != (
-            self._traced.identifier, self._traced.params, self._traced.result,
+        written = self._traced.params, self._traced.result
+        if main.name != self._traced.identifier or (main.params, main.annotation) not in (
+            written, with_numbers(*written, self._scope),
         ):  # fmt: skip
             raise ValueError("it has another signature")
         return module
@@ -187,7 +190,7 @@ def place_of(traced: Source, options: Options) -> Place | None:
         return None
     store = _store()
     try:
-        return Place(store, key_of(traced, options), traced)
+        return Place(store, key_of(traced, options), traced, options.scope)
     except Exception as e:  # JAX's objects change with its versions; without a key there is always the search
         _tell_why_not(traced, e)
     return None

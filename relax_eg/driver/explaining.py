@@ -80,7 +80,7 @@ def _derivation(traced: Source, options: Options, units: Units, chosen: Module) 
     bodies = [x for f in needed.values() for x in f.expressions()]
     needed |= mentioned([*ends, *bodies], best)
     return Derivation(
-        traced.name, traced.module, shared, chosen, needed, tuple(parts), options.rules, options.numerics,
+        traced.name, units.written, shared, chosen, needed, tuple(parts), options.rules, options.numerics,
         options.scope, dict(options.facts),
     )  # fmt: skip
 

@@ -158,7 +158,7 @@ class _Pool:
         most = min(max(_WORK // max(1, search.entry().units.candidates), _FEWEST), _MOST_EXTRACTIONS)
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
         deadline = time.thread_time() + options.budget.seconds
-        known = {(search.traced.module, "")} if not search.weights else set[tuple[Module, str]]()
+        known = {(search.entry().units.written, "")} if not search.weights else set[tuple[Module, str]]()
         quiet = 0
         for i, point in enumerate(self.visits):
             is_asked = i < len(options.bindings)

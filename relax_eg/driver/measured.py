@@ -230,7 +230,7 @@ def decided(search: Search, call: Callable[[Candidate], Any]) -> list[Decision]:
     """
     options, traced = search.options, search.traced
     # With weights the very program as written is another one once they are prepared.
-    entries = [e for e in search.alternatives(options.measure) if e.module != traced.module or search.weights]
+    entries = [e for e in search.alternatives(options.measure) if e.module != e.units.written or search.weights]
     modes = (AS_USUAL, *options.profile.modes)
     written, *others = (Candidate(e, m) for e in (None, *entries) for m in modes)
     calls: dict[str, Any] = {}

@@ -6,7 +6,6 @@ beside the node as written when the caller's e-graph is made, and extraction dec
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
+from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of, origins_told, source_text
 from relax_eg.driver.repeated import Repeated, known_ahead, repeated
@@ -94,7 +94,8 @@ class _Saturated:
 class Units:
     """The search over the functions of a module, and what rules about functions may ask (`rules.schemas.Functions`).
 
-    `functions`: every function in its best form so far, those that rules made included. `bytes_cost`: by function and
+    `written`: the module with fixed sizes as numbers; `functions`: every function in its best form so far, those that
+    rules made included. `bytes_cost`: by function and
     block, what bytes in memory cost. `grown`: e-graphs of other searches for the same program, by what they are of. Of
     the latest run are `outcomes`: what became of each e-graph; `origins`: by function, the user's lines that the
     expressions of its form compute, and the rules that made them; `built`: the kernels of each block; `stored`: of each
@@ -113,6 +114,7 @@ class Units:
     stored: dict[tuple[str, int], Mapping[Expr, int]] = field(default_factory=dict[Any, Any])
     searched: list[Searched] = field(default_factory=list[Searched])
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
+    written: Module = field(init=False)
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     in_kernels: dict[tuple[str, int], tuple[Expr, ...]] = field(default_factory=dict[tuple[str, int], tuple[Expr, ...]])
@@ -131,6 +133,7 @@ class Units:
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
 
     def __post_init__(self) -> None:
+        self.module = self.written = with_fixed_sizes(self.module, self.options.scope)
         self.functions = {f.name: f for f in self.module}
         if self.options.sharing == "on":
             self._share()
@@ -260,10 +263,10 @@ class Units:
             saturated = self._saturated[place] = self._saturate(place, roots, scope, known)
         read, saturation, kept = saturated.read, saturated.saturation, saturated.recording
         if options.execution == "kernels" and place[0] not in self._in_loops:
-            found = self._kernels(read, block, place, weights)
+            found = read.settled(lambda: self._kernels(read, block, place, weights))
             forms = [found.built]
             if same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
-                forms.append(self._kernels(read, block, place, same, once).built)
+                forms.append(read.settled(lambda: self._kernels(read, block, place, same, once)).built)
             self.outcomes.append(self._of_kernels(found, read, block, place[0], saturation))
             for f in forms:
                 self._tell_origins(place[0], read, f.roots, f.classes, f.rules)
@@ -491,9 +494,4 @@ class Units:
         if missing_sizes(function):
             return None
         module = Module((function, *(f for f in self.functions.values() if f.name != function.name)))
-        run = functools.partial(_run, module, function)
-        return batched(run, function, mapped, length)
-
-
-def _run(module: Module, function: Function, *arrays: Any) -> Any:
-    return run_function(module, function, arrays)
+        return batched(lambda *arrays: run_function(module, function, arrays), function, mapped, length)

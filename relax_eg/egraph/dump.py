@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from relax_eg.debug import stage
 from relax_eg.egraph.engine import Row, Value
 from relax_eg.egraph.saturate import EGraph
 from relax_eg.egraph.vocabulary import MAX_RANK, Opcode
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import OperatorError, RelaxEgError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.ir.annotations import Annotation, Tensor, with_sizes
 from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr
-from relax_eg.ops import Site
+from relax_eg.ops import Site, call
 from relax_eg.shapes import Dim
+
+_T = TypeVar("_T")
+_Key = tuple[str, tuple[int, ...], tuple[Dim, ...]]  # a node: its opcode's symbol, classes of operands, sizes
 
 
 class UnsoundRuleError(RelaxEgError):
@@ -24,11 +28,18 @@ class UnsoundRuleError(RelaxEgError):
 @dataclass(slots=True)
 class Dump:
     """An extraction graph and how to rebuild expressions from it. `written`: the expressions of the program as written
-    that each class holds."""
+    that each class holds.
+
+    Where sizes of different form are equal, as after `n == 2*m` or bounds that fix a size, the graph says them in one
+    form, and parameters in that of the signature. Most operators take either; `one_form`: some did not, so parameters
+    get the graph's form first. `forms`: what nodes of fixed annotation were given as they came; they keep these forms.
+    """
 
     graph: ExtractionGraph
     payloads: list[tuple[Opcode, tuple[Dim, ...]] | Expr]
     written: dict[int, list[Expr]]
+    forms: Mapping[_Key, tuple[Annotation, ...]] = field(default_factory=dict[_Key, tuple[Annotation, ...]])
+    one_form: bool = False
 
     @stage("decode")
     def decode(self, choice: Sequence[int]) -> list[Expr]:
@@ -37,7 +48,7 @@ class Dump:
 
     def decode_with_rules(self, choice: Sequence[int]) -> tuple[list[Expr], dict[Expr, str], dict[Expr, int]]:
         """As `decode`; of the expressions that a rule made, which; and the class of each expression."""
-        done = self._built(choice)
+        done = self.settled(lambda: self._built(choice))
         made = {e: self.graph.candidates[c][choice[c]].made_by for c, e in done.items()}
         classes = {e: c for c, e in done.items()}
         return [done[r] for r in self.graph.roots], {e: rule for e, rule in made.items() if rule}, classes
@@ -64,22 +75,47 @@ class Dump:
 
     def build(self, c: int, k: int, operands: Sequence[Expr]) -> Expr:
         """Candidate `k` of class `c` over these operands."""
-        payload = self.payloads[self.graph.candidates[c][k].payload]
+        candidate = self.graph.candidates[c][k]
+        payload = self.payloads[candidate.payload]
         if isinstance(payload, Expr):
-            return payload
+            return self._in_form(payload, c)
         opcode, dims = payload
-        return opcode.build(tuple(operands), dims)
+        forms = self.forms.get((opcode.symbol, candidate.children, dims))
+        if opcode.annotation is not None and forms is not None:
+            operands = [_renamed(e, a) for e, a in zip(operands, forms, strict=True)]
+        try:
+            return self._in_form(opcode.build(tuple(operands), dims), c)
+        except OperatorError:
+            named = [_renamed(e, self.graph.annotations[x]) for e, x in zip(operands, candidate.children, strict=True)]
+            if named == list(operands):
+                raise
+            self.one_form = True
+            return self._in_form(opcode.build(tuple(named), dims), c)
+
+    def settled(self, make: Callable[[], _T]) -> _T:
+        """What `make` builds: again where it turned out on the way that parameters need the graph's forms of sizes."""
+        before, found = self.one_form, make()
+        return found if self.one_form == before else make()
+
+    def _in_form(self, e: Expr, c: int) -> Expr:
+        return _renamed(e, self.graph.annotations[c]) if self.one_form else e
+
+
+def _renamed(e: Expr, wanted: Annotation) -> Expr:
+    """`e` with sizes in the form `wanted`, which equal its own: by a slice that leaves nothing out."""
+    if e.annotation == wanted or not (isinstance(e.annotation, Tensor) and isinstance(wanted, Tensor)):
+        return e
+    if wanted.shape is None or e.annotation.ndim != wanted.ndim or e.annotation.dtype != wanted.dtype:
+        return e
+    zeros, ones = (0,) * len(wanted.shape), (1,) * len(wanted.shape)
+    return call("strided_slice", (e,), {"begin": zeros, "end": wanted.shape, "strides": ones})
 
 
 @stage("dump")
 def dump(egraph: EGraph) -> Dump:
     """Read the e-graph out. O(nodes). Nodes without an annotation cannot be formed and are left out."""
     tables = egraph.tables()
-    dims: dict[Value, Dim] = {}  # of sizes that are equal, a number, or else the one that was there first
-    for r in tables["D"]:
-        d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
-        if r.output not in dims or (d.is_const and not dims[r.output].is_const):
-            dims[r.output] = d
+    dims = _forms_of_sizes(egraph, tables)
     annotations = _annotations(egraph, tables, dims)
     classes: dict[Value, int] = {}
     graph = ExtractionGraph()
@@ -100,7 +136,7 @@ def dump(egraph: EGraph) -> Dump:
             if e.op == FUNCTION:
                 functions[number(r.output)] = e.attr("name")
             payloads.append(e)
-    where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]] = {}
+    where: dict[_Key, tuple[int, int]] = {}
     for symbol, o in egraph.words.by_symbol.items():
         made = {r.inputs: egraph.engine.text(r.output) for r in tables.get(f"made_{symbol}", ())}
         for r in tables.get(symbol, ()):
@@ -117,7 +153,32 @@ def dump(egraph: EGraph) -> Dump:
             graph.candidates[c].append(Candidate(o.op, site, children, len(payloads), made.get(r.inputs, "")))
             payloads.append((o, sizes))
     one = {egraph.words.dim_at(egraph.engine.integer(r.inputs[0])): dims[r.output] for r in tables["D"]}
-    return Dump(graph, payloads, _mark_as_written(egraph, graph, classes, where, one))
+    written = _mark_as_written(egraph, graph, classes, where, one)
+    class_of = {egraph.engine.integer(r.inputs[0]): classes[r.output] for r in tables["node"]}
+    forms: dict[_Key, tuple[Annotation, ...]] = {}
+    for e in egraph.number:
+        if not egraph.words.is_leaf(e) and egraph.words.opcode(e)[0].annotation is not None:
+            key = _key(egraph, e, class_of, one)
+            forms.setdefault(key, tuple(a.annotation for a in e.args))
+    return Dump(graph, payloads, written, forms)
+
+
+def _forms_of_sizes(egraph: EGraph, tables: dict[str, list[Row]]) -> dict[Value, Dim]:
+    """The form that stands for each size: of equal ones a number, or else the one that was there first, in which every
+    variable that an equality gives is replaced. So a size stays the sum or product of what it was made of."""
+    found: dict[Value, Dim] = {}
+    for r in tables["D"]:
+        d = egraph.words.dim_at(egraph.engine.integer(r.inputs[0]))
+        if r.output not in found or (d.is_const and not found[r.output].is_const):
+            found[r.output] = d
+    if not egraph.solved:
+        return found
+    return {value: d.substitute(egraph.solved) for value, d in found.items()}
+
+
+def _key(egraph: EGraph, e: Expr, class_of: Mapping[int, int], one: Mapping[Dim, Dim]) -> _Key:
+    opcode, dims = egraph.words.opcode(e)
+    return opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims)
 
 
 def _annotations(egraph: EGraph, tables: dict[str, list[Row]], dims: dict[Value, Dim]) -> dict[Value, Annotation]:
@@ -157,7 +218,7 @@ def _mark_as_written(
     egraph: EGraph,
     graph: ExtractionGraph,
     classes: dict[Value, int],
-    where: dict[tuple[str, tuple[int, ...], tuple[Dim, ...]], tuple[int, int]],
+    where: dict[_Key, tuple[int, int]],
     one: Mapping[Dim, Dim],
 ) -> dict[int, list[Expr]]:
     """Marks what the program as written uses; gives its expressions by class. `one`: for every size the one of its
@@ -170,9 +231,7 @@ def _mark_as_written(
         c, k = class_of[i], 0
         written.setdefault(c, []).append(e)
         if e.args or not egraph.words.is_leaf(e):
-            opcode, dims = egraph.words.opcode(e)
-            key = (opcode.symbol, tuple(class_of[egraph.number[a]] for a in e.args), tuple(one[d] for d in dims))
-            _, k = where[key]
+            _, k = where[_key(egraph, e, class_of, one)]
             if graph.candidates[c][k].made_by:  # by a rule too
                 graph.candidates[c][k] = replace(graph.candidates[c][k], made_by="")
         if graph.as_written[c] < 0:

@@ -64,6 +64,7 @@ class EGraph:
         self.engine = Engine()
         self.demand = Demand(self.engine, self.words)
         self._scope = scope
+        self.solved = scope.solved()
         self._declared: set[str] = set()
         self._rules = rules
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name

@@ -31,6 +31,7 @@ _SIZE_AS_NUMBER = (
     "an integer for that size in the spec; or a function of jax.numpy, which takes symbolic sizes: "
     "jnp.sqrt(x.shape[-1]) instead of math.sqrt or ** 0.5"
 )
+_SIZE_ALONE = "an integer for that size in the spec; or rx.jit without dims, which makes a program for each size"
 _NUMPY = "jax.numpy instead of numpy; functools.partial for values that are known before the call"
 _RELAX = (
     "the program in Relax text, where R.unique, R.nonzero and R.masked_select give as many elements as there are, and "
@@ -109,6 +110,8 @@ def _accepted(error: Exception) -> str:
         return f"`size=...`, the number of elements of the result; or {_RELAX}"
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return _BRANCH
+    if "of non-constant size" in str(error):  # jax.lax.associative_scan
+        return _SIZE_ALONE
     if "_DimExpr" in str(error) or "non-integer powers" in str(error):
         return _SIZE_AS_NUMBER
     if type(error).__name__ == "InconclusiveDimensionOperation" or "shape polymorphism" in str(error):

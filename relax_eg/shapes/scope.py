@@ -186,6 +186,20 @@ class Scope:
         except SpecError:  # a divisor is fixed at zero: there is no value to enclose
             return ANY
 
+    def solved(self) -> dict[str, Dim]:
+        """The variables that bounds and equalities give, each as a number or in the others: `n == 2*m` gives n as 2*m.
+        None of those given is in what they are given as."""
+        found = {n: Dim.of(b.low) for n, b in self._bounds.items() if b.low is not None and b.low == b.high}
+        for relation in self._assumptions:
+            left, right = relation.left.substitute(found), relation.right.substitute(found)
+            # The side that JAX replaces goes first, so that what it traced stays as it is.
+            for d, value in ((left, right), (right, left)) if relation.op == "==" and not relation.divisors else ():
+                if str(d) in d.variables and str(d) not in value.variables:
+                    found = {n: known.substitute({str(d): value}) for n, known in found.items()}
+                    found[str(d)] = value
+                    break
+        return found
+
     def equal(self, a: Dim | int, b: Dim | int, *, deep: bool = False) -> bool | None:
         """True or False where equality or difference, for all sizes allowed, is plain to see; else None. Sizes are
         compared where both have a value. `deep` searches, by z3 in the end; without it nothing is searched."""

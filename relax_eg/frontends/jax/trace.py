@@ -17,7 +17,7 @@ from relax_eg.frontends.blocks import make_function
 from relax_eg.frontends.comparisons import Differing, watched
 from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax.control import Functions
-from relax_eg.frontends.jax.walk import Walk, annotation_of, constant
+from relax_eg.frontends.jax.walk import Walk, annotation_of, constant, in_form
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, OfArguments, read_arguments
 from relax_eg.frontends.symbolic import Sizes
@@ -155,7 +155,11 @@ def _module(traced: Traced) -> Module:
     identifier = traced.identifier
     walk = Walk(traced.sizes, {leaf.name for leaf in traced.leaves}, Functions({identifier}))
     closed, params = traced.jaxpr, list(traced.params)
-    outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], params)
+    # JAX says sizes that are equal, as after n == 2*m, in one form; so parameters get that form before they are read.
+    wanted = (walk.annotation_of(v.aval) for v in closed.jaxpr.invars)
+    forms = [in_form(p, a, traced.sizes) for p, a in zip(params, wanted, strict=True)]
+    given = [p if form is None else form for p, form in zip(params, forms, strict=True)]
+    outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
     function = make_function(identifier, params, walk, outputs)
     # What the function's own comparisons of sizes may have rested on.
     compared = (c.statement for c in traced.compared)

@@ -178,7 +178,7 @@ class Walk:
             if found is None:
                 return None
             results = [found] if isinstance(found, Expr) else list(found)
-            fitted = [_fitted(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
+            fitted = [in_form(r, a, self.sizes) for r, a in zip(results, out, strict=True)]
         except RelaxEgError:  # a dtype or a size the operator does not take
             return None
         return None if None in fitted else [f for f in fitted if f is not None]
@@ -264,7 +264,7 @@ def _has_effects(eqn: Any) -> bool:
     return any(type(e).__name__ != "NamedAxisEffect" for e in eqn.effects)
 
 
-def _fitted(result: Expr, wanted: Annotation, sizes: Sizes) -> Expr | None:
+def in_form(result: Expr, wanted: Annotation, sizes: Sizes) -> Expr | None:
     """`result` with the annotation JAX gives it. Sizes that are equal in value but not in form, as far as can be seen,
     are renamed: by a reshape that moves nothing, or by a slice that leaves nothing out where the numbers of elements
     are not of one form either. A result that does not fit is None."""

@@ -1,0 +1,78 @@
+"""Sizes that bounds fix, as `bounds={"b": 1}` does, become numbers in a program before it is searched.
+
+So parameters, attributes and results say such a size in one way, and what asks for a size of one finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from relax_eg.ir.annotations import Annotation, substitute
+from relax_eg.ir.calls import callees_first, signature
+from relax_eg.ir.expr import CONSTANT, FUNCTION, Expr, node, postorder
+from relax_eg.ir.module import Binding, Block, Function, Module
+from relax_eg.ir.scopes import scopes_of
+from relax_eg.ops.libraries import with_sizes_of
+from relax_eg.shapes import Dim, Scope
+from relax_eg.shapes.relation import read_statement
+
+
+def with_fixed_sizes(module: Module, scope: Scope) -> Module:
+    """`module` with the sizes that are fixed by what is known of them as numbers, in its parameters too. `scope`: what
+    is known of the entry's sizes. A module with steps, whose casts bind sizes, stays as it is. O(expressions)."""
+    if all(block.dataflow for f in module for block in f.blocks):
+        known = {name: _numbers(scopes[0]) for name, scopes in scopes_of(module, scope).items() if scopes}
+        if any(known.values()):
+            made: dict[str, Function] = {}
+            for f in callees_first(module):
+                made[f.name] = _with(f, known.get(f.name, {}), made)
+            return Module(tuple(made[f.name] for f in module))
+    return module
+
+
+def with_numbers(params: Sequence[Expr], result: Annotation, scope: Scope) -> tuple[tuple[Expr, ...], Annotation]:
+    """Parameters and result of an entry as `with_fixed_sizes` has them."""
+    sizes = _numbers(scope)
+    return tuple(_replaced(params, sizes, {}).values()), substitute(result, sizes)
+
+
+def _numbers(scope: Scope) -> dict[str, Dim]:
+    return {v: d for v, d in scope.solved().items() if d.is_const}
+
+
+def _with(f: Function, sizes: dict[str, Dim], functions: Mapping[str, Function]) -> Function:
+    lines = [e for block in f.blocks for b in block.bindings for e in (b.var, b.value)]
+    new = _replaced([*f.params, *lines, f.result], sizes, functions)
+    blocks = tuple(Block(tuple(Binding(new[b.var], new[b.value]) for b in x.bindings), x.dataflow) for x in f.blocks)
+    sources = MappingProxyType({new.get(e, e): line for e, line in f.sources.items()})
+    assume = tuple(text for s in f.assume for text in _assumed(s, sizes))
+    return replace(
+        f, params=tuple(new[p] for p in f.params), blocks=blocks, result=new[f.result], sources=sources, assume=assume
+    )
+
+
+def _replaced(roots: Sequence[Expr], sizes: dict[str, Dim], functions: Mapping[str, Function]) -> dict[Expr, Expr]:
+    """All expressions in `roots`, by what each becomes."""
+    done: dict[Expr, Expr] = {}
+    for e in postorder(roots):
+        if e.op == CONSTANT:
+            done[e] = e
+            continue
+        annotation = substitute(e.annotation, sizes)
+        if e.op == FUNCTION and e.attr("name") in functions:
+            annotation = signature(functions[e.attr("name")])
+        attrs = [(k, with_sizes_of(v, sizes)) for k, v in e.attrs]
+        done[e] = node(e.op, tuple(done[a] for a in e.args), attrs, annotation)
+    return done
+
+
+def _assumed(statement: str, sizes: Mapping[str, Dim]) -> list[str]:
+    """A statement about the sizes that are left, in the words it was given in where it speaks of no other."""
+    relations = read_statement(statement)
+    if not any(r.variables & sizes.keys() for r in relations):
+        return [statement]
+    moved = [(r.left.substitute(sizes), r.op, r.right.substitute(sizes)) for r in relations]
+    # What is said of numbers holds: no sizes at all would satisfy the scope if it did not.
+    return [f"{left} {op} {right}" for left, op, right in moved if not (left.is_const and right.is_const)]
