@@ -85,6 +85,13 @@ class Program:
                     found[x] = None
         return list(found)
 
+    def freed(self, these: Sequence[int]) -> float:
+        """The cost of what nobody needed any more if these were used once less; nothing is changed."""
+        found = sum(map(self.drop, these))
+        for x in these:
+            self.add(x)
+        return found
+
     def change(self, c: int, k: int) -> float:
         """What switching class `c`, which is used, to candidate `k` would change; nothing is switched."""
         old, new = self.children(c), self.reads[c][k]
@@ -178,8 +185,10 @@ def _improve(program: Program, c: int, fallback: Sequence[int]) -> bool:
     if len(costs) == 1:
         return False
     best, best_change, best_moved = current, -program.least, list[int]()
+    most = program.freed(program.children(c)) + costs[current]
+    most += abs(most) * GAIN  # it is a sum in another order
     for k, new in enumerate(program.reads[c]):
-        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in new):
+        if k == current or costs[k] - most >= best_change or any(fallback[x] < 0 for x in new):
             continue
         change = program.change(c, k)
         if change < best_change:

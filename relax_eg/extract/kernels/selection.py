@@ -20,7 +20,7 @@ from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import solve_kernels
-from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to
+from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_given
 from relax_eg.extract.kernels.states import (
     OVERSIZED,
     Operation,
@@ -282,6 +282,7 @@ class KernelSearch:
     # --- the search ---
 
     def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+        problem = without_given(problem)
         tree = tree_choice(problem)
         best: tuple[list[int], float] | None = None
         for seed in (*seeds, tree, dag_greedy(problem)):
@@ -459,15 +460,21 @@ class KernelSearch:
                 break
             ways, problem = self._problem()
             choice, _ = self._best(problem, [choice, seed])
-        solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
+        solved = self._proved(ways, problem, choice, effort, 0.0)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
+            solved = self._proved(ways, problem, choice, effort, solved.bound)  # prices only rise
         return solved
+
+    def _proved(
+        self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int], effort: Effort, known: float
+    ) -> Solved:
+        """The best choice that the integer program finds from this one on. `known`: a bound already."""
+        return solve_kernels(problem, lambda: overlap_of(self.graph, ways, self.several), choice, effort, known)
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""
