@@ -13,6 +13,7 @@ from relax_eg.extract.problem import Problem, choice_cost, operands_first
 
 SWAP_PASSES = 8
 GAIN = 1e-9  # of the program's cost: smaller differences are rounding
+_ROUNDING = 1e-3  # of that: what sums in another order differ by
 
 
 class Program:
@@ -185,8 +186,7 @@ def _improve(program: Program, c: int, fallback: Sequence[int]) -> bool:
     if len(costs) == 1:
         return False
     best, best_change, best_moved = current, -program.least, list[int]()
-    most = program.freed(program.children(c)) + costs[current]
-    most += abs(most) * GAIN  # it is a sum in another order
+    most = program.freed(program.children(c)) + costs[current] + program.least * _ROUNDING
     for k, new in enumerate(program.reads[c]):
         if k == current or costs[k] - most >= best_change or any(fallback[x] < 0 for x in new):
             continue
@@ -215,8 +215,18 @@ def _switch_groups(program: Program, fallback: Sequence[int], most_work: float) 
         if program.work > most_work:
             break
         if len(group) > 1 and program.uses[value] == 0:
-            improved |= _switch_group(program, group, fallback)
+            improved |= _may_pay(program, value, group) and _switch_group(program, group, fallback)
     return improved
+
+
+def _may_pay(program: Program, value: int, group: dict[int, int]) -> bool:
+    """Whether the program could get cheaper if some of `group` were switched to candidates that read `value`, which
+    is not used: what that needs for itself, against all that the old candidates may free."""
+    change = program.add(value)
+    program.drop(value)
+    for c, k in group.items():
+        change += min(0.0, program.costs[c][k] - program.costs[c][program.choice[c]])
+    return change - program.freed([x for c in group for x in program.children(c)]) < -program.least * (1 - _ROUNDING)
 
 
 def _switch_group(program: Program, group: dict[int, int], fallback: Sequence[int]) -> bool:
