@@ -215,18 +215,8 @@ def _switch_groups(program: Program, fallback: Sequence[int], most_work: float) 
         if program.work > most_work:
             break
         if len(group) > 1 and program.uses[value] == 0:
-            improved |= _may_pay(program, value, group) and _switch_group(program, group, fallback)
+            improved |= _switch_group(program, group, fallback)
     return improved
-
-
-def _may_pay(program: Program, value: int, group: dict[int, int]) -> bool:
-    """Whether the program could get cheaper if some of `group` were switched to candidates that read `value`, which
-    is not used: what that needs for itself, against all that the old candidates may free."""
-    change = program.add(value)
-    program.drop(value)
-    for c, k in group.items():
-        change += min(0.0, program.costs[c][k] - program.costs[c][program.choice[c]])
-    return change - program.freed([x for c in group for x in program.children(c)]) < -program.least * (1 - _ROUNDING)
 
 
 def _switch_group(program: Program, group: dict[int, int], fallback: Sequence[int]) -> bool:

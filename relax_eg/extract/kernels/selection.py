@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from relax_eg.debug import stage
 from relax_eg.extract.graph import ExtractionGraph
@@ -21,14 +22,8 @@ from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import solve_kernels
 from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_given
-from relax_eg.extract.kernels.states import (
-    OVERSIZED,
-    Operation,
-    Several,
-    State,
-    StateTable,
-    operations_of,
-)
+from relax_eg.extract.kernels.operations import Operation, operations_of
+from relax_eg.extract.kernels.states import OVERSIZED, Several, State, StateTable
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.problem import (
@@ -185,7 +180,7 @@ class KernelSearch:
             if c not in self.rows:
                 self.rows[c] = self._row(c)
         rows = [self.rows[c] for c in range(len(self.graph.candidates))]
-        ways, reads, costs = ([row[i] for row in rows] for i in range(3))
+        ways, reads, costs = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
         for several in self.several:
             ways.append([Way(-1)])
             reads.append([tuple(several.loads)])
@@ -470,21 +465,17 @@ class KernelSearch:
                 break
             ways, problem = self._problem()
             choice, _ = self._best(problem, [choice, seed])
-        solved = self._proved(ways, problem, choice, effort, 0.0)
+        overlap = partial(overlap_of, self.graph, ways, self.several)
+        solved = solve_kernels(problem, overlap, choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            solved = self._proved(ways, problem, choice, effort, solved.bound)  # prices only rise
+            overlap = partial(overlap_of, self.graph, ways, self.several)
+            solved = solve_kernels(problem, overlap, choice, effort, solved.bound)  # prices only rise
         return solved
-
-    def _proved(
-        self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int], effort: Effort, known: float
-    ) -> Solved:
-        """The best choice that the integer program finds from this one on. `known`: a bound already."""
-        return solve_kernels(problem, lambda: overlap_of(self.graph, ways, self.several), choice, effort, known)
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
         """Give the chosen kernels the price of the programs that they are composed to, where that is higher."""
