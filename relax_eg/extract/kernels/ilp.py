@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ class Overlap:
 
 
 def solve_kernels(
-    problem: Problem, overlap: Callable[[], Overlap], seed: Sequence[int], effort: Effort, known: float = 0.0
+    problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort, known: float = 0.0
 ) -> Solved:
     """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any. `known`: a lower bound
     already, of the problem when its prices were no higher."""
@@ -50,7 +50,7 @@ def solve_kernels(
         bound = max(known, ascent(problem, time.monotonic() + effort.seconds)[0])
     if gap(cost, bound) <= effort.gap or most:
         return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy")
-    choice, low = _Program(problem, overlap(), cost / SCALE).run(best, effort)
+    choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort)
     bound = max(bound, low)
     if choice is not None:
         found = repaired(problem, choice)

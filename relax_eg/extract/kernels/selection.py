@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from relax_eg.debug import stage
 from relax_eg.extract.graph import ExtractionGraph
@@ -465,15 +464,14 @@ class KernelSearch:
                 break
             ways, problem = self._problem()
             choice, _ = self._best(problem, [choice, seed])
-        overlap = partial(overlap_of, self.graph, ways, self.several)
-        solved = solve_kernels(problem, overlap, choice, effort)
+        solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            overlap = partial(overlap_of, self.graph, ways, self.several)
+            overlap = overlap_of(self.graph, ways, self.several)
             solved = solve_kernels(problem, overlap, choice, effort, solved.bound)  # prices only rise
         return solved
 
