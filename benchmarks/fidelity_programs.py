@@ -43,9 +43,7 @@ def adapters(p, x):
 
 def attention(p, x):
     b, s, d = x.shape
-    q, k, v = (
-        (x @ p[n]).reshape(b, s, 4, d // 4).transpose(0, 2, 1, 3) for n in ("q", "k", "v")
-    )
+    q, k, v = ((x @ p[n]).reshape(b, s, 4, d // 4).transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
     weights = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) / (d // 4) ** 0.5, axis=-1)
     return (weights @ v).transpose(0, 2, 1, 3).reshape(b, s, d) @ p["o"]
 

@@ -48,8 +48,14 @@ OUTSIDE: dict[str, set[str]] = {
     "egglog": {"egraph"},
     "z3": {"shapes", "rules.verify*"},
     "jax": {
-        "backend", "frontends", "dynamic", "measure",
-        "driver.measured", "driver.optimize", "driver.jit", "driver.varying",
+        "backend",
+        "frontends",
+        "dynamic",
+        "measure",
+        "driver.measured",
+        "driver.optimize",
+        "driver.jit",
+        "driver.varying",
     },
     "jaxlib": {"backend", "frontends", "driver.optimize", "driver.jit"},
 }

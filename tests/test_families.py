@@ -22,7 +22,7 @@ from relax_eg.driver.options import read_options
 from relax_eg.driver.prices import of_a_call, price, seconds_at
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError
-from relax_eg.extract.cost import NodeCost
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.devices import CPU, WITHOUT_YNN
 from relax_eg.ops import counts
 from relax_eg.reports import CostReport

@@ -13,7 +13,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend.kernels import InKernels
 from relax_eg.errors import OptionError, ShapeError
-from relax_eg.extract.cost import NodeCost
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.kernels.selection import STEPS
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, postorder
 from relax_eg.ops.fused import VIEWS
@@ -106,9 +106,9 @@ def test_the_table_says_which_operators_went_where() -> None:
     best = optimized(fn, "n 256", "256 256", "256", at={"n": 256}, target="h100")
     lines = printed(best.report.kernel_table(), width=80).splitlines()
     assert max(map(len, lines)) <= 80
-    sections = [line for line in lines if line.startswith(("library calls", "kernels of"))]
-    assert sections[0] == "library calls: 1, of 2 operators"
-    assert sections[1].startswith("kernels of several operators: ")
+    sections = [line for line in lines if line.startswith(("library calls", "fused kernels", "single operators"))]
+    assert sections[0] == "library calls: 1 (2 operators)"
+    assert sections[1].startswith("fused kernels: ")
     where = next(i for i, line in enumerate(lines) if "xla.matmul_residual" in line)
     assert lines[where + 1].split() == ["matmul,", "add"]
     runs = [int(line[30:].split()[-n]) for line in lines for n in (4, 6) if _is_row(line, n)]
@@ -187,8 +187,8 @@ def test_every_step_is_a_rule_and_can_be_left_out() -> None:
     assert all(not name.startswith("fused_") for name in kernels(alone))
     assert len(kernels(alone)) >= 4
     lines = printed(alone.report.kernel_table()).splitlines()
-    assert any(line.startswith("kernels of one operator: ") for line in lines)
-    assert not any(line.startswith("kernels of several operators") for line in lines)
+    assert any(line.startswith("single operators: ") for line in lines)
+    assert not any(line.startswith("fused kernels") for line in lines)
     rules = rx.rules.default - "inline_epilogue" - "library"
     less = optimized(lambda x, w: jax.nn.silu(x @ w), "n k", "k m", rules=rules)
     assert kernels(less)[0] in ("matmul", "linear") and len(kernels(less)) == 2

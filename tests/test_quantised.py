@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -113,3 +114,25 @@ def test_no_executable_stores_the_weight(n: int, width: int) -> None:
         words, scales, decoded = packed(width, width)
         x = np.random.default_rng(1).standard_normal((n, width)).astype(np.float32)
         np.testing.assert_allclose(best(x, words, scales), x @ decoded, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_one_program_does_not_store_a_large_weight(n: int) -> None:
+    """`execution="whole"`: the decoder is written in JAX, or a tensor program of one's own."""
+    width = 2048
+    words, scales, decoded = packed(width, width)
+    x = np.random.default_rng(2).standard_normal((n, width)).astype(np.float32)
+
+    def dequantised(words: Any, scales: Any, x: Any) -> Any:
+        nibbles = (words[:, None] >> (jnp.arange(8, dtype="uint32") * 4)[:, None]) & 15
+        weight = (nibbles.reshape(-1, width).astype("float32") - 8.0).reshape(-1, GROUP, width)
+        return x @ (weight * scales[:, None]).reshape(width, width)
+
+    specs = f"{width // 8} {width} @ uint32", f"{width // GROUP} {width}", f"n {width}"
+    best = rx.optimize(dequantised, *specs, at={"n": n}, target="cpu")
+    assert best.report.rules["decoded_inside"] == 1 and "R.matmul" not in str(best.module)
+    compiled = jax.jit(best.to_jax()).lower(words, scales, x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 0.6 * 4 * width * width
+    np.testing.assert_allclose(best(words, scales, x), x @ decoded, rtol=1e-4, atol=2e-2)
+    narrow = rx.optimize(quantised_matmul(), at={"n": n, "g": 4, "m": 128}, target="cpu")
+    assert narrow.report.kept_as_written

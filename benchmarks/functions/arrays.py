@@ -114,4 +114,3 @@ NUMPY: Functions = (
         "index, computed": (lambda x, i: x[i, 1:], ("9 5", "@ int32")),
     }
 )  # fmt: skip
-

@@ -13,7 +13,7 @@ from relax_eg.driver.options import Execution
 from relax_eg.driver.prices import call_predictor
 from relax_eg.dynamic.at_capacity import at_sizes
 from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
-from relax_eg.extract.cost import CostModel
+from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
 
 

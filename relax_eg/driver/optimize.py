@@ -32,7 +32,7 @@ from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
 from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, Policy, check_one_program, read_policy
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import OptionError
-from relax_eg.extract.cost import CostModel
+from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax.trace import Traced, trace_function

@@ -10,7 +10,8 @@ from relax_eg.backend.libraries import unavailable
 from relax_eg.byte_units import parse_bytes
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
-from relax_eg.extract.cost import ASSUMED_SIZE, CostModel
+from relax_eg.extract.cost import ASSUMED_SIZE
+from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.devices import profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source

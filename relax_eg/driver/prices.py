@@ -12,7 +12,8 @@ import numpy as np
 from relax_eg.backend.program import Program
 from relax_eg.driver.alive import memory_of
 from relax_eg.driver.options import Execution, Options, Sizes
-from relax_eg.extract.cost import CostModel, WholeCost, priced
+from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.detail import Origins, parts_of
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.numbers import Number

@@ -454,8 +454,7 @@ class Units:
 
     @property
     def large(self) -> float:
-        """See `rules.schemas.Functions`. Kernels that are executables have storages, which calls keep; and what another
-        cost model thinks of memory, nobody knows."""
+        """See `rules.schemas.Functions`. Calls keep the storages of kernels; of other cost models nobody knows."""
         if self.options.held:
             return 0.0
         fresh = self.options.execution == "whole" and self.options.cost is None

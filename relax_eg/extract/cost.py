@@ -3,23 +3,20 @@
 Flops and bytes come from the operators' index equations, as expressions in the sizes. XLA fuses elementwise code,
 broadcasts and slices into their readers and never materialises a reshape; matmuls, reductions, gathers,
 concatenations and opaque calls are kernels of their own. The model prices just that, operator by operator, so that a
-program costs the sum over its distinct nodes. A call costs what its function costs at the sizes of its operands, a
-loop that many times over.
+program costs the sum over its distinct nodes. A call costs what its function does at these sizes, a loop so many times.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
-
-from relax_eg.errors import ExtractionError
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
+from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
 from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
-from relax_eg.extract.matmuls import Contracted, Matmul, contracted, matmul_seconds, share_of_peak
+from relax_eg.extract.matmuls import Contracted, Matmul, contracted, made_on_cpu, matmul_seconds, share_of_peak
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
@@ -58,18 +55,6 @@ _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pi
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCost:
-    """Cost of one node at a binding: flops, bytes moved, kernel launches, seconds; and whether it wakes other cores,
-    which a program pays once. At many bindings at once each is a column (`numbers`)."""
-
-    flops: Number = 0
-    bytes: Number = 0
-    launches: Number = 0
-    seconds: Number = 0.0
-    wakes: Number = False
-
-
-@dataclass(frozen=True, slots=True)
 class Effort:
     """Arithmetic of a part of a kernel at a binding: flops, and the seconds of contractions and of all else. `own`:
     seconds of the contractions where XLA generates them; `vector`: whether one is a matrix times a vector."""
@@ -79,17 +64,6 @@ class Effort:
     other: Number
     own: Number = 0.0
     vector: Number = False
-
-
-class CostModel(Protocol):
-    """Anything with this method can price operators: `optimize(..., cost=model)`."""
-
-    def price(self, site: Site, result: Annotation, sizes: Mapping[str, int]) -> NodeCost:
-        """The cost of one use of an operator at a binding of the size variables; `result` annotates its value.
-
-        Seconds decide, in whatever unit; infinite ones mean that nothing executes it. `relax_eg.ops.counts(site)` has
-        flops and bytes as expressions in the sizes. What a loop, a branch or a call runs is asked for by itself."""
-        ...
 
 
 class WholeCost:
@@ -156,19 +130,28 @@ class WholeCost:
         """The model at the sizes that `function` has at this site."""
         sizes = self.sizes_inside(function, site)
         same = constants(site, function) if self.profile.platform in PLATFORMS else {}
-        key = (function.name, tuple(sizes.items()), site.op, tuple(site.attrs.items()) if same else ())
+        attrs = tuple(site.attrs.items()) if same or site.op == SCAN else ()
+        key = (function.name, tuple(sizes.items()), site.op, attrs)
         model = self._models.get(key)
         if model is None:
             binding = {v: self._at(d) for v, d in sizes.items()}
-            profile = self.profile
-            if site.op in (SCAN, WHILE):
-                profile = replace(profile, fresh_bytes=math.inf)
-            model = self._models[key] = self._kind(site)(profile, binding, self.functions, self.cost)
+            model = self._models[key] = self._kind(site)(self._device_inside(site), binding, self.functions, self.cost)
             model._running = self._running | {function.name}
             if same:
                 model.constants = same
                 model._around = around(site, self._at(self.times(site)), self._around)
         return model
+
+    def _device_inside(self, site: Site) -> Profile:
+        """The device as it is inside a loop: memory is there from the first step on. Steps that hand nothing on read
+        and write other places each, so what all of them move streams past the cache together."""
+        if site.op not in (SCAN, WHILE):
+            return self.profile
+        operands = parts(site.op, site.operands, site.attrs)
+        cache = self.profile.cache_bytes
+        if site.op == SCAN and not operands.carry:
+            cache = cache / larger(1, self._at(self.times(site)))
+        return replace(self.profile, fresh_bytes=math.inf, cache_bytes=cache)
 
     def part(self, far: int) -> Number:
         """Of what XLA takes out of so many of the loops around the function, what is left for each step."""
@@ -184,18 +167,16 @@ class WholeCost:
         found = self._memo.get(key)
         if found is None:
             found = self._price(site, result)
-            if site.op in _STORED and self.cost is None:
-                found = self._with_memory(found, result)
+            found = self._with_memory(found, result) if site.op in _STORED and self.cost is None else found
             if not self._alone(site.op):
                 found = replace(found, wakes=found.wakes | (found.flops >= self.profile.fork_flops))
             self._memo[key] = found
         return found
 
     def _with_memory(self, found: NodeCost, result: Annotation) -> NodeCost:
-        """`found` with what the memory of its result takes. In a loop it is there from the first step on, and not
-        counted."""
-        made = result.fields if isinstance(result, Tuple) else (result,)
-        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(bytes_of(a))) for a in made))
+        """`found` with what the memory of its result takes; in a loop it is there from the first step on."""
+        each = (bytes_of(a) for a in (result.fields if isinstance(result, Tuple) else (result,)))
+        return replace(found, seconds=found.seconds + sum(self.profile.fresh(self._at(n)) for n in each))
 
     def _alone(self, op: str) -> bool:
         """Whether no flops of an operator's own are shared among cores: loops that do not vectorise run on one."""
@@ -205,7 +186,7 @@ class WholeCost:
         if site.op in CONTROL or site.op == CALL:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
-            return self._by_model(self.cost, site, result)
+            return asked(self.cost, site, result, self.binding, self._columns)
         if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
             return self._library(LIBRARIES[site["name"]], site, result)
         if site.op == CALL_TIR:
@@ -247,7 +228,13 @@ class WholeCost:
             seconds = _EPSILON + launches * p.launch + effort.other + _FUSED_SHARE * p.move(moved)
         else:
             seconds = p.launch + larger(effort.contracting, p.move(moved)) + effort.other
+            seconds += sum(self._operands(c, placed.sizes) for c in work_of(placed.program).contractions)
         return NodeCost(effort.flops, moved, launches, seconds)
+
+    def _operands(self, c: Contraction, sizes: Mapping[str, Dim]) -> Number:
+        """Seconds in which what is computed for a contraction goes through memory on its way there."""
+        made, sources = self.number(c.made, sizes), self.number(c.sources, sizes)
+        return made_on_cpu(self.profile, made, sources) if self.profile.platform == "cpu" else 0.0
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         """What one use of an operator does, at any sizes; what a call or control node runs is asked for by itself."""
@@ -387,53 +374,23 @@ class WholeCost:
         if callable(library.cost):
             of_library = library.cost
 
-            def price(flops: Number, moved: Number, at: Mapping[str, Number]) -> NodeCost:
+            def price(at: dict[str, Any]) -> NodeCost:
+                flops, moved = at.pop("flops of it"), at.pop("bytes of it")
                 text = ", ".join(f"{v}={n}" for v, n in at.items())
                 found = of_library(flops, moved, p)
                 return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {text}"))
 
-            if not self._columns:
-                return price(flops, moved, inside.binding)
-            each = [
-                price(_entry(flops, i), _entry(moved, i), {v: _entry(n, i) for v, n in inside.binding.items()})
-                for i in range(self._columns)
-            ]
-            return _stacked(each)
+            given = {**inside.binding, "flops of it": flops, "bytes of it": moved}
+            return one_by_one(price, given, self._columns)
         if library.name in p.library_speed:  # no routine is faster than memory
             seconds = larger(seconds / p.library_speed[library.name], p.move(moved))
         else:
             seconds = larger(seconds, p.move(moved)) / (library.cost or 1.0)
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
-    def _by_model(self, model: CostModel, site: Site, result: Annotation) -> NodeCost:
-        """What another cost model says, which is asked of one binding at a time."""
-        if not self._columns:
-            return checked(site.op, model.price(site, result, self.binding))
-        bindings = ({v: _entry(n, i) for v, n in self.binding.items()} for i in range(self._columns))
-        return _stacked([checked(site.op, model.price(site, result, b)) for b in bindings])
-
     def _at(self, d: Dim) -> Number:
         unknown = d.variables - self.binding.keys()
         return evaluated(d, {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding)
-
-
-def _entry(x: Number, i: int) -> Number:
-    """Entry `i` of a column of sizes or of what is counted; a number is the same in all."""
-    return int(x[i]) if is_column(x) else x
-
-
-def _stacked(each: Sequence[NodeCost]) -> NodeCost:
-    """The costs at many bindings as one, of columns."""
-    return NodeCost(*(np.array([getattr(c, f.name) for c in each]) for f in fields(NodeCost)))
-
-
-def checked(op: str, found: Any) -> NodeCost:
-    """What a cost model gave for an operator. ExtractionError unless that is a NodeCost of seconds >= 0."""
-    if not isinstance(found, NodeCost):
-        raise ExtractionError(f"the cost model gave {found!r} for `{op}`; a NodeCost is accepted")
-    if not found.seconds >= 0:  # a NaN is not
-        raise ExtractionError(f"the cost model gave {found.seconds} seconds for `{op}`; a number >= 0 is accepted")
-    return found
 
 
 def _all_known(site: Site, result: Annotation) -> bool:

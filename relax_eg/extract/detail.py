@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relax_eg.extract.cost import NodeCost, WholeCost, priced
+from relax_eg.extract.cost import WholeCost, priced
+from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.numbers import whole
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CALL_DPS_LIBRARY, CALL_TIR, CORE, Expr, postorder

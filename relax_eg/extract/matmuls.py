@@ -16,6 +16,8 @@ from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import itemsize
 
+DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas, and is cut on a CPU
+_CUT = 1 << 17  # bytes from which on it is cut (`backend.tiles`)
 _PARTIAL_BYTES = 8  # of an element of a partial sum: float32, written and read again
 
 
@@ -127,3 +129,16 @@ def _least(each: Iterable[Number]) -> Number:
     for x in rest:
         first = smaller(first, x)
     return first
+
+
+def is_decoded(made: Number, sources: Number) -> Number:
+    """Whether an operand of `made` bytes is computed from much less, `sources` bytes."""
+    return (made > 0) & (made >= DECODED * sources)
+
+
+def made_on_cpu(p: Profile, made: Number, sources: Number) -> Number:
+    """Seconds in which operands that are computed in the program of a contraction go through memory on a CPU. What is
+    decoded stays in cache, tile by tile."""
+    steps = larger(2, made / p.cache_bytes)
+    in_tiles = 2 * made / p.cache_bandwidth + steps * (p.step + p.launch)
+    return choose(is_decoded(made, sources) & (made >= _CUT), in_tiles, p.move(2 * made))

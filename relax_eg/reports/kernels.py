@@ -28,12 +28,12 @@ def kernel_table(report: CostReport) -> RenderableType:
     fused = [p for p in run if p.what not in names and p.operators]
     single = [p for p in run if p.what not in names and not p.operators]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("kernel", overflow="fold", vertical="top")
+    table.add_column("kernel", overflow="fold")
     for column in ("runs", "time", "bytes", "bytes\nsaved", "launches\nsaved"):
         table.add_column(column, justify="right", no_wrap=True)
     _section(table, "library calls", report, libraries)
-    _section(table, "kernels of several operators", report, fused)
-    _section(table, "kernels of one operator", report, single)
+    _section(table, "fused kernels", report, fused)
+    _section(table, "single operators", report, single)
     views = Counter[str]()
     for p in now:
         if not p.launches and not p.bytes:
@@ -49,7 +49,7 @@ def _section(table: Table, title: str, report: CostReport, parts: Sequence[Part]
         return
     runs = sum(p.launches for p in parts)
     inside = sum(len(p.operators) * p.launches for p in parts)
-    table.add_row(Text(f"{title}: {runs}" + (f", of {inside} operators" if inside else ""), style="bold"))
+    table.add_row(Text(f"{title}: {runs}" + (f" ({inside} operators)" if inside else ""), style="bold"))
     saved = {r.name: (r.saved_bytes, r.saved_launches) for r in report.kernels}
     groups: dict[tuple[str, tuple[str, ...]], list[Part]] = {}
     for p in parts:

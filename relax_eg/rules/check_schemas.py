@@ -139,7 +139,7 @@ _KINDS = {
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
     if MEMORY in schema.tags:
-        kinds = ["rows"]
+        kinds = ["decoder"] if "decoding" in schema.tags else ["rows"]
     elif len(schema.operators) > len(_KINDS):  # a rule about operators as such
         kinds = ["use"]
     if not kinds:
@@ -153,6 +153,8 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
         return _workspace_trial(rng)
     if kind == "rows":
         return _rows_trial(rng)
+    if kind == "decoder":
+        return _decoder_trial(rng)
     if kind == "parts":
         return _parts_trial(rng)
     return _sum_trial(rng) if kind == "sum" else _call_trial(kind, rng)
@@ -251,6 +253,29 @@ def _parts_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     node = op.matmul(*params)
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((rows, depth), (depth, columns)))
     return Trial(Module((_main(params, node),)), node, args), Known({})
+
+
+def _decoder_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """A product with a matrix that is made of codes of blocks and of elements, and of scales."""
+    rows, blocks, columns = (int(rng.integers(0, 4)) for _ in range(3))
+    each = int(rng.integers(4, 9))
+    g, m = Dim.var("g"), Dim.var("m")
+    specs = {"x": f"n {each}*g", "a": "g m", "b": f"{each} m", "s": "m"}
+    x, a, b, s = params = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    shape = (g, Dim.of(each), m)
+    first, second = op.broadcast_to(op.expand_dims(a, 1), shape), op.broadcast_to(op.expand_dims(b, 0), shape)
+    made = (op.add, op.multiply, op.maximum)[int(rng.integers(3))](first, second)
+    if rng.integers(2):
+        counted = op.reshape(op.iota((Dim.of(each),), 0, "float32"), (1, each, 1))
+        made = op.multiply(made, op.broadcast_to(counted, shape))
+    weight = op.reshape(made, (g * each, m))
+    if rng.integers(2):
+        weight = op.multiply(weight, s)
+    turned = bool(rng.integers(2))
+    node = op.linear(x, op.permute_dims(weight, (1, 0))) if turned else op.matmul(x, weight)
+    shapes = ((rows, each * blocks), (blocks, columns), (each, columns), (columns,))
+    args = tuple(rng.integers(-3, 4, shape).astype(object) for shape in shapes)
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)))
 
 
 def _workspace_trial(rng: np.random.Generator) -> tuple[Trial, Known]:

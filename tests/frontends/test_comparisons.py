@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import make_dataclass
 
 import pytest
 from jax import export
@@ -34,6 +35,15 @@ def test_sizes_of_two_traces_are_never_equal() -> None:
     with watched(Scope()) as watch:
         assert n != other and n == n
     assert not watch.differing
+
+
+def test_keys_of_caches_are_no_matter_of_the_users() -> None:
+    """Which of its keys a cache compares depends on their hashes."""
+    (n,) = export.symbolic_shape("n")
+    key = make_dataclass("Key", ["size"], frozen=True)
+    with watched(Scope()) as watch:
+        assert key(n) != key(3) and not watch.differing
+        assert n != 3 and len(watch.differing) == 1
 
 
 def test_only_what_this_thread_traces_is_watched() -> None:

@@ -271,6 +271,4 @@ def _violation(fact: str, found: Array, exact: bool = True) -> str:
 
 
 def _has(env: Mapping[Expr, Array], e: Example) -> bool:
-    return all(
-        not _violation(f, env[p]) for p, facts in e.params for f in facts if f not in OF_ANNOTATIONS
-    )
+    return all(not _violation(f, env[p]) for p, facts in e.params for f in facts if f not in OF_ANNOTATIONS)

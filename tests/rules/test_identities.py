@@ -48,8 +48,10 @@ IDENTITIES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "max(x,-inf)": (lambda x: _f("maximum")(x, -np.inf), lambda x: x),
     "min(inf,x)": (lambda x: _f("minimum")(np.inf, x), lambda x: x),
     "min(x,inf)": (lambda x: _f("minimum")(x, np.inf), lambda x: x),
-    "clip(y,clip(y,x,z),z)": (lambda x, y, z: _f("clamp")(y, _f("clamp")(y, x, z), z),
-                              lambda x, y, z: _f("clamp")(y, x, z)),
+    "clip(y,clip(y,x,z),z)": (
+        lambda x, y, z: _f("clamp")(y, _f("clamp")(y, x, z), z),
+        lambda x, y, z: _f("clamp")(y, x, z),
+    ),
 }
 
 

@@ -87,7 +87,7 @@ def test_one_that_proposes_nothing_is_not_trusted() -> None:
 def test_one_about_what_no_test_program_has_is_refused() -> None:
     (verdict,) = rx.verify(replace(schema(silent), operators=frozenset(("sort",))))
     assert verdict.status == "refuted"
-    kinds = "scan, while_loop, call, add, subtract, kernel, call_tir"
+    kinds = "scan, while_loop, call, add, subtract, kernel, call_tir, matmul"
     assert f"no test programs have sort; {kinds} do" in verdict.problem
 
 
@@ -99,7 +99,8 @@ def test_sets_of_them() -> None:
     default = rx.rules.default
     assert "loop_steps" in default and "loop_steps" not in default - "loops"
     left = [s.name for s in (default - "fusion" - "loop_steps").schemas]
-    assert left == ["sums_in_order", "loop_invariants", "calls_ahead", "computed_in_pieces"]
+    loops, sums = ["loop_invariants", "calls_ahead"], ["sums_in_order"]
+    assert left == [*sums, *loops, "matmul_splits", "decoded_inside", "computed_in_pieces"]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas
     assert "loop_steps: a contraction" in str(default)

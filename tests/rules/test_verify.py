@@ -449,6 +449,7 @@ def test_mutants_are_proved_only_where_right() -> None:
 
 # --- parts ---
 
+
 def test_blocks_of_any_rank() -> None:
     assert prove_rule(good["distributes"]).ranks == "all"
     assert prove_rule(good["exp_of_transpose"]).ranks == "0 to 3"

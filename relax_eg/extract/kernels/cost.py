@@ -24,7 +24,9 @@ import numpy as np
 
 from relax_eg.errors import OperatorError
 from relax_eg.extract.amounts import Amounts, counted_once, of_program, work_of
-from relax_eg.extract.cost import NodeCost, WholeCost
+from relax_eg.extract.cost import WholeCost
+from relax_eg.extract.cost_model import NodeCost
+from relax_eg.extract.matmuls import is_decoded, made_on_cpu
 from relax_eg.extract.numbers import Number, choose, is_column, larger, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, CORE, VAR, postorder
@@ -36,8 +38,6 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import Contraction, TensorProgram
 
 _SHORTER = 1e-3  # of what is hidden behind something longer: that of two programs which take as long, it has the less
-_DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas, and is cut on a CPU
-_CUT = 1 << 17  # bytes from which on it is cut (`backend.tiles`)
 _PREFERRED = 0.98  # of a price, on GPUs: a generated kernel has to be so much faster than a routine that XLA compiles
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
 
@@ -68,7 +68,7 @@ class Part:
     @property
     def decoded(self) -> Number:
         """Whether an operand is computed from much less than itself."""
-        return (self.made > 0) & (self.made >= _DECODED * self.sources)
+        return is_decoded(self.made, self.sources)
 
 
 class KernelCost(WholeCost):
@@ -95,7 +95,8 @@ class KernelCost(WholeCost):
             # What follows a matmul is written over its result: so repeated layers are cut in one way.
             through = p.move(2 * part.stored)
             if p.platform == "cpu":
-                through = choose(part.decoded & (part.made >= _CUT), self._in_tiles(part), through)
+                in_cache = made_on_cpu(p, part.made, part.sources) + p.move(2 * part.result)
+                through = choose(part.decoded, in_cache, through)
             through = times * p.launch + through + _SHORTER * p.move(part.made)
             # A sum of products takes in what is computed element by element; each reduction is a launch of its own.
             inside = (part.staged + part.reduced) * p.launch + p.move(2 * part.result * part.reduced)
@@ -118,13 +119,6 @@ class KernelCost(WholeCost):
         flops = contracting * p.rate("float32") + other * p.vector_rate
         woken = choose(flops >= p.fork_flops, p.fork, 0.0)
         return self.called(p.launch + woken + working + other)
-
-    def _in_tiles(self, part: Part) -> Number:
-        """Seconds in which what a contraction computes with goes through memory, where its operand is decoded a tile
-        at a time: the tiles stay in cache."""
-        p = self.profile
-        steps = larger(2, part.made / p.cache_bytes)
-        return 2 * part.made / p.cache_bandwidth + steps * (p.step + p.launch) + p.move(2 * part.result)
 
     def called(self, seconds: Number) -> Number:
         """Seconds of an executable with its dispatch: a GPU computes while the next one is dispatched."""

@@ -4,6 +4,7 @@ from relax_eg.rules.book.attention import attention
 from relax_eg.rules.book.blocks import blocks
 from relax_eg.rules.book.contraction import contraction
 from relax_eg.rules.book.convolution import convolution
+from relax_eg.rules.book.decoding import decoding
 from relax_eg.rules.book.elementwise import elementwise
 from relax_eg.rules.book.functions import functions
 from relax_eg.rules.book.fusion import fusion
@@ -26,7 +27,7 @@ libraries = RuleSet("libraries", [*calls, *forms])
 default = RuleSet(
     "default",
     [*algebra, *movement, *values, *systems, *layout, *libraries],
-    (*sums.schemas, *functions.schemas, *fusion.schemas, *splitting.schemas, *pieces.schemas),
+    (*sums.schemas, *functions.schemas, *fusion.schemas, *splitting.schemas, *decoding.schemas, *pieces.schemas),
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "blocks",
     "contraction",
     "convolution",
+    "decoding",
     "default",
     "elementwise",
     "functions",
