@@ -38,12 +38,12 @@ def dag_greedy(problem: Problem) -> list[int]:
         if least >= total[c]:
             continue
         sets = [s for x in problem.reads[c][k] if (s := needed[x]) is not None]
-        if any(c in s for s in sets):
-            continue
         sets.sort(key=len)
         merged = dict(sets[-1]) if sets else {}
         for s in sets[:-1]:
             merged |= s
+        if c in merged:
+            continue
         merged[c] = problem.costs[c][k]
         left -= len(merged)
         cost = math.fsum(merged.values())

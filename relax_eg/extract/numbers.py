@@ -24,12 +24,16 @@ def is_column(x: Number) -> bool:
 
 def larger(a: Number, b: Number) -> Number:
     """The larger of two numbers, entry by entry."""
-    return np.maximum(a, b) if is_column(a) or is_column(b) else max(a, b)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.maximum(a, b)
+    return b if b > a else a
 
 
 def smaller(a: Number, b: Number) -> Number:
     """The smaller of two numbers, entry by entry."""
-    return np.minimum(a, b) if is_column(a) or is_column(b) else min(a, b)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.minimum(a, b)
+    return b if b < a else a
 
 
 def choose(condition: Number, then: Number, otherwise: Number) -> Number:

@@ -39,17 +39,18 @@ def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None
     """`tree_choice`, and for every class what its tree costs (infinite where there is none)."""
     costs = costs or problem.costs
     users: list[list[tuple[int, int]]] = [[] for _ in problem.reads]
-    waiting: dict[tuple[int, int], int] = {}
+    waiting = [list(map(len, row)) for row in problem.reads]
     heap: list[tuple[float, int, int]] = []
     for c, row in enumerate(problem.reads):
+        prices = costs[c]
         for k, children in enumerate(row):
-            if costs[c][k] == math.inf:
+            if prices[k] == math.inf:
                 continue
-            waiting[c, k] = len(children)
+            user = c, k
             for child in children:
-                users[child].append((c, k))
+                users[child].append(user)
             if not children:
-                heap.append((costs[c][k], c, k))
+                heap.append((prices[k], c, k))
     heapq.heapify(heap)
     total = [math.inf] * len(problem.reads)
     choice = [-1] * len(problem.reads)
@@ -58,11 +59,11 @@ def tree_greedy(problem: Problem, costs: Sequence[Sequence[float]] | None = None
         if choice[c] >= 0:
             continue
         choice[c], total[c] = k, cost
-        for user in users[c]:
-            waiting[user] -= 1
-            if waiting[user] == 0 and choice[user[0]] < 0:
-                u, j = user
-                heapq.heappush(heap, (costs[u][j] + sum(total[x] for x in problem.reads[u][j]), u, j))
+        for u, j in users[c]:
+            left = waiting[u]
+            left[j] -= 1
+            if left[j] == 0 and choice[u] < 0:
+                heapq.heappush(heap, (costs[u][j] + sum([total[x] for x in problem.reads[u][j]]), u, j))
     return choice, total
 
 

@@ -13,6 +13,7 @@ from relax_eg.extract.problem import Problem, choice_cost, operands_first
 
 SWAP_PASSES = 8
 GAIN = 1e-9  # of the program's cost: smaller differences are rounding
+_ROUNDING = 1e-3  # of that: what sums in another order differ by
 
 
 class Program:
@@ -84,6 +85,13 @@ class Program:
                 else:
                     found[x] = None
         return list(found)
+
+    def freed(self, these: Sequence[int]) -> float:
+        """The cost of what nobody needed any more if these were used once less; nothing is changed."""
+        found = sum(map(self.drop, these))
+        for x in these:
+            self.add(x)
+        return found
 
     def change(self, c: int, k: int) -> float:
         """What switching class `c`, which is used, to candidate `k` would change; nothing is switched."""
@@ -178,8 +186,9 @@ def _improve(program: Program, c: int, fallback: Sequence[int]) -> bool:
     if len(costs) == 1:
         return False
     best, best_change, best_moved = current, -program.least, list[int]()
+    most = program.freed(program.children(c)) + costs[current] + program.least * _ROUNDING
     for k, new in enumerate(program.reads[c]):
-        if k == current or not math.isfinite(costs[k]) or any(fallback[x] < 0 for x in new):
+        if k == current or costs[k] - most >= best_change or any(fallback[x] < 0 for x in new):
             continue
         change = program.change(c, k)
         if change < best_change:

@@ -27,7 +27,7 @@ from relax_eg.extract.amounts import Amounts, counted_once, of_program, work_of
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.cost_model import NodeCost
 from relax_eg.extract.matmuls import is_decoded, made_on_cpu
-from relax_eg.extract.numbers import Number, choose, larger, smaller
+from relax_eg.extract.numbers import Number, choose, is_column, larger, smaller
 from relax_eg.ir.annotations import Annotation
 from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CALL_TIR, CONSTANT, CONTROL, CORE, VAR, postorder
 from relax_eg.ir.module import Function
@@ -102,9 +102,9 @@ class KernelCost(WholeCost):
             inside = (part.staged + part.reduced) * p.launch + p.move(2 * part.result * part.reduced)
             stored = stored + choose(part.vector, inside, through)
             own = part.own if part.own is not None else part.seconds / (p.fused_share or 1.0)
-            owned = owned + choose((times > 0) & ~_truth(part.vector), own, part.seconds)
+            owned = owned + choose((times > 0) & _not(part.vector), own, part.seconds)
             decoding = decoding + (own if not part.online and not part.reduced else part.seconds / p.pallas_share)
-            badly = badly | part.online | (part.decoded & ~_truth(part.vector))
+            badly = badly | part.online | (part.decoded & _not(part.vector))
         attention = any(part.online for part in parts) and any(part.reduced for part in parts)
         working = _hidden(contracting, moving) + stored
         # XLA generates no matmul around what a reduction left; what one goes over is stored, no tile has all of it.
@@ -237,9 +237,9 @@ def _pattern(definition: Definition) -> TensorProgram | None:
         return None
 
 
-def _truth(x: Number) -> Number:
-    """A truth value that `~` negates, or a column of them."""
-    return np.asarray(x, bool)
+def _not(x: Number) -> Number:
+    """The negation of a truth value, or of a column of them."""
+    return ~np.asarray(x, bool) if is_column(x) else not x
 
 
 def _hidden(a: Number, b: Number) -> Number:

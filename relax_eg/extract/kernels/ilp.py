@@ -38,11 +38,17 @@ class Overlap:
     operands: Mapping[Operator, tuple[int, ...]]
 
 
-def solve_kernels(problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort) -> Solved:
-    """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any."""
-    cost, bound = choice_cost(problem, seed), ascent(problem, time.monotonic() + effort.seconds)[0]
-    best = list(seed)
-    if gap(cost, bound) <= effort.gap or problem.node_count > effort.candidates:
+def solve_kernels(
+    problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort, known: float = 0.0
+) -> Solved:
+    """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any. `known`: a lower bound
+    already, of the problem when its prices were no higher."""
+    cost, best = choice_cost(problem, seed), list(seed)
+    most = problem.node_count > effort.candidates
+    bound = known
+    if gap(cost, bound) > effort.gap and not (most and known > 0.0):
+        bound = max(known, ascent(problem, time.monotonic() + effort.seconds)[0])
+    if gap(cost, bound) <= effort.gap or most:
         return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy")
     choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort)
     bound = max(bound, low)

@@ -28,6 +28,17 @@ def restricted_to(ways: Sequence[Sequence[Way]], problem: Problem, allowed: Sequ
     return Problem(problem.reads, costs, problem.roots)
 
 
+def without_given(problem: Problem) -> Problem:
+    """The problem where nothing reads what costs nothing and reads nothing, such as a parameter: choices, and what they
+    cost, are the same, and half of what there is to look at is such."""
+    given = {
+        c for c, (row, costs) in enumerate(zip(problem.reads, problem.costs, strict=True))
+        if any(not reads and cost == 0.0 for reads, cost in zip(row, costs, strict=True))
+    }  # fmt: skip
+    reads = [[tuple([x for x in reads if x not in given]) for reads in row] for row in problem.reads]
+    return Problem(reads, problem.costs, problem.roots)
+
+
 def cheap_ways(
     problem: Problem, ways: Sequence[Sequence[Way]], total: Sequence[float], *always: Sequence[Sequence[int]]
 ) -> list[list[int]]:

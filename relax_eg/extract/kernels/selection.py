@@ -20,15 +20,9 @@ from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import solve_kernels
-from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to
-from relax_eg.extract.kernels.states import (
-    OVERSIZED,
-    Operation,
-    Several,
-    State,
-    StateTable,
-    operations_of,
-)
+from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_given
+from relax_eg.extract.kernels.operations import Operation, operations_of
+from relax_eg.extract.kernels.states import OVERSIZED, Several, State, StateTable
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.problem import (
@@ -62,6 +56,8 @@ _AS_ESTIMATED = 1.02
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
 AS_TIMED = Pricing()
 
+
+Row = tuple[list[Way], list[tuple[int, ...]], list[float]]  # ways, what each reads, what each costs
 
 # Of the classes that a kernel stores, its members and loads: seconds at each binding.
 Composed = Callable[[tuple[int, ...], Mapping[int, int], Mapping[int, int]], Sequence[float]]
@@ -101,7 +97,8 @@ class KernelSearch:
     priced: dict[float, tuple[dict[int, float], set[int]]] = field(
         default_factory=dict[float, tuple[dict[int, float], set[int]]]
     )  # memo and what was checked, by what kernels make others wait
-    made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change
+    made: tuple[list[list[Way]], Problem] | None = None  # until kernels or prices change, as are
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])  # those of each class
 
     def run(self) -> KernelSelection:
         graph = self.graph
@@ -132,6 +129,7 @@ class KernelSearch:
             more = operations_of(graph, self.models[0], chosen)
             fresh = {place: more[place] for place in more if place not in self.operations}
             self.operations.update(fresh)
+            self._changed()
             self._add_alone(fresh)
             ways, problem = self._problem()
             choice, total = tree_greedy(problem)
@@ -151,7 +149,14 @@ class KernelSearch:
     def _add(self, c: int, state: State) -> None:
         key = frozenset(state.loads), frozenset(state.members.items())
         if key not in self.pool[c]:
-            self.pool[c][key], self.made = state, None
+            self.pool[c][key] = state
+            self._changed(c)
+
+    def _changed(self, *classes: int) -> None:
+        """The ways of these classes are others now, or have other prices; none: of all classes."""
+        self.made = None
+        for c in classes or tuple(self.rows):
+            self.rows.pop(c, None)
 
     def _add_alone(self, operations: Iterable[tuple[int, int]]) -> None:
         for c, k in operations:
@@ -170,35 +175,11 @@ class KernelSearch:
         return self.made
 
     def _made_problem(self) -> tuple[list[list[Way]], Problem]:
-        ways: list[list[Way]] = []
-        reads: list[list[tuple[int, ...]]] = []
-        costs: list[list[float]] = []
-        parts: dict[int, list[int]] = {}
-        n = len(self.graph.candidates)
-        for i, several in enumerate(self.several):
-            for c in several.outputs:
-                parts.setdefault(c, []).append(i)
-        for c, row in enumerate(self.graph.candidates):
-            mine, needs, prices = list[Way](), list[tuple[int, ...]](), list[float]()
-            for k, candidate in enumerate(row):
-                if (c, k) not in self.operations or self._is_view(c, k):
-                    mine.append(Way(k))
-                    needs.append(tuple(dict.fromkeys(candidate.children)))
-                    size = self.table.bytes[c] if self._is_new(c, k) else 0
-                    prices.append(self.pricing.of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
-            for state in self.pool[c].values():
-                mine.append(Way(state.members[c], state))
-                needs.append(state.reads)
-                seconds = self._state_seconds(c, state)
-                inside = self._inside((c,), state.members)
-                prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],), inside))
-            for i in parts.get(c, ()):
-                mine.append(Way(self.several[i].members[c], None, i))
-                needs.append((n + i,))
-                prices.append(_PART)
-            ways.append(mine)
-            reads.append(needs)
-            costs.append(prices)
+        for c in range(len(self.graph.candidates)):
+            if c not in self.rows:
+                self.rows[c] = self._row(c)
+        rows = [self.rows[c] for c in range(len(self.graph.candidates))]
+        ways, reads, costs = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
         for several in self.several:
             ways.append([Way(-1)])
             reads.append([tuple(several.loads)])
@@ -207,6 +188,28 @@ class KernelSearch:
             inside = self._inside(several.outputs, several.members)
             costs.append([self.pricing.of(several.outputs, tuple(several.loads), seconds, sizes, inside)])
         return ways, Problem(reads, costs, tuple(dict.fromkeys(self.graph.roots)))
+
+    def _row(self, c: int) -> Row:
+        """All ways to compute a class, what they read, and what they cost."""
+        mine, needs, prices = list[Way](), list[tuple[int, ...]](), list[float]()
+        for k, candidate in enumerate(self.graph.candidates[c]):
+            if (c, k) not in self.operations or self._is_view(c, k):
+                mine.append(Way(k))
+                needs.append(tuple(dict.fromkeys(candidate.children)))
+                size = self.table.bytes[c] if self._is_new(c, k) else 0
+                prices.append(self.pricing.of((c,), needs[-1], self._candidate_seconds(c, k), (size,)))
+        for state in self.pool[c].values():
+            mine.append(Way(state.members[c], state))
+            needs.append(state.reads)
+            seconds = self._state_seconds(c, state)
+            inside = self._inside((c,), state.members)
+            prices.append(self.pricing.of((c,), state.reads, seconds, (self.table.bytes[c],), inside))
+        for i, several in enumerate(self.several):
+            if c in several.outputs:
+                mine.append(Way(several.members[c], None, i))
+                needs.append((len(self.graph.candidates) + i,))
+                prices.append(_PART)
+        return mine, needs, prices
 
     def _inside(self, outputs: Sequence[int], members: Mapping[int, int]) -> int:
         """Bytes of what the executable of a kernel has in memory for itself: measured, or else what is likely to be
@@ -260,10 +263,11 @@ class KernelSearch:
         used = [c for c in used_classes(problem, written) if c < len(self.graph.candidates)]
         weights: list[float] = []
         for i in range(len(self.models)):
-            self.weights, self.memo, self.made = [float(i == j) for j in range(len(self.models))], {}, None
+            self.weights, self.memo = [float(i == j) for j in range(len(self.models))], {}
             total = sum(self._way_seconds(c, ways[c][written[c]]) for c in used)
             weights.append(1.0 / max(total, 1e-12))
-        self.weights, self.memo, self.made = weights, {}, None
+        self.weights, self.memo = weights, {}
+        self._changed()
 
     def _way_seconds(self, c: int, way: Way) -> float:
         if way.state is not None:
@@ -282,6 +286,7 @@ class KernelSearch:
     # --- the search ---
 
     def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> tuple[list[int], float]:
+        problem = without_given(problem)
         tree = tree_choice(problem)
         best: tuple[list[int], float] | None = None
         for seed in (*seeds, tree, dag_greedy(problem)):
@@ -398,7 +403,7 @@ class KernelSearch:
         made = Several(outputs, loads, members, merged(s.anchors for s in states), other)
         if all(set(o.outputs) != set(outputs) or o.members != members for o in self.several):
             self.several.append(made)
-            self.made = None
+            self._changed(*outputs)
 
     # --- the outcome ---
 
@@ -445,7 +450,7 @@ class KernelSearch:
         if self.models[0].waits != waits:
             self.priced[self.models[0].waits] = self.memo, self.checked
             self.memo, self.checked = self.priced.get(waits, ({}, set()))
-            self.made = None
+            self._changed()
             for m in self.models:
                 m.waiting(waits)
 
@@ -466,7 +471,8 @@ class KernelSearch:
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, seed])
-            solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
+            overlap = overlap_of(self.graph, ways, self.several)
+            solved = solve_kernels(problem, overlap, choice, effort, solved.bound)  # prices only rise
         return solved
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:
@@ -480,6 +486,7 @@ class KernelSearch:
             each = self.composed((c,), state.members, state.loads)
             seconds = sum(w * s for w, s in zip(self.weights, each, strict=True))
             if seconds > self._state_seconds(c, state) * _AS_ESTIMATED:
-                self.memo[id(state)], self.made = seconds, None
+                self.memo[id(state)] = seconds
+                self._changed(c)
                 found = True
         return found

@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from relax_eg.extract.access import FREE, Does, Reading, StageAccess, accesses
+from relax_eg.extract.access import FREE, Does, Reading, StageAccess
 from relax_eg.extract.cost import Effort
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.anchors import NO_ANCHOR, Anchor, Anchors, merged, part_of
-from relax_eg.extract.kernels.cost import VIEW, KernelCost, Part
+from relax_eg.extract.kernels.cost import KernelCost, Part
+from relax_eg.extract.kernels.operations import Operation
 from relax_eg.extract.problem import operands_first
 from relax_eg.ir.annotations import itemsize
 from relax_eg.ir.expr import CONSTANT, VAR
-from relax_eg.ops.fused import VIEWS, Placed, program_at
-from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
 
 LOCAL_BYTES = 1 << 19  # what a kernel may keep for one outer point
 KEPT = 5  # states of a value of each phase, besides its one-operator kernel
@@ -69,8 +67,8 @@ class Local:
 class State:
     """A way to compute a value inside a kernel. `loads`: classes read from memory, with their bytes; `members`: the
     candidate of each class computed inside; `anchors`: the contractions among them; seconds of other arithmetic,
-    `again` of it what is done more than once; `moves`: nothing is computed, only moved; `estimate`: seconds of the
-    kernel and of what it needs."""
+    `again` of it what is done more than once; `moves`: nothing is computed, only moved; `own`: seconds of the kernel
+    alone, as far as an operator that reads its value is concerned."""
 
     loads: Mapping[int, int]
     members: Mapping[int, int]
@@ -80,7 +78,7 @@ class State:
     again: float
     local: Local
     moves: bool
-    estimate: float
+    own: float
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -96,20 +94,6 @@ class Several:
     members: Mapping[int, int]
     anchors: Anchors
     other: float
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A candidate of the graph that may be part of a kernel. `contracts`: it has a contraction; `moves`: it computes
-    nothing; `exponential`: it has exponentials."""
-
-    placed: Placed
-    stages: tuple[StageAccess, ...]
-    effort: Effort
-    is_view: bool
-    contracts: bool
-    moves: bool
-    exponential: bool
 
 
 class StateTable:
@@ -131,12 +115,15 @@ class StateTable:
         self._given = [any(k.op in (VAR, CONSTANT) for k in row) for row in graph.candidates]
         self._shapes: dict[int, tuple[tuple[int, ...], int]] = {}  # of staged values: extents, bytes of an element
         self._parts: dict[tuple[int, int, int], int] = {}  # bytes of a class that a candidate of another reads
+        self._sizes: dict[tuple[int, int], list[tuple[tuple[int, ...], list[float]]]] = {}  # of operators' stages
+        self._placements: dict[tuple[int, int, tuple[State | None, ...]], State | None] = {}  # whatever prices are
+        self._estimates: dict[State, float] = {}  # at these prices: seconds of a kernel, and of what it loads
         self.states: list[list[State]] = []
         self.prices: Sequence[float] = ()
 
     def fill(self, order: Iterable[int], ways: Sequence[Sequence[int]], prices: Sequence[float]) -> None:
         """Make the states of the classes in `order`, operands first as far as that goes."""
-        self.prices = prices
+        self.prices, self._estimates = prices, {}
         self.states = [[] for _ in self.graph.candidates]
         for c in order:
             found: list[State] = []
@@ -206,13 +193,10 @@ class StateTable:
         children = list(dict.fromkeys(self.graph.candidates[c][k].children))
         partial: list[tuple[float, dict[int, State | None]]] = [(0.0, {})]
         for child in children:
-            options: list[State | None] = [None, *self.states[child]]
-            grown = [
-                (cost + (self.prices[child] if s is None else s.estimate), {**chosen, child: s})
-                for cost, chosen in partial
-                for s in options
-                if s is None or (c not in s.members and c not in s.loads)
-            ]
+            apart = [s for s in self.states[child] if c not in s.members and c not in s.loads]
+            options: list[tuple[State | None, float]] = [(None, self.prices[child])]
+            options += [(s, self._estimate(s)) for s in apart]
+            grown = [(cost + price, {**chosen, child: s}) for cost, chosen in partial for s, price in options]
             grown.sort(key=lambda pair: pair[0])
             # The one that loads everything stays.
             loaded = next(pair for pair in grown if all(s is None for s in pair[1].values()))
@@ -230,8 +214,21 @@ class StateTable:
         best = min(inside, key=self._asks, default=None)
         return best if best is not None and self._asks(best) <= (not self._given[child]) else None
 
+    def _estimate(self, state: State) -> float:
+        """Seconds of a kernel and of what it loads."""
+        found = self._estimates.get(state)
+        if found is None:
+            found = self._estimates[state] = state.own + sum([self.prices[x] for x in state.loads])
+        return found
+
     def _placed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
         """The state of class `c` by its candidate `k` where operands are loaded (None) or in these states."""
+        key = c, k, tuple(chosen.values())
+        if key not in self._placements:
+            self._placements[key] = self._composed(c, k, operation, chosen)
+        return self._placements[key]
+
+    def _composed(self, c: int, k: int, operation: Operation, chosen: Mapping[int, State | None]) -> State | None:
         loads: dict[int, int] = {}
         members: dict[int, int] = {}
         for child, s in chosen.items():
@@ -256,13 +253,14 @@ class StateTable:
         locals_: dict[str, Local | None] = {name: None if s is None else s.local for name, s in inside.items()}
         again = 0.0
         local: Local | None = None
+        sizes = self._sizes_of(c, k, operation)
         for n, stage in enumerate(operation.stages):
-            for r in stage.readings:
+            extents, each = sizes[n]
+            for r, times in zip(stage.readings, each, strict=True):
                 s = inside.get(r.buffer)
                 if s is not None and s.local.phase == POINTWISE:
-                    times = self._times(stage, r, operation)
                     again += s.again * times + s.other * (times - 1)
-            local = self._advanced(c, n, stage, locals_, set(inside), operation)
+            local = self._advanced(c, n, stage, locals_, inside.keys(), operation, extents)
             if local is None:
                 return None
             locals_[stage.output.name] = local
@@ -275,10 +273,23 @@ class StateTable:
         moved = sum(loads.values()) + self.bytes[c]
         below = {x: s for x, s in chosen.items() if s is not None}
         anchors = self._anchors(c, operation, below)
-        estimate = self.model.kernel(self._contractions(members, anchors), other + again + staged, moved)
-        estimate += sum(self.prices[x] for x in loads)
+        own = self.model.kernel(self._contractions(members, anchors), other + again + staged, moved)
         moves = operation.moves and all(s.moves for s in below.values())
-        return State(loads, members, anchors, contracting, other, again + staged, local, moves, estimate)
+        return State(loads, members, anchors, contracting, other, again + staged, local, moves, own)
+
+    def _sizes_of(self, c: int, k: int, operation: Operation) -> list[tuple[tuple[int, ...], list[float]]]:
+        """Of each stage of an operator the extents of its value, and how often it computes what it reads."""
+        found = self._sizes.get((c, k))
+        if found is None:
+            operands = {b.name for b in operation.placed.program.inputs}
+            found = self._sizes[c, k] = [
+                (
+                    tuple(self._number(d, operation) for d in stage.output.shape),
+                    [self._times(stage, r, operation) if r.buffer in operands else 1.0 for r in stage.readings],
+                )
+                for stage in operation.stages
+            ]
+        return found
 
     def _anchors(self, c: int, operation: Operation, inside: Mapping[int, State]) -> Anchors:
         """The contractions of a kernel whose last operation reads these states."""
@@ -336,8 +347,9 @@ class StateTable:
         n: int,
         stage: StageAccess,
         values: Mapping[str, Local | None],
-        operands: set[str],
+        operands: Container[str],
         operation: Operation,
+        extents: tuple[int, ...],
     ) -> Local | None:
         """Where a stage's value stands when what it reads does; None where that makes no kernel."""
         shape = stage.output.shape
@@ -384,7 +396,6 @@ class StateTable:
         after = phase_after(stage.does, phase)
         if after < 0:
             return None
-        extents = tuple(self._number(d, operation) for d in shape)
         size = itemsize(stage.output.dtype)
         if staged and not self._fits(extents, size, outer, marks):
             return None
@@ -411,7 +422,7 @@ class StateTable:
 
     def _kept(self, found: list[State]) -> list[State]:
         """The states worth keeping: the cheapest of each phase that no other beats in every respect."""
-        found.sort(key=lambda s: (s.estimate, len(s.loads), len(s.members)))
+        found.sort(key=lambda s: (self._estimate(s), len(s.loads), len(s.members)))
         # The smallest of each kind stays too: others may fill a kernel before its last stages are reached. So does the
         # one that asks least of other kernels: what it takes in may be shared with others in the end.
         small: dict[tuple[int, bool], State] = {}
@@ -464,34 +475,3 @@ def _beats(a: State, b: State) -> bool:
         and a.loads.keys() <= b.loads.keys()
         and a.contracting + a.other + a.again <= b.contracting + b.other + b.again
     )
-
-
-def operations_of(
-    graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
-) -> dict[tuple[int, int], Operation]:
-    """The candidates of a graph that may be part of a kernel. `only`: the one to look at of each class, or -1."""
-    found: dict[tuple[int, int], Operation] = {}
-    for c, row in enumerate(graph.candidates):
-        for k, candidate in enumerate(row):
-            site = candidate.site
-            if only is not None and only[c] != k:
-                continue
-            if not site.operands and not candidate.children and candidate.op in (VAR, CONSTANT):
-                continue
-            placed = program_at(site.op, site.operands, tuple(site.attrs.items()), graph.annotations[c])
-            stages = None if placed is None else accesses(placed.program)
-            if placed is not None and stages is not None:
-                is_view = site.op in VIEWS
-                # Inside a kernel a view is a little dearer than outside, where it leaves the kernel an operator.
-                effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
-                contracts = any(s.does is Does.CONTRACTS for s in stages)
-                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program))
-    return found
-
-
-@lru_cache(1 << 14)
-def _nature(program: TensorProgram) -> tuple[bool, bool]:
-    """Whether a program only moves elements, and whether it has exponentials."""
-    values = [made.value for made in program.stages]
-    moves = all(isinstance(v.arg if isinstance(v, Cast) else v, Read) for v in values)
-    return moves, any(isinstance(t, Apply) and t.fn == "exp" for v in values for t in walk(v))

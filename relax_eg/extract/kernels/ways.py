@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relax_eg.extract.kernels.states import Operation, Several, State
+from relax_eg.extract.kernels.operations import Operation
+from relax_eg.extract.kernels.states import Several, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""The operators of a graph that may be part of a kernel: their programs, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from relax_eg.extract.access import Does, StageAccess, accesses
+from relax_eg.extract.cost import Effort
+from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.kernels.cost import VIEW, KernelCost
+from relax_eg.ir.expr import CONSTANT, VAR
+from relax_eg.ops.fused import VIEWS, Placed, program_at
+from relax_eg.tir import Apply, Cast, Read, TensorProgram, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A candidate of the graph that may be part of a kernel. `contracts`: it has a contraction; `moves`: it computes
+    nothing; `exponential`: it has exponentials."""
+
+    placed: Placed
+    stages: tuple[StageAccess, ...]
+    effort: Effort
+    is_view: bool
+    contracts: bool
+    moves: bool
+    exponential: bool
+
+
+def operations_of(
+    graph: ExtractionGraph, model: KernelCost, only: Sequence[int] | None = None
+) -> dict[tuple[int, int], Operation]:
+    """The candidates of a graph that may be part of a kernel. `only`: the one to look at of each class, or -1."""
+    found: dict[tuple[int, int], Operation] = {}
+    for c, row in enumerate(graph.candidates):
+        for k, candidate in enumerate(row):
+            site = candidate.site
+            if only is not None and only[c] != k:
+                continue
+            if not site.operands and not candidate.children and candidate.op in (VAR, CONSTANT):
+                continue
+            placed = program_at(site.op, site.operands, tuple(site.attrs.items()), graph.annotations[c])
+            stages = None if placed is None else accesses(placed.program)
+            if placed is not None and stages is not None:
+                is_view = site.op in VIEWS
+                # Inside a kernel a view is a little dearer than outside, where it leaves the kernel an operator.
+                effort = Effort(0, 0.0, 2 * VIEW) if is_view else model.effort(site.op, placed)
+                contracts = any(s.does is Does.CONTRACTS for s in stages)
+                found[c, k] = Operation(placed, stages, effort, is_view, contracts, *_nature(placed.program))
+    return found
+
+
+@lru_cache(1 << 14)
+def _nature(program: TensorProgram) -> tuple[bool, bool]:
+    """Whether a program only moves elements, and whether it has exponentials."""
+    values = [made.value for made in program.stages]
+    moves = all(isinstance(v.arg if isinstance(v, Cast) else v, Read) for v in values)
+    return moves, any(isinstance(t, Apply) and t.fn == "exp" for v in values for t in walk(v))
