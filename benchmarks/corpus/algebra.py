@@ -43,6 +43,12 @@ def product_of_transposes(a, b):
     return (b @ a.T).T
 
 
+@program("4096 8", "4096 4")
+def cross_moments(x, y):
+    """The products of two sets of features, over thousands of samples."""
+    return jnp.tanh(x).T @ y
+
+
 @program("n", "m")
 def sum_of_outer_product(x, y):
     """The sum over an outer product."""
