@@ -17,7 +17,7 @@ from relax_eg.backend.compare import Check, compared
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program, in_order, without_notes
-from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, is_tracing, shown
+from relax_eg.backend.shown import NOT_SHOWN, is_tracing, remember, shown
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
@@ -122,9 +122,7 @@ class Optimized:
         found = self._by_shown.get(key)
         if found is None:
             found = self._compiled(self._family.at_leaves(self._program.leaves(args, kwargs)))
-            if len(self._by_shown) >= MOST_SHOWN:
-                self._by_shown.clear()
-            self._by_shown[key] = found
+            remember(self._by_shown, key, found)
         return found
 
     def to_jax(self) -> Callable[..., Any]:
@@ -400,9 +398,7 @@ class Ready:
         except NOT_SHOWN:  # what is traced, among others
             pass
         else:
-            if len(self._by_shown) >= MOST_SHOWN:
-                self._by_shown.clear()
-            self._by_shown[key] = variant
+            remember(self._by_shown, key, variant)
         return self._ran(*self._of(variant), args, kwargs)
 
     def _of(self, variant: int) -> tuple[Any, tuple[Any, ...]]:

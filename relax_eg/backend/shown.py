@@ -84,6 +84,13 @@ def shown(params: Sequence[Expr], tree: Any) -> Shown:
     return of_leaves if None in steps else of_all
 
 
+def remember(found: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keeps what was found for a call; where there are too many, the others go."""
+    if len(found) >= MOST_SHOWN:
+        found.clear()
+    found[key] = value
+
+
 def only_for(leaves: Sequence[jax.ShapeDtypeStruct], tree: Any, given: Any) -> list[Any]:
     """The leaves of what `jax.jit` traces, `given`; UnseenError where it has not this structure with such leaves. Under
     other settings of JAX it is traced again, for the same."""

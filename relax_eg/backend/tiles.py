@@ -32,13 +32,10 @@ from relax_eg.tir import (
     with_parts,
 )
 from relax_eg.tir.analyze import itemsize
+from relax_eg.tir.work import DECODED, LEAST_BYTES
 
 TILE_BYTES = 1 << 20
 """Bytes of the computed operand in a tile, for each core: about what its own cache holds."""
-LEAST_BYTES = 1 << 17
-"""Bytes below which an operand is stored as a whole."""
-DECODED = 2
-"""Times as many bytes as it is made of, from which on an operand is always cut."""
 _LARGE = 1 << 22  # bytes from which on one is cut that is made of as much as itself
 _LANES = 64  # elements of a tile's axis, at least: a matmul of fewer columns is slow
 _STEP = "tile"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
@@ -376,14 +375,12 @@ class WholeCost:
         if callable(library.cost):
             of_library = library.cost
 
-            def price(at: dict[str, Any]) -> NodeCost:
-                flops, moved = at.pop("flops of it"), at.pop("bytes of it")
+            def price(at: Mapping[str, Number], flops: Number, moved: Number) -> NodeCost:
                 text = ", ".join(f"{v}={n}" for v, n in at.items())
                 found = of_library(flops, moved, p)
                 return NodeCost(flops, moved, 1, checked_cost(library, found, f"at {text}"))
 
-            given = {**inside.binding, "flops of it": flops, "bytes of it": moved}
-            return one_by_one(price, given, self._columns)
+            return one_by_one(price, self._columns, inside.binding, flops, moved)
         if library.name in p.library_speed:  # no routine is faster than memory
             seconds = larger(seconds / p.library_speed[library.name], p.move(moved))
         else:

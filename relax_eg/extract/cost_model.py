@@ -39,15 +39,23 @@ class CostModel(Protocol):
 
 def asked(model: CostModel, site: Site, result: Annotation, binding: Mapping[str, Number], columns: int) -> NodeCost:
     """What a model says, which is asked of one binding at a time. `columns`: how many `binding` holds; 0: it is one."""
-    return one_by_one(lambda at: checked(site.op, model.price(site, result, at)), binding, columns)
+    return one_by_one(lambda at: checked(site.op, model.price(site, result, at)), columns, binding)
 
 
-def one_by_one(price: Callable[[dict[str, Any]], NodeCost], values: Mapping[str, Number], columns: int) -> NodeCost:
-    """What `price` gives for `values`, of which it takes numbers only. `columns`: how long those are that are columns;
-    0: there are none."""
+def one_by_one(
+    price: Callable[..., NodeCost], columns: int, binding: Mapping[str, Number], *amounts: Number
+) -> NodeCost:
+    """What `price` gives for a binding and amounts, of which it takes numbers only. `columns`: how long those are that
+    are columns; 0: there are none."""
     if not columns:
-        return price(dict(values))
-    each = [price({v: int(n[i]) if is_column(n) else n for v, n in values.items()}) for i in range(columns)]
+        return price(binding, *amounts)
+
+    def entry(x: Number, i: int) -> Number:
+        return int(x[i]) if is_column(x) else x
+
+    each = [
+        price({v: entry(n, i) for v, n in binding.items()}, *(entry(x, i) for x in amounts)) for i in range(columns)
+    ]
     return NodeCost(*(np.array([getattr(c, f.name) for c in each]) for f in fields(NodeCost)))
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from relax_eg.extract.numbers import Number, choose, larger, smaller
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import itemsize
+from relax_eg.tir.work import DECODED, LEAST_BYTES
 
-DECODED = 2  # times as many bytes as it is made of: then an operand goes through Pallas, and is cut on a CPU
-_CUT = 1 << 17  # bytes from which on it is cut (`backend.tiles`)
 _PARTIAL_BYTES = 8  # of an element of a partial sum: float32, written and read again
 
 
@@ -141,4 +140,4 @@ def made_on_cpu(p: Profile, made: Number, sources: Number) -> Number:
     decoded stays in cache, tile by tile."""
     steps = larger(2, made / p.cache_bytes)
     in_tiles = 2 * made / p.cache_bandwidth + steps * (p.step + p.launch)
-    return choose(is_decoded(made, sources) & (made >= _CUT), in_tiles, p.move(2 * made))
+    return choose(is_decoded(made, sources) & (made >= LEAST_BYTES), in_tiles, p.move(2 * made))

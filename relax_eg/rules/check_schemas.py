@@ -214,7 +214,7 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
-    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # as many pieces at any size, pieces of two rows, of eight
+    large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # with a limit, and where pieces are to be smaller than that
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
 
 

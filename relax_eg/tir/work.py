@@ -10,6 +10,10 @@ from relax_eg.tir.analyze import factors_of, is_multiply_add, itemsize, stage_fl
 from relax_eg.tir.expr import Apply, Cast, Read, Reduce, Scalar, is_loop, loop_of, walk
 from relax_eg.tir.program import Stage, TensorProgram
 
+DECODED = 2
+"""Times as many bytes as what it is computed from: an operand of so many is better never written as a whole."""
+LEAST_BYTES = 1 << 17
+"""Bytes below which a computed operand is written as a whole on a CPU, whatever it is computed from."""
 _NONE = Dim.of(0)
 
 

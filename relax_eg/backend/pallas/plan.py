@@ -36,9 +36,9 @@ from relax_eg.tir import (
     with_parts,
 )
 from relax_eg.tir.compose import inlining
+from relax_eg.tir.work import DECODED
 
 _DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64".split())
-_DECODED = 2  # times as many bytes as it is made of: then an operand is better never written
 _LEAST, _SIDE, _DEPTH = 16, 64, 64  # sizes of blocks; tensor cores take 16 at least
 _WIDEST = 256  # columns that are one block, so that a softmax is computed once for all of them
 _MOST_PLACES = 2**31 - 1  # positions are 32 bits wide
@@ -259,7 +259,7 @@ def _is_decoded(factor: Scalar, extents: Mapping[str, int], buffers: Mapping[str
         return False
     made = math.prod(extents[n] for n in factor.free) * itemsize(factor.dtype)
     reads = {t.buffer: itemsize(t.dtype) * math.prod(buffers[t.buffer]) for t in walk(factor) if isinstance(t, Read)}
-    return made >= _DECODED * sum(reads.values()) and made > 1
+    return made >= DECODED * sum(reads.values()) and made > 1
 
 
 def _block(extent: int, most: int) -> int:

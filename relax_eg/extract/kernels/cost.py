@@ -207,9 +207,7 @@ class KernelCost(WholeCost):
         found = self._program(CALL_TIR, placed, pallas=False)
         if not self.profile.fused_share:
             return found
-        vector: Number = False
-        for c in self.parts(placed):
-            vector = vector | c.vector
+        vector = self.effort(CALL_TIR, placed).vector
         # Of a matrix times a vector no library is called, whatever the routine's name.
         return replace(found, seconds=found.seconds * choose(vector, 1 / _PREFERRED, _PREFERRED))
 

@@ -16,8 +16,8 @@ from relax_eg.ops.fused import fused_call, program_at
 from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import MEMORY, Functions, Schema
 from relax_eg.tir import PatternKind, classify
+from relax_eg.tir.work import DECODED
 
-_MUCH = 2  # times as many bytes as it is decoded from: below, a copy costs little more than reading
 _LARGE = 1 << 23  # bytes of a weight from which on no core's cache keeps it
 _MOST = 48  # operators of a decoder
 
@@ -31,7 +31,7 @@ def _decoded_inside(e: Expr, known: Functions) -> Expr | None:
         return None
     decoder = _decoder(e, weight, known)
     sources = {a for x in decoder for a in x.args if a not in decoder}
-    if not decoder or e.args[0] in decoder or made < _MUCH * sum(known.most(bytes_of(a.annotation)) for a in sources):
+    if not decoder or e.args[0] in decoder or made < DECODED * sum(known.most(bytes_of(a.annotation)) for a in sources):
         return None
     try:
         return fused_call([*decoder, e], [e])

@@ -60,10 +60,8 @@ def _in_pieces(e: Expr, known: Functions) -> Expr | None:
         return None
     _, largest, _, axis, region = max(found, key=lambda f: f[:4])
     size = e.shape[-axis]
-    if not known.large:  # what a piece needs is an eighth at any size
-        return _in_a_loop(e, -axis, region, ceildiv(size, PIECES), Dim.of(PIECES), known)
-    count = PIECES
-    while count < _MOST_PIECES and largest * _ROOM > count * known.large:
+    count = PIECES  # with a limit so many: what a piece needs is an eighth at any size
+    while known.large and count < _MOST_PIECES and largest * _ROOM > count * known.large:
         count *= 2
     if about(size) <= count:
         return _in_a_loop(e, -axis, region, Dim.of(1), size, known)
