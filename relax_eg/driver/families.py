@@ -42,7 +42,8 @@ _FRESH = (2, 3, 4)  # seeds of further random sizes, at which the guards are tri
 _LATTICE = 1500  # of them on a lattice, at most
 _LEVELS = {1: 9, 2: 5, 3: 3}  # of a grid of extractions, by how many sizes vary
 _CORNERS = 16
-_QUIET = 12  # extractions in a row that bring nothing: then the pool is taken to be complete
+_QUIET = 12  # extractions in a row that bring nothing: then the pool is taken to be complete;
+_QUIETEST = 40  # where they cost little
 _NEWS = 1.003  # times cheaper than all in the pool: what counts as something new
 _WORK = 40_000  # candidates to choose from, times extractions
 _FEWEST, _MOST_EXTRACTIONS = 8, 80
@@ -159,10 +160,11 @@ class _Pool:
         first = len(options.bindings) + 1 + min(_CORNERS, 2 ** len(self.varying))
         deadline = time.thread_time() + options.budget.seconds
         known = {(search.entry().units.written, "")} if not search.weights else set[tuple[Module, str]]()
+        enough = max(_QUIET, min(most // 2, _QUIETEST))
         quiet = 0
         for i, point in enumerate(self.visits):
             is_asked = i < len(options.bindings)
-            if quiet >= _QUIET and i >= first:
+            if quiet >= enough and i >= first:
                 self.stop = NOTHING_NEW
             elif i >= most and not is_asked:
                 self.stop = f"limit of {most} extractions"
@@ -308,13 +310,17 @@ class _Pool:
         return [dict(zip(self.names, p, strict=True)) for p in itertools.islice(itertools.product(*axes), most)]
 
     def _random(self, count: int, rng: np.random.Generator) -> list[dict[str, int]]:
-        """Sizes drawn evenly by how many times they differ; every other one divisible by what divides sizes."""
+        """Sizes drawn, two and two, evenly by how many times they differ, and evenly, for by the former few have all of
+        their sizes large; every other one divisible by what divides sizes."""
         drawn: list[dict[str, int]] = []
         for i in range(count):
             point: dict[str, int] = {}
             for v, (low, high) in self.ranges.items():
-                drawn_from = math.log(max(low, 1)), math.log(high + 1)
-                size = min(high, max(low, round(math.exp(rng.uniform(*drawn_from)) - 0.5)))
+                if i % 4 < 2:
+                    drawn_from = math.log(max(low, 1)), math.log(high + 1)
+                    size = min(high, max(low, round(math.exp(rng.uniform(*drawn_from)) - 0.5)))
+                else:
+                    size = int(rng.integers(low, high, endpoint=True))
                 for m in self.moduli.get(v, ()) if i % 2 else ():
                     size = size // m * m if size // m * m >= low else size
                 point[v] = size

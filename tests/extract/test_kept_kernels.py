@@ -8,6 +8,7 @@ import pytest
 
 import relax_eg as rx
 from benchmarks.llama_layer import Layer, Widths
+from examples import minilm
 from relax_eg.extract.kernels import selection, states
 from relax_eg.extract.solve import Effort
 
@@ -40,3 +41,12 @@ def test_the_integer_program_closes_its_gap(half: str) -> None:
     options: Any = {"execution": "kernels", "target": "h100", "at": {"b": 1, "s": 256}, "cache": False}
     (row,) = rx.optimize(getattr(LAYER, half), *LAYER.specs(half), **options).report.selected
     assert row.how == "proved optimal"
+
+
+@pytest.mark.parametrize("sizes", [(1, 17), (8, 64)])
+def test_a_real_model_is_never_worse_with_more_rules(sizes: tuple[int, int]) -> None:
+    """Dispatch decides here, so every kernel less counts, and calls of libraries keep kernels apart."""
+    params, _ = minilm.load()
+    at: Any = {"at": dict(zip("bs", sizes, strict=True)), "target": "a100", "cache": False}
+    found = rx.ablate(minilm.encode, params, "b s @ int32", "b s @ int32", sets=["library", "algebra"], **at)
+    assert found.slower("library") >= 1 - 1e-3 and found.slower("algebra") >= 1 - 1e-3

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from relax_eg.debug import stage
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
-from relax_eg.extract.kernels.anchors import merged
 from relax_eg.extract.kernels.cost import KernelCost
 from relax_eg.extract.kernels.dispatch import dispatch_seconds, runs_ahead
 from relax_eg.extract.kernels.ilp import solve_kernels
 from relax_eg.extract.kernels.narrowing import cheap_ways, overlap_of, restricted_to, without_given
 from relax_eg.extract.kernels.operations import Operation, operations_of
+from relax_eg.extract.kernels.siblings import sibling_kernels
 from relax_eg.extract.kernels.states import OVERSIZED, Several, State, StateTable
 from relax_eg.extract.kernels.ways import KernelSelection, Way, is_alone, same
 from relax_eg.extract.pricing import Pricing
@@ -38,7 +38,7 @@ from relax_eg.extract.search import swap_search
 from relax_eg.extract.select import check_executable
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.solve import Effort, Solved
-from relax_eg.ir.expr import CONSTANT, VAR
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, CONSTANT, VAR
 from relax_eg.ops.fused import VIEWS
 
 FUSE_SIBLINGS = "fuse_siblings"
@@ -50,7 +50,6 @@ _ROUNDS = 3  # of pricing anew
 _SWAP_WORK = 1_500_000
 _EFFORT = Effort(seconds=20.0, nodes=20, gap=1e-3, candidates=2000)
 _QUICK = Effort(seconds=5.0, nodes=1, gap=1e-2, candidates=500)  # where bytes have a price, one of several tried
-_OUTPUTS = 4  # of one kernel
 _CORRECTIONS = 12  # of prices by the programs that kernels are composed to
 _AS_ESTIMATED = 1.02
 _PART = 1e-12  # seconds: the price of a result of a kernel with several
@@ -135,14 +134,17 @@ class KernelSearch:
             choice, total = tree_greedy(problem)
             written = self._each_alone(ways, graph.as_written, choice)
             algebra = self._each_alone(ways, chosen, choice)
-        everything = cheap_ways(problem, ways, total, as_written, by_algebra)
-        found: list[list[Way | None]] = [self._ways_of(ways, written), self._ways_of(ways, algebra)]
-        for allowed, start in ((as_written, found[0]), (by_algebra, found[1])):
-            found.append(self._rounds(classes, allowed, start, only=True))
+        starts = [(as_written, self._ways_of(ways, written)), (by_algebra, self._ways_of(ways, algebra))]
+        own = self._without_libraries(ways, problem)
+        if own is not None:
+            starts.append(([[w.candidate] if w is not None else [] for w in own], own))
+        everything = cheap_ways(problem, ways, total, *(allowed for allowed, _ in starts))
+        found = [self._rounds(classes, allowed, start, only=True) for allowed, start in starts]
         best = self._rounds(classes, everything, self._cheapest(found), only=False)
         if FUSE_SIBLINGS in self.steps:
-            self._add_siblings(best)
-        return self._exact(best, written_cost)
+            for program in (best, *found):
+                self._add_siblings(program)
+        return self._exact(best, found, written_cost)
 
     # --- the problem ---
 
@@ -285,6 +287,19 @@ class KernelSearch:
 
     # --- the search ---
 
+    def _without_libraries(self, ways: Sequence[Sequence[Way]], problem: Problem) -> list[Way | None] | None:
+        """The best algebra that calls no library, every operator a kernel of its own: calls that win there keep from
+        being fused what may be worth more when it is. None where nothing calls any, or something must."""
+        candidates = self.graph.candidates
+        if all(k.op != CALL_DPS_LIBRARY for row in candidates for k in row):
+            return None
+        own = [[k for k, x in enumerate(row) if x.op != CALL_DPS_LIBRARY] for row in candidates]
+        problem = restricted_to(ways, problem, own)
+        total = tree_greedy(problem)[1]
+        if any(total[c] == math.inf for c in problem.roots):
+            return None
+        return self._ways_of(ways, self._best(problem, [])[0])
+
     def _best(self, problem: Problem, seeds: Sequence[Sequence[int]]) -> tuple[list[int], float]:
         problem = without_given(problem)
         tree = tree_choice(problem)
@@ -303,23 +318,32 @@ class KernelSearch:
         # By what is read, not by price: an operand may cost more than what reads it, which has cheaper ways.
         below = [[x for k in allowed[c] for x in row[k].children] for c, row in enumerate(self.graph.candidates)]
         order = operands_first((*self.graph.roots, *classes), below.__getitem__)
-        best = start
-        for _ in range(_ROUNDS):
+        best, afresh = start, False
+        for _ in range(_ROUNDS if only else _ROUNDS + 1):
             before = self._cost(best)
-            best = self._cheapest([best, self._round(order, allowed, best, only)])
-            if self._cost(best) > before * (1 - 1e-6):
+            best = self._cheapest([best, self._round(order, allowed, best, only, afresh)])
+            if self._cost(best) < before * (1 - 1e-6):
+                afresh = False
+            elif only or afresh:
                 break
+            else:  # a program is hard to leave by the prices that it sets itself
+                afresh = True
         return best
 
     def _round(
-        self, order: Sequence[int], allowed: Sequence[Sequence[int]], start: Sequence[Way | None], only: bool
+        self,
+        order: Sequence[int],
+        allowed: Sequence[Sequence[int]],
+        start: Sequence[Way | None],
+        only: bool,
+        afresh: bool,
     ) -> list[Way | None]:
-        """Kernels of the `allowed` operators, priced by the program `start`, and the best program then; with `only`,
-        of these operators."""
+        """Kernels of the `allowed` operators, priced by the program `start`, or `afresh` as if nothing were there; and
+        the best program then; with `only`, of these operators."""
         ways, problem = self._problem()
         choice = self._numbers(ways, start)
         total = tree_greedy(problem)[1]
-        used = used_classes(problem, choice)
+        used = set[int]() if afresh else used_classes(problem, choice)
         readers: dict[int, int] = {}
         for c in used:
             for x in problem.reads[c][choice[c]]:
@@ -360,58 +384,26 @@ class KernelSearch:
         ways, problem = self._problem()
         return min(found, key=lambda f: choice_cost(problem, self._numbers(ways, f)))
 
-    # --- several outputs ---
-
-    def _add_siblings(self, best: Sequence[Way | None]) -> None:
-        """Kernels with several outputs, of kernels in the program `best`: one that another reads, which may then be
-        computed inside it and stored as well; and some that read the same and have the same shape."""
+    def _add_siblings(self, program: Sequence[Way | None]) -> None:
+        """Kernels with several outputs, of those in this program."""
         ways, problem = self._problem()
-        used = used_classes(problem, self._numbers(ways, best))
-        states = {c: w.state for c in sorted(used) if (w := best[c]) is not None and w.state is not None}
-        annotations = self.graph.annotations
-        for c, s in states.items():
-            for x in s.loads:
-                if x in states and annotations[x] == annotations[c] and s.local.phase <= 1:
-                    inner = self.table.recomposed(c, s, {x: states[x]})
-                    if inner is not None:
-                        self._add_several((x, c), [inner])
-        groups: dict[tuple[int, object], list[int]] = {}
-        for c, s in states.items():
-            for x in s.loads:
-                if annotations[x] == annotations[c] or s.loads[x] >= self.table.bytes[c]:
-                    groups.setdefault((x, annotations[c]), []).append(c)
-        for group in groups.values():
-            apart = [c for c in group[:_OUTPUTS] if not any(o in states[c].loads for o in group)]
-            if len(apart) > 1:
-                self._add_several(tuple(apart), [states[c] for c in apart])
-
-    def _add_several(self, outputs: tuple[int, ...], states: Sequence[State]) -> None:
-        loads: dict[int, int] = {}
-        members: dict[int, int] = {}
-        anchors = frozenset[int]().union(*(s.local.anchors for s in states))
-        for s in states:
-            for x, n in s.loads.items():
-                loads[x] = max(loads.get(x, 0), n)
-            for x, k in s.members.items():
-                if members.setdefault(x, k) != k:
-                    return
-        if len(anchors) > max(len(s.local.anchors) for s in states) or not members.keys().isdisjoint(loads):
-            return
-        efforts = [self.operations[x, k].effort for x, k in members.items()]
-        again = sum(s.again for s in states)
-        other = sum(e.other for e in efforts) + again
-        made = Several(outputs, loads, members, merged(s.anchors for s in states), other)
-        if all(set(o.outputs) != set(outputs) or o.members != members for o in self.several):
-            self.several.append(made)
-            self._changed(*outputs)
+        used = used_classes(problem, self._numbers(ways, program))
+        states = {c: w.state for c in sorted(used) if (w := program[c]) is not None and w.state is not None}
+        for made in sibling_kernels(self.graph, self.table, self.operations, states):
+            if all(set(o.outputs) != set(made.outputs) or o.members != made.members for o in self.several):
+                self.several.append(made)
+                self._changed(*made.outputs)
 
     # --- the outcome ---
 
-    def _exact(self, best: Sequence[Way | None], written_cost: float) -> KernelSelection:
+    def _exact(
+        self, best: Sequence[Way | None], others: Sequence[Sequence[Way | None]], written_cost: float
+    ) -> KernelSelection:
         ways, problem = self._problem()
-        solved = self._solved(repaired(problem, self._numbers(ways, best)))
+        seeds = [repaired(problem, self._numbers(ways, x)) for x in (best, *others)]
+        solved = self._solved(seeds)
         if runs_ahead(self.models):
-            solved, written_cost = self._ahead(solved, written_cost)
+            solved, written_cost = self._ahead(solved, seeds, written_cost)
         ways, problem = self._problem()
         n = len(self.graph.candidates)
         order = operands_first(problem.roots, lambda c: problem.reads[c][solved.choice[c]])
@@ -419,7 +411,7 @@ class KernelSearch:
         found = solved.cost, written_cost, solved.bound, solved.how, problem.node_count
         return KernelSelection(used, self.several, self.operations, *found, sensitivity(problem, solved.cost))
 
-    def _ahead(self, solved: Solved, written_cost: float) -> tuple[Solved, float]:
+    def _ahead(self, solved: Solved, seeds: Sequence[Sequence[int]], written_cost: float) -> tuple[Solved, float]:
         """Where the device takes longer for the kernels than the host for dispatching them, the best program by what
         the device takes, as long as the host still keeps up; and the price of the program as written."""
         before = self._busy(solved.choice)
@@ -427,7 +419,7 @@ class KernelSearch:
             self._waiting(1.0)
             return solved, written_cost
         # Kernels stay; prices are others.
-        faster = self._solved(solved.choice)
+        faster = self._solved([solved.choice, *seeds])
         busy, dispatching = self._busy(faster.choice)
         if max(busy, dispatching) > before[0]:
             self._waiting(1.0)
@@ -454,23 +446,23 @@ class KernelSearch:
             for m in self.models:
                 m.waiting(waits)
 
-    def _solved(self, seed: Sequence[int]) -> Solved:
-        """The best choice found from this one on."""
+    def _solved(self, seeds: Sequence[Sequence[int]]) -> Solved:
+        """The best choice found from these on."""
         ways, problem = self._problem()
         effort = _QUICK if self.pricing.held else _EFFORT
-        choice, _ = self._best(problem, [seed])
+        choice, _ = self._best(problem, seeds)
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
             if not self._corrected(ways, problem, choice):
                 break
             ways, problem = self._problem()
-            choice, _ = self._best(problem, [choice, seed])
+            choice, _ = self._best(problem, [choice, *seeds[:1]])
         solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
         for _ in range(_CORRECTIONS):
             if not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
-            choice, _ = self._best(problem, [solved.choice, seed])
+            choice, _ = self._best(problem, [solved.choice, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.several)
             solved = solve_kernels(problem, overlap, choice, effort, solved.bound)  # prices only rise
         return solved

@@ -1,0 +1,60 @@
+"""Kernels with several outputs, made of kernels with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from relax_eg.extract.graph import ExtractionGraph
+from relax_eg.extract.kernels.anchors import merged
+from relax_eg.extract.kernels.operations import Operation
+from relax_eg.extract.kernels.states import Several, State, StateTable
+
+_OUTPUTS = 4  # of one kernel
+
+
+def sibling_kernels(
+    graph: ExtractionGraph,
+    table: StateTable,
+    operations: Mapping[tuple[int, int], Operation],
+    states: Mapping[int, State],
+) -> Iterator[Several]:
+    """Of a program whose kernels are `states`, by the class that each stores: one that another reads, which may then be
+    computed inside it and stored as well; and some that read the same and have the same shape."""
+    annotations = graph.annotations
+    for c, s in states.items():
+        for x in s.loads:
+            if x in states and annotations[x] == annotations[c] and s.local.phase <= 1:
+                inner = table.recomposed(c, s, {x: states[x]})
+                made = _together(operations, (x, c), [inner]) if inner is not None else None
+                if made is not None:
+                    yield made
+    groups: dict[tuple[int, object], list[int]] = {}
+    for c, s in states.items():
+        for x in s.loads:
+            if annotations[x] == annotations[c] or s.loads[x] >= table.bytes[c]:
+                groups.setdefault((x, annotations[c]), []).append(c)
+    for group in groups.values():
+        apart = [c for c in group[:_OUTPUTS] if not any(o in states[c].loads for o in group)]
+        made = _together(operations, tuple(apart), [states[c] for c in apart]) if len(apart) > 1 else None
+        if made is not None:
+            yield made
+
+
+def _together(
+    operations: Mapping[tuple[int, int], Operation], outputs: tuple[int, ...], states: Sequence[State]
+) -> Several | None:
+    """One kernel of all `states` that stores `outputs`; None where they do not go together."""
+    loads: dict[int, int] = {}
+    members: dict[int, int] = {}
+    anchors = frozenset[int]().union(*(s.local.anchors for s in states))
+    for s in states:
+        for x, n in s.loads.items():
+            loads[x] = max(loads.get(x, 0), n)
+        for x, k in s.members.items():
+            if members.setdefault(x, k) != k:
+                return None
+    if len(anchors) > max(len(s.local.anchors) for s in states) or not members.keys().isdisjoint(loads):
+        return None
+    efforts = [operations[x, k].effort for x, k in members.items()]
+    other = sum(e.other for e in efforts) + sum(s.again for s in states)
+    return Several(outputs, loads, members, merged(s.anchors for s in states), other)
