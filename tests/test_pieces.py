@@ -21,6 +21,8 @@ from relax_eg.ops.interpret import evaluate
 # A device whose memory comes page by page from 64 KiB on, so that small programs show what large ones do.
 SMALL = replace(CPU, name="small", fresh_bytes=65536.0, fresh_rate=1e7, dispatch=1e-7, launch=1e-8, step=1e-8, fork=0.0)
 HEADS = "4 n 8"
+IN_PIECES, ONE_BY_ONE = RULES = ("computed_in_pieces", "computed_one_by_one")
+WITHOUT = rx.rules.default - IN_PIECES - ONE_BY_ONE
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
@@ -55,21 +57,27 @@ def optimized(fn: Any, target: Profile | str = SMALL, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fn", "fresh_bytes"),
+    ("fn", "fresh_bytes", "rule"),
     [
-        (attention, 65536),
-        (attention, 100_000),
-        (causal, 65536),
-        (causal, 100_000),
-        (grouped, 147_456),
-        (perceptron, 32768),
+        (attention, 65536, IN_PIECES),
+        (attention, 65536, ONE_BY_ONE),
+        (attention, 100_000, IN_PIECES),
+        (causal, 65536, IN_PIECES),
+        (causal, 65536, ONE_BY_ONE),
+        (causal, 100_000, IN_PIECES),
+        (grouped, 147_456, IN_PIECES),
+        (perceptron, 32768, IN_PIECES),
     ],
-    ids=["rows", "heads", "causal rows", "causal heads", "groups", "perceptron"],
-)
-def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float) -> None:
+    ids=[
+        "rows", "one head", "heads", "causal rows", "one causal head", "causal heads", "groups",
+        "perceptron",
+    ],
+)  # fmt: skip
+def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float, rule: str) -> None:
     """Lengths below, at and beside the rows of a piece; the reference is the interpreter on the program as written."""
-    best = optimized(fn, replace(SMALL, fresh_bytes=fresh_bytes))
-    assert "computed_in_pieces" in best.report.rules and "R.scan" in str(best.module)
+    others = next(r for r in RULES if r != rule)
+    best = optimized(fn, replace(SMALL, fresh_bytes=fresh_bytes), rules=rx.rules.default - others)
+    assert rule in best.report.rules and "R.scan" in str(best.module)
     written = traced_program(fn, (HEADS,) * 3, {}, {}, ()).module
     for n in (1, 2, 3, 7, 11, 12, 13, 24, 25, 47, 48, 49, 95, 96, 97, 100, 131):
         args = arrays(n)
@@ -81,7 +89,7 @@ def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float) -
 
 def test_a_mask_of_places_is_made_in_the_loop() -> None:
     """What compares places of a row with those of a column is no array that the loop goes over."""
-    module = str(optimized(causal).module)
+    module = str(optimized(causal, rules=rx.rules.default - ONE_BY_ONE).module)
     body = module[module.index("_in_pieces(") :]
     assert "R.iota" in body
     outside = module[: module.index("R.scan")]
@@ -98,10 +106,7 @@ def test_a_mask_of_places_is_made_in_the_loop() -> None:
     ],
 )
 def test_where_memory_takes_no_time_nothing_is_proposed(target: Profile, more: Any) -> None:
-    found, without = (
-        optimized(attention, target, rules=rules, **more)
-        for rules in (rx.rules.default, rx.rules.default - "computed_in_pieces")
-    )
+    found, without = (optimized(attention, target, rules=rules, **more) for rules in (rx.rules.default, WITHOUT))
     assert found.module == without.module
     assert [r.candidates for r in found.report.selected] == [r.candidates for r in without.report.selected]
 
@@ -119,7 +124,7 @@ def test_one_proposal_for_a_large_value() -> None:
     for fn in (attention, more):
         found, without = (
             sum(r.candidates for r in optimized(fn, rules=rules).report.selected)
-            for rules in (rx.rules.default, rx.rules.default - "computed_in_pieces")
+            for rules in (rx.rules.default, WITHOUT)
         )
         candidates.append(found - without)
     assert 0 < candidates[1] <= candidates[0] + 8
@@ -127,7 +132,7 @@ def test_one_proposal_for_a_large_value() -> None:
 
 def test_a_family_is_in_pieces_above() -> None:
     best = optimized(attention, at=None, bounds={"n": (1, 256)})
-    by_rule = {"computed_in_pieces" in v.report.rules: v.guard for v in best.variants}
+    by_rule = {not v.report.rules.keys().isdisjoint(RULES): v.guard for v in best.variants}
     assert by_rule.keys() == {True, False} and by_rule[True].startswith("n >= ")
     least = int(by_rule[True].split()[-1])
     assert 4 * least * least * 4 >= SMALL.fresh_bytes > 4 * 4 * 4

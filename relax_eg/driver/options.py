@@ -35,6 +35,7 @@ Execution = Literal["whole", "kernels"]
 
 MOST_MEASURED = 16  # programs that `measure` may time
 _FAR = 4096  # sizes are looked at up to here, or 64 times the least, where no upper bound was given
+_CORNERED = 3  # sizes of a family that are looked at as the only large one
 _MOST_NAMED = 12  # arguments that an error lists
 
 
@@ -66,12 +67,24 @@ class Options:
         """The fusion steps that the rules allow."""
         return frozenset(s.name for s in self.rules.schemas if KERNEL in s.operators)
 
-    def most(self, size: Dim) -> int:
-        """A size at the largest sizes that a program is to be good at."""
+    @property
+    def corners(self) -> int:
+        """Where the largest sizes of a family are: all at once, and each of the first few alone."""
+        return 1 + len(self._varying) if self.family and len(self._varying) > 1 else 1
+
+    def most(self, size: Dim, corner: int = 0) -> int:
+        """A size at the largest sizes that a program is to be good at; in a later corner of those of a family, where
+        one is as large as it gets, and the others are as small as that."""
         if not self.family:
             return max(int(size.evaluate({v: b.get(v, ASSUMED_SIZE) for v in size.variables})) for b in self.bindings)
         asked = {v: [b[v] for b in self.bindings if v in b] or [ASSUMED_SIZE] for v in size.variables}
-        return int(size.evaluate({v: looked_at(self.scope, v, sizes)[1] for v, sizes in asked.items()}))
+        small = [v for i, v in enumerate(self._varying, 1) if i != corner] if corner else []
+        return int(size.evaluate({v: looked_at(self.scope, v, sizes)[v not in small] for v, sizes in asked.items()}))
+
+    @property
+    def _varying(self) -> list[str]:
+        ranges = {v: looked_at(self.scope, v, [n]) for v, n in self.bindings[0].items()}
+        return [v for v, (low, high) in ranges.items() if low < high][:_CORNERED]
 
     @property
     def is_exact(self) -> bool:

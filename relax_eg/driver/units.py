@@ -21,6 +21,7 @@ from relax_eg.debug import tell
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of, origins_told, source_text
+from relax_eg.driver.proposals import Proposal, proposals
 from relax_eg.driver.repeated import Repeated, known_ahead, repeated
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
@@ -73,7 +74,7 @@ class Searched:
     block: int
     written: tuple[Expr, ...]
     chosen: tuple[Expr, ...]
-    alternatives: tuple[tuple[Expr, Expr, str], ...]
+    alternatives: tuple[Proposal, ...]
     scope: Scope
     known: Given
     recording: Recording
@@ -86,7 +87,7 @@ class _Saturated:
 
     read: Dump
     saturation: Saturation
-    alternatives: list[tuple[Expr, Expr, str]]
+    alternatives: list[Proposal]
     recording: Recording | None
 
 
@@ -128,6 +129,7 @@ class Units:
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
+    corner: int = 0
     _started: float = 0.0  # of computing in this thread
     _share_prepared: float = PREPARED_SHARE
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
@@ -411,28 +413,14 @@ class Units:
         names = missing_sizes(Function("block", (), (block,), block.bindings[0].value))
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
-    def _alternatives(self, roots: Sequence[Expr]) -> list[tuple[Expr, Expr, str]]:
-        """What schemas propose: (node, equal expression, rule), each rule after the one before; what saves
-        memory is asked of the node as written."""
-        found: list[tuple[Expr, Expr, str]] = []
+    def _alternatives(self, roots: Sequence[Expr]) -> list[Proposal]:
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
         for e in written:
             for a in e.args:
                 self._readers.setdefault(a, []).append(e)
-        for e in written:
-            latest = e
-            for schema in schemas:
-                apart = MEMORY in schema.tags  # a form of its own, which others do not go on from
-                asked = e if apart else latest
-                proposed = schema.propose(asked, self) if asked.op in schema.operators else None
-                if proposed is None and asked is not e and e.op in schema.operators:
-                    proposed = schema.propose(e, self)
-                if proposed is not None:
-                    latest = latest if apart else proposed
-                    found.append((e, proposed, schema.name))
-        return found
+        return proposals(written, schemas, self)
 
     def _needed_by(self, main: Function) -> list[Function]:
         needed: dict[str, Function] = {}
@@ -453,7 +441,11 @@ class Units:
         return int(size.evaluate({v: known.get(v, ASSUMED_SIZE) for v in size.variables}))
 
     def most(self, size: Dim) -> int:
-        return self.options.most(size)
+        return self.options.most(size, self.corner)
+
+    @property
+    def corners(self) -> int:
+        return self.options.corners
 
     @property
     def large(self) -> float:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 from relax_eg.extract.amounts import NONE, Amounts, kind_of, moved_by, of_program, work_of
 from relax_eg.extract.cost_model import CostModel, NodeCost, asked, one_by_one
 from relax_eg.extract.hoisting import PLATFORMS, around, constants, leaving, placed
-from relax_eg.extract.matmuls import Contracted, Matmul, contracted, made_on_cpu, matmul_seconds, share_of_peak
+from relax_eg.extract.matmuls import (
+    Contracted,
+    Matmul,
+    contracted,
+    made_on_cpu,
+    matmul_seconds,
+    packing_seconds,
+    share_of_peak,
+)
 from relax_eg.extract.numbers import Number, evaluated, is_column, larger, smaller, whole
 from relax_eg.extract.profile import Profile
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
@@ -312,6 +320,7 @@ class WholeCost:
         columns = b[0] if site.op == "linear" else math.prod(b[1:][-1:])
         matmul = Matmul(flops, rows, columns, a[-1], site.dtype(0))
         seconds = larger(matmul_seconds(self.profile, matmul), self.profile.move(moved))
+        seconds = seconds + packing_seconds(self.profile, matmul)
         weight = self._at(bytes_of(site.operands[1]))
         if site.op == "linear":
             seconds *= self.profile.linear_factor(rows, weight)

@@ -66,6 +66,14 @@ def matmul_seconds(p: Profile, m: Matmul) -> Number:
     return choose(m.is_vector, smaller(tiled, vector_seconds(p, m)), tiled)
 
 
+def packing_seconds(p: Profile, m: Matmul) -> Number:
+    """Seconds in which a CPU puts the right operands of a batch of matmuls in the order in which they are read: at
+    every call, however few rows there are. The rates of single matmuls hold it."""
+    if p.platform != "cpu":
+        return 0.0
+    return choose(m.batch > 1, 2 * m.batch * m.columns * m.depth * itemsize(m.dtype) / p.cache_bandwidth, 0.0)
+
+
 def vector_seconds(p: Profile, m: Matmul) -> Number:
     """Seconds of a matrix times a vector as a sum of products, the matrix in memory: it is bound by bytes."""
     return m.flops / p.vector_rate
@@ -91,8 +99,8 @@ def contracted(p: Profile, m: Matmul, windowed: bool, transposed: bool) -> Contr
     if transposed:
         factor = p.linear_factor(m.rows, weight)
         seconds, own = seconds * factor, own * factor
-    joining = p.joining(m.rows, weight)
-    return Contracted(seconds + joining, own + joining, m.is_vector if p.tiles else False)
+    more = p.joining(m.rows, weight) + packing_seconds(p, m)
+    return Contracted(seconds + more, own + more, m.is_vector if p.tiles else False)
 
 
 def _tiles(p: Profile) -> tuple[tuple[float, float], ...]:

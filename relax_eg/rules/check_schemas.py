@@ -139,7 +139,7 @@ _KINDS = {
 def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
     kinds = sorted({kind for op, kind in _KINDS.items() if op in schema.operators})
     if MEMORY in schema.tags:
-        kinds = ["decoder"] if "decoding" in schema.tags else ["rows"]
+        kinds = ["decoder"] if "decoding" in schema.tags else ["rows", "batch"]
     elif len(schema.operators) > len(_KINDS):  # a rule about operators as such
         kinds = ["use"]
     if not kinds:
@@ -153,6 +153,8 @@ def _trial(schema: Schema, rng: np.random.Generator) -> tuple[Trial, Known]:
         return _workspace_trial(rng)
     if kind == "rows":
         return _rows_trial(rng)
+    if kind == "batch":
+        return _batch_trial(rng)
     if kind == "decoder":
         return _decoder_trial(rng)
     if kind == "parts":
@@ -215,6 +217,30 @@ def _rows_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((n, 2), (m, 2), (m,), (m, 2)))
     large = (0.0, 1024.0, 8192.0)[int(rng.integers(3))]  # with a limit, and where pieces are to be smaller than that
+    return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
+
+
+def _batch_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
+    """The same for a few matrices at a time, which share operands or do not."""
+    k, n, m = int(rng.integers(1, 6)), *(int(rng.integers(0, 9)) for _ in range(2))
+    specs = {"x": f"{k} n 2", "y": f"{k} m 2", "b": "m", "v": f"{k} m 2", "w": "m 2"}
+    params = x, y, b, v, w = tuple(var(name, Tensor(spec)) for name, spec in specs.items())
+    e = op.matmul(x, op.permute_dims(y, (0, 2, 1)))
+    for _ in range(int(rng.integers(1, 4))):
+        made = (
+            lambda e: op.add(e, b), lambda e: op.multiply(e, e), lambda e: op.triu(e), lambda e: op.flip(e, 0),
+            lambda e: op.subtract(e, op.sum(e, int(rng.integers(3)), keepdims=True)), lambda e: op.cumsum(e, 0),
+            lambda e: op.permute_dims(op.permute_dims(e, (2, 0, 1)), (1, 2, 0)),
+            lambda e: op.multiply(e, op.iota(e.shape, int(rng.integers(3)), "float32")),
+        )  # fmt: skip
+        e = made[int(rng.integers(len(made)))](e)
+    ends = (
+        lambda: op.matmul(e, v), lambda: op.matmul(e, w), lambda: op.sum(e, 2), lambda: op.sum(e, 1),
+        lambda: op.matmul(op.permute_dims(e, (0, 2, 1)), x),
+    )  # fmt: skip
+    node = ends[int(rng.integers(len(ends)))]()
+    args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
+    large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
 
 

@@ -100,7 +100,8 @@ def test_sets_of_them() -> None:
     assert "loop_steps" in default and "loop_steps" not in default - "loops"
     left = [s.name for s in (default - "fusion" - "loop_steps").schemas]
     loops, sums = ["loop_invariants", "calls_ahead"], ["sums_in_order"]
-    assert left == [*sums, *loops, "matmul_splits", "decoded_inside", "computed_in_pieces"]
+    pieces = ["computed_in_pieces", "computed_one_by_one"]
+    assert left == [*sums, *loops, "matmul_splits", "decoded_inside", *pieces]
     assert [s.name for s in default.only("loops").schemas] == ["loop_invariants", "loop_steps"]
     assert (rx.rules.algebra + functions).schemas == functions.schemas
     assert "loop_steps: a contraction" in str(default)

@@ -9,7 +9,7 @@ something smaller of a value that is so large (`Functions.large`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,19 +39,56 @@ _MOST = 48  # operators that are computed in pieces together
 _SHAPED = ("broadcast_to", "reshape", "full")  # their attribute `shape` is that of the result
 
 
+Region = dict[Expr, tuple[int, Axes]]  # readers first: the axis of each, and those of its operands
+
+
 def _in_pieces(e: Expr, known: Functions) -> Expr | None:
+    found = _largest_part(e, known)
+    if found is None:
+        return None
+    axis, largest, region = found
+    about = known.most if known.large else known.extent
+    size = e.shape[axis]
+    count = PIECES  # with a limit so many: what a piece needs is an eighth at any size
+    while known.large and count < _MOST_PIECES and largest * _ROOM > count * known.large:
+        count *= 2
+    if known.large and size.is_const:  # no piece has places that are thrown away, where that takes few more pieces
+        count = next((n for n in range(count, 2 * count) if size.value % n == 0), count)
+    if about(size) <= count:
+        return _in_a_loop(e, axis, region, Dim.of(1), size, known)
+    return _in_a_loop(e, axis, region, ceildiv(size, count), Dim.of(count), known)
+
+
+def _one_by_one(e: Expr, known: Functions) -> Expr | None:
+    """Where pieces along one axis are small enough at the largest sizes, those along another may be larger, and better
+    at any size: whole matrices of a batch."""
+    found = _largest_part(e, known) if known.large else None
+    if found is None:
+        return None
+    for axis, d in enumerate(e.shape):
+        if 2 <= known.most(d) <= _MOST_PIECES:
+            if axis == found[0]:
+                return None
+            region = _region(e, axis, known)
+            if _most_inside(e, region, known.most) >= found[1]:
+                return _in_a_loop(e, axis, region, Dim.of(1), d, known)
+    return None
+
+
+def _largest_part(e: Expr, known: Functions) -> tuple[int, int, Region] | None:
+    """The axis along which most is computed in pieces, the bytes of the largest value inside, and what that is."""
     if not isinstance(e.annotation, Tensor) or e.annotation.shape is None:
         return None
     if known.large and not _reads_large(e, known):
         return None
     about = known.most if known.large else known.extent
-    found: list[tuple[bool, int, int, int, dict[Expr, tuple[int, Axes]]]] = []
+    found: list[tuple[bool, int, int, int, Region]] = []
     for axis, d in enumerate(e.annotation.shape):
         extent = about(d)
         if extent < (2 if known.large else _LEAST * PIECES):
             continue
         region = _region(e, axis, known)
-        largest = max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
+        largest = _most_inside(e, region, about)
         small_enough = largest * _ROOM <= extent * known.large or not known.large
         if largest > about(bytes_of(e.annotation)) and largest >= known.large:
             # Of many elements in a row a piece is read as it lies; with a limit, finer pieces need less.
@@ -59,13 +96,11 @@ def _in_pieces(e: Expr, known: Functions) -> Expr | None:
     if not found:
         return None
     _, largest, _, axis, region = max(found, key=lambda f: f[:4])
-    size = e.shape[-axis]
-    count = PIECES  # with a limit so many: what a piece needs is an eighth at any size
-    while known.large and count < _MOST_PIECES and largest * _ROOM > count * known.large:
-        count *= 2
-    if about(size) <= count:
-        return _in_a_loop(e, -axis, region, Dim.of(1), size, known)
-    return _in_a_loop(e, -axis, region, ceildiv(size, count), Dim.of(count), known)
+    return -axis, largest, region
+
+
+def _most_inside(e: Expr, region: Region, about: Callable[[Dim], int]) -> int:
+    return max((about(bytes_of(x.annotation)) for x in region if x is not e), default=0)
 
 
 def _reads_large(e: Expr, known: Functions) -> bool:
@@ -75,10 +110,10 @@ def _reads_large(e: Expr, known: Functions) -> bool:
     return any(known.most(bytes_of(a.annotation)) >= max(known.large, own + 1) for a in e.args)
 
 
-def _region(e: Expr, axis: int, known: Functions) -> dict[Expr, tuple[int, Axes]]:
+def _region(e: Expr, axis: int, known: Functions) -> Region:
     """What is computed in pieces with `e`, readers first: the axis of each, and those of its operands. It is read
     nowhere else, unless nothing is computed."""
-    region: dict[Expr, tuple[int, Axes]] = {}
+    region: Region = {}
     wants: dict[Expr, list[int | None]] = {}
     todo = [(e, axis)]
     while todo and len(region) < _MOST:
@@ -118,9 +153,7 @@ def _holds_sizes(value: Any) -> bool:
     return isinstance(value, Dim) or (isinstance(value, tuple) and any(_holds_sizes(v) for v in value))  # type: ignore[reportUnknownVariableType]
 
 
-def _in_a_loop(
-    e: Expr, axis: int, region: dict[Expr, tuple[int, Axes]], rows: Dim, count: Dim, known: Functions
-) -> Expr | None:
+def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, known: Functions) -> Expr | None:
     """`e` from `count` pieces of so many `rows` along `axis`, made one after the other and stacked. So that all have
     one size, zeros stand behind the last places; what follows from them is cut off."""
     more = rows * count - e.shape[axis]
@@ -181,7 +214,7 @@ def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
     return op.permute_dims(op.reshape(x, apart), [axis, *range(axis), *range(axis + 1, len(apart))])
 
 
-def _unused(e: Expr, region: dict[Expr, tuple[int, Axes]]) -> str:
+def _unused(e: Expr, region: Region) -> str:
     """A name for the size of a piece that no size has."""
     taken = {v for x in region for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
     name, n = "rows", 0
@@ -237,6 +270,14 @@ pieces = RuleSet(
             "exact",
             frozenset((MEMORY,)),
             _in_pieces,
+            frozenset(ANCHORS),
+        ),
+        Schema(
+            "computed_one_by_one",
+            "matrices of a batch from what is large on the way to them, one at a time, joined",
+            "exact",
+            frozenset((MEMORY,)),
+            _one_by_one,
             frozenset(ANCHORS),
         ),
     ),
