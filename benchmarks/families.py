@@ -38,7 +38,8 @@ from relax_eg.driver.optimize import traced_program
 from relax_eg.driver.options import Execution, Options, read_options
 from relax_eg.driver.prices import of_a_call, price
 from relax_eg.egraph import Budget
-from relax_eg.shapes.guards import Dispatch, Guard
+from relax_eg.shapes.dispatch import Dispatch
+from relax_eg.shapes.guards import Guard
 
 Bounds = Mapping[str, tuple[int, int]]
 

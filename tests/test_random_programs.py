@@ -21,7 +21,8 @@ from relax_eg.ir import Expr, Module, pure_function, var
 from relax_eg.ops.interpret import evaluate, evaluate_expr
 from relax_eg.rules.format import expression_text
 from relax_eg.shapes import Scope
-from relax_eg.shapes.guards import Dispatch, Guard
+from relax_eg.shapes.dispatch import Dispatch
+from relax_eg.shapes.guards import Guard
 
 PROGRAMS = int(os.environ.get("RELAX_EG_PROGRAMS", "300"))
 SEEDS = st.integers(0, 2**32 - 1)

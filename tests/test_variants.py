@@ -20,7 +20,8 @@ from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.extract.report import MeasuredRow
 from relax_eg.reports import CostReport
 from relax_eg.shapes import Proved, Scope
-from relax_eg.shapes.guards import Dispatch, covered
+from relax_eg.shapes.dispatch import Dispatch
+from relax_eg.shapes.guards import covered
 
 SPECS = ({"w": "64 64", "a": "64 4", "b": "4 64"}, "n 64")
 SIZES = [{"n": 4}, {"n": 64}, {"n": 256}]

@@ -16,7 +16,8 @@ import jax
 from relax_eg.backend.program import Program
 from relax_eg.ir.module import Module
 from relax_eg.reports import CostReport
-from relax_eg.shapes.guards import Dispatch, Guard
+from relax_eg.shapes.dispatch import Dispatch
+from relax_eg.shapes.guards import Guard
 
 
 @dataclass(frozen=True)

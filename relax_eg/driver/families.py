@@ -33,12 +33,13 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
 from relax_eg.shapes import Dim, Proved, Scope
-from relax_eg.shapes.guards import Bound, Dispatch, Guard, covered
+from relax_eg.shapes.dispatch import Dispatch
+from relax_eg.shapes.guards import Bound, Guard, covered
 
 MOST = 6  # variants
 NOTHING_NEW, BY_CLOCK = "nothing new", "time limit"
 _SAMPLES = 3000  # sizes at which every program is priced
-_FRESH = (2, 3, 4)  # seeds of further random sizes, at which the guards are tried
+_FRESH = (2, 3, 4, 5, 6, 7)  # seeds of further random sizes, at which the guards are tried
 _LATTICE = 1500  # of them on a lattice, at most
 _LEVELS = {1: 9, 2: 5, 3: 3}  # of a grid of extractions, by how many sizes vary
 _CORNERS = 16

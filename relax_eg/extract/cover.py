@@ -17,7 +17,7 @@ Table = np.ndarray  # programs x points
 Interval = tuple[int | None, int | None]
 
 LIMITS = (1.01, 1.02)  # what is near, at best and at most
-LEAVES = 24  # boxes of a family at most
+LEAVES = 48  # boxes of a family at most
 NEARER = 0.005  # of the cost: by so much a program has to be nearer where none may be near
 GAINING = 0.6  # of what a change has to gain: where it gains as much it may be taken, if that makes boxes simpler
 _CHANGE = 1e-3  # of the cost: by so much it counts as worse there

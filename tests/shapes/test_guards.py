@@ -9,7 +9,8 @@ import pytest
 
 from relax_eg.errors import SpecError
 from relax_eg.shapes import Proved, Refuted, Scope
-from relax_eg.shapes.guards import EVERYWHERE, Dispatch, Guard, covered
+from relax_eg.shapes.dispatch import Dispatch
+from relax_eg.shapes.guards import EVERYWHERE, Guard, covered
 
 TEXTS = [
     EVERYWHERE,

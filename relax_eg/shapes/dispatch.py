@@ -1,0 +1,160 @@
+"""Dispatch: which of several guards holds, as one Python function that decides in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from relax_eg.shapes.dim import Atom, Dim, Monomial
+from relax_eg.shapes.guards import Guard
+
+_MORE = 4  # of so many boxes one may be looked for on both sides of a comparison
+
+Interval = tuple[int | None, int | None]
+Box = tuple[int, dict[Dim, Interval]]  # the guard that it is of, and what is still to be asked
+
+
+class Dispatch:
+    """Which of several guards holds: `at(sizes)` is the place of the first that does.
+
+    Their boxes are told apart by a tree of comparisons, each of which leaves about half of them, so that a call
+    computes few expressions of the sizes, each of them once, and compares plain integers.
+    """
+
+    def __init__(self, guards: Sequence[Guard], fallback: int = 0) -> None:
+        """`fallback`: the one where none holds."""
+        boxes: list[Box] = [
+            (index, {b.dim: (b.low, b.high) for b in box}) for index, guard in enumerate(guards) for box in guard.boxes
+        ]
+        self.at: Callable[[Mapping[str, int]], int] = _Writer(fallback).function(boxes)
+
+
+class _Writer:
+    """Writes comparisons as Python: integers, names of its own, and calls for the rare sizes that are neither sums of
+    products nor quotients by a number."""
+
+    def __init__(self, fallback: int) -> None:
+        self._fallback = fallback
+        self._lines: list[str] = []
+        self._margin = "    "
+        self._names: dict[object, str] = {}  # of values that have been computed on the way here
+        self._called: dict[str, Callable[[Mapping[str, int]], int]] = {}
+
+    def function(self, boxes: Sequence[Box]) -> Callable[[Mapping[str, int]], int]:
+        self._tree(boxes)
+        made: dict[str, Callable[[Mapping[str, int]], int]] = dict(self._called)
+        body = "\n".join(self._lines)
+        exec(f"def at(sizes):\n{body}\n", made)  # no text of anybody else is in it: names are numbered
+        return made["at"]
+
+    def _write(self, line: str) -> None:
+        self._lines.append(self._margin + line)
+
+    def _tree(self, boxes: Sequence[Box]) -> None:
+        """Which of these boxes holds, the first that does."""
+        cut = _cut(boxes)
+        if cut is None:
+            self._one_after_another(boxes)
+            return
+        dim, n = cut
+        self._write(f"if {self._dim(dim)} <= {n}:")
+        margin, names = self._margin, dict(self._names)
+        self._margin += "    "
+        self._tree(_left(boxes, dim, n))
+        self._margin, self._names = margin, names
+        self._tree(_right(boxes, dim, n))
+
+    def _one_after_another(self, boxes: Sequence[Box]) -> None:
+        for index, bounds in boxes:
+            tests = [self._test(d, low, high) for d, (low, high) in bounds.items()]
+            if not tests:
+                self._write(f"return {index}")
+                return
+            self._write(f"if {' and '.join(tests)}: return {index}")
+        self._write(f"return {self._fallback}")
+
+    def _test(self, d: Dim, low: int | None, high: int | None) -> str:
+        value = self._dim(d)
+        if low == high:
+            return f"{value} == {low}"
+        return f"{'' if low is None else f'{low} <= '}{value}{'' if high is None else f' <= {high}'}"
+
+    def _dim(self, d: Dim) -> str:
+        if d.is_const:
+            return str(d.const)
+        products = [(self._product(monomial), c) for monomial, c in d.terms]
+        parts = [name if c == 1 else f"{c}*{name}" for name, c in products]
+        return self._value(d, " + ".join([*parts, str(d.const)] if d.const else parts))
+
+    def _product(self, monomial: Monomial) -> str:
+        *first, last = monomial
+        if not first:
+            return self._atom(last)
+        return self._value(monomial, f"{self._product(tuple(first))} * {self._atom(last)}")
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.op == "var":
+            return self._value(atom, f"sizes[{atom.name!r}]")
+        if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].value > 0:
+            return self._value(atom, f"{self._dim(atom.args[0])} // {atom.args[1].value}")
+        return self._value(atom, f"{self._function(atom)}(sizes)")
+
+    def _function(self, atom: Atom) -> str:
+        name = f"call{len(self._called)}"
+        self._called[name] = atom.evaluate
+        return name
+
+    def _value(self, key: object, text: str) -> str:
+        """The name of a value, computed where it is first needed."""
+        if text.isidentifier():
+            return text
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = f"v{len(self._names)}"
+            self._write(f"{name} = {text}")
+        return name
+
+
+def _cut(boxes: Sequence[Box]) -> tuple[Dim, int] | None:
+    """The comparison `dim <= n` that leaves fewest boxes on either side, the shorter expression of two as good; None
+    where each leaves too many on both."""
+    ends: dict[Dim, set[int]] = {}
+    for _, bounds in boxes:
+        for d, (low, high) in bounds.items():
+            ends.setdefault(d, set()).update(n for n in (None if low is None else low - 1, high) if n is not None)
+    best: tuple[tuple[int, int, int], Dim, int] | None = None
+    for d, cuts in ends.items():
+        known = [bounds.get(d, (None, None)) for _, bounds in boxes]
+        for n in sorted(cuts):
+            left = sum(low is None or low <= n for low, _ in known)
+            right = sum(high is None or high > n for _, high in known)
+            if max(left, right) == len(boxes) or left + right > len(boxes) + len(boxes) // _MORE:
+                continue
+            score = max(left, right), left + right, len(d.terms)
+            if best is None or score < best[0]:
+                best = score, d, n
+    return None if best is None else best[1:]
+
+
+def _left(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
+    """The boxes that may hold where `dim <= n`, with what is left to be asked there."""
+    found: list[Box] = []
+    for index, bounds in boxes:
+        low, high = bounds.get(dim, (None, None))
+        if low is None or low <= n:
+            found.append((index, _with(bounds, dim, low, high if high is not None and high < n else None)))
+    return found
+
+
+def _right(boxes: Sequence[Box], dim: Dim, n: int) -> list[Box]:
+    """The same where `dim > n`."""
+    found: list[Box] = []
+    for index, bounds in boxes:
+        low, high = bounds.get(dim, (None, None))
+        if high is None or high > n:
+            found.append((index, _with(bounds, dim, low if low is not None and low > n + 1 else None, high)))
+    return found
+
+
+def _with(bounds: dict[Dim, Interval], dim: Dim, low: int | None, high: int | None) -> dict[Dim, Interval]:
+    rest = {d: interval for d, interval in bounds.items() if d != dim}
+    return rest if low is None and high is None else {**rest, dim: (low, high)}
