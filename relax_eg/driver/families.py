@@ -28,10 +28,11 @@ from relax_eg.extract.numbers import evaluated
 from relax_eg.extract.profile import AS_USUAL
 from relax_eg.extract.report import Crossover, Curve, Series
 from relax_eg.extract.weights import FRUGAL, PREPARED_SHARE, prepared_bytes
-from relax_eg.ir.annotations import dims_of
+from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
+from relax_eg.ops import bytes_of
 from relax_eg.shapes import Dim, Proved, Scope
 from relax_eg.shapes.dispatch import Dispatch
 from relax_eg.shapes.guards import Bound, Guard, covered
@@ -55,6 +56,7 @@ _BLOCK = 8
 _FULL_SUMS = 4  # sizes: sums of more have products of two sizes at most, and powers are for fewer
 _LIKE = 1 + (NEVER_SLOWER - 1) * (1 + GAINING) / 2  # times cheaper: here guards part a program and the one as written
 _MODULI = 2  # of one size
+_LARGE = 4  # values whose bytes guards may compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,9 @@ def family(search: Search) -> Family:
         chosen, limit, open_ = few(ratios, MOST, pool.may_share)
     members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
     for seed in _FRESH:
-        if len(members) == 1 or not pool.learned(members, guards, limit, seed):
-            break
-        ratios = pool.ratios()
-        members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
+        if len(members) > 1 and pool.learned(members, guards, limit, seed):
+            ratios = pool.ratios()
+            members, guards, served_by, proof = _divided(pool, ratios, chosen, limit)
     own = np.array([members[s] for s in served_by])
     costly = pool.ratios(told=True)
     regrets, worst = costly[own, np.arange(len(own))], costly[members].max(1)
@@ -259,7 +260,23 @@ class _Pool:
         if len(sizes) > 2:
             products.append(math.prod(sizes[1:], start=sizes[0]))
         remainders = (Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))
-        return [*sizes, *products, *(a - b for a, b in pairs), *remainders]
+        return [*dict.fromkeys([*sizes, *products, *self._large()]), *(a - b for a, b in pairs), *remainders]
+
+    def _large(self) -> list[Dim]:
+        """Elements of values, in sizes alone, that are so large at some sizes, and not at others, that memory for them
+        takes time."""
+        fresh = self.search.options.profile.fresh_bytes
+        tensors = (
+            e.annotation for e in self.search.traced.module.main.expressions() if isinstance(e.annotation, Tensor)
+        )
+        found: dict[Dim, None] = {}
+        for size in dict.fromkeys(bytes_of(a) for a in tensors):
+            if len(size.terms) != 1 or any(atom.op != "var" for atom in size.terms[0][0]):
+                continue
+            values = evaluated(size, self.columns)
+            if np.min(values) < fresh <= np.max(values):
+                found[math.prod((Dim.var(atom.name) for atom in size.terms[0][0]), start=Dim.of(1))] = None
+        return list(found)[:_LARGE]
 
     def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
         """What expressions of the sizes are at the sample points."""
