@@ -150,10 +150,11 @@ class Engine:
                 rows.append(_parse(line))
         return rows
 
-    def tables(self) -> dict[str, list[Row]]:
-        """Every table with all its rows. One deep copy of the e-graph."""
+    def tables(self, names: Iterable[str] | None = None) -> dict[str, list[Row]]:
+        """Every table, or those of these names that there are, with all rows. One deep copy of the e-graph."""
         frozen = self._graph.freeze().functions
-        return {name: [Row(tuple(r.inputs), r.output) for r in f.rows if not r.subsumed] for name, f in frozen.items()}
+        wanted = frozen if names is None else [name for name in names if name in frozen]
+        return {name: [Row(tuple(r.inputs), r.output) for r in frozen[name].rows if not r.subsumed] for name in wanted}
 
     def integer(self, value: Value) -> int:
         return int(self._graph.value_to_i64(value))

@@ -16,7 +16,7 @@ A bound may exceed the truth and is never below it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relax_eg.egraph.engine import Engine, Row, Value
@@ -25,6 +25,7 @@ from relax_eg.ir.expr import Expr
 
 COUNTED_PER_SECOND = 5_000_000  # matches a counter gets through, about half of what was measured
 COUNTED_ANYWAY = 1_000_000.0  # whatever the budget of seconds
+READ_ANYWAY = 2_000  # nodes of a graph whose tables are read before anything is counted
 WRITTEN_DOWN = 1_000_000  # matches whose nodes may be written down, whatever room there is,
 WRITTEN_FOR_ROOM = 8  # and else so many for each node there is room for
 
@@ -103,8 +104,10 @@ class _Use:
 class Growth:
     """Bounds what rules can do to one e-graph."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, operators: Collection[str]) -> None:
+        """`operators`: their symbols, more of them as time goes on."""
         self._engine = engine
+        self._operators = operators
         self._affordable = COUNTED_ANYWAY  # so many matches may be counted for one left side
         self._lefts: dict[Pattern, _Left] = {}
         self._beginnings: dict[tuple[_Step, ...], _Left] = {}
@@ -118,6 +121,16 @@ class Growth:
     def allow(self, seconds: float) -> None:
         """Count no longer than a budget of `seconds` permits."""
         self._affordable = max(COUNTED_ANYWAY, seconds * COUNTED_PER_SECOND)
+
+    def tables(self) -> dict[str, list[Row]]:
+        """The engine's tables of operators, read once between two rounds."""
+        self._tables = self._tables or self._engine.tables(self._operators)
+        return self._tables
+
+    def begin(self) -> None:
+        """Note that the graph may be another: a round begins."""
+        self._beyond.clear()
+        self._tables = {}
 
     def add(self, rule: str, params: tuple[Expr, ...], compiled: Compiled) -> None:
         """Learn of one more instance of `rule`."""
@@ -139,8 +152,7 @@ class Growth:
 
     def ran(self, rules: Iterable[str]) -> None:
         """Note that these rules ran, on the graph of the last forecast."""
-        self._beyond.clear()
-        self._tables = {}
+        self.begin()
         for rule in rules:
             for left, use in self._uses.get(rule, {}).items():
                 use.done, use.once = left.counted, 0
@@ -155,6 +167,10 @@ class Growth:
             most[left] = left.most(sizes, members)
         counted: set[_Left] = set()
         total = _total(uses, most, counted)
+        if nodes <= READ_ANYWAY and not total.within(room):  # tables of a small graph tell, and need no counters
+            for left in most:
+                most[left] = min(most[left], _matches(left.steps, self.tables())) if most[left] else 0
+            total = _total(uses, most, counted)
         for doubtful in (_largest(uses, most, room), [n for n in most if most[n]]):
             if total.within(room):
                 break
@@ -194,8 +210,7 @@ class Growth:
         if self._can_be_counted(left, sizes, members):
             return 0
         if left not in self._beyond:
-            self._tables = self._tables or self._engine.tables()
-            self._beyond[left] = _matches(left.steps, self._tables)
+            self._beyond[left] = _matches(left.steps, self.tables())
         found = self._beyond[left]
         return found if found > self._affordable else 0
 

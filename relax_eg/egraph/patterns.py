@@ -73,6 +73,17 @@ def needed(instance: Instance) -> frozenset[Needed]:
     return frozenset((key := opcode_key(e)[0], operands_of(key[-1], (a.annotation for a in e.args))) for e in nodes)
 
 
+# An operator that reads another: the reader, which operand, what is read.
+Joined = tuple[OpcodeKey, int, OpcodeKey]
+
+
+@lru_cache(1 << 15)
+def joined(instance: Instance) -> frozenset[Joined]:
+    """The operators of the left side that read one another: some class must hold each of them to be read so."""
+    keys = {e: opcode_key(e)[0] for e in instance.left_nodes if e.op not in LEAVES}
+    return frozenset((key, i, keys[a]) for e, key in keys.items() for i, a in enumerate(e.args) if a in keys)
+
+
 @dataclass(slots=True)
 class Compiler:
     """Turns rule instances into engine commands for one e-graph.

@@ -17,12 +17,12 @@ from typing import Any
 from relax_eg.debug import log, stage, tell
 from relax_eg.egraph.budget import Budget, LeftOut, RoundFigures, RuleFigures, Saturation, StopReason
 from relax_eg.egraph.demand import Demand
-from relax_eg.egraph.engine import Engine, EngineError, Row
+from relax_eg.egraph.engine import Engine, EngineError, Row, Value
 from relax_eg.egraph.facts import FactBase
-from relax_eg.egraph.growth import Forecast, Growth
-from relax_eg.egraph.patterns import Compiler, Needed, needed
+from relax_eg.egraph.growth import READ_ANYWAY, Forecast, Growth
+from relax_eg.egraph.patterns import Compiler, Joined, Needed, joined, needed
 from relax_eg.egraph.sizes import EqualSizes
-from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, Vocabulary, declarations
+from relax_eg.egraph.vocabulary import LEAVES, PRELUDE, Opcode, OpcodeKey, Vocabulary, declarations
 from relax_eg.ir.annotations import FLOATS, Tensor
 from relax_eg.ir.expr import VAR, Expr, postorder
 from relax_eg.rules import PHASES, Condition, Instance, Rule, RuleSet
@@ -70,7 +70,8 @@ class EGraph:
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
         self._rulesets: dict[str, dict[str, str]] = {p: {} for p in PHASES}  # by phase: rule's name -> its ruleset
         self._asking: dict[str, str] = {}  # rule's name -> the ruleset of its questions
-        self._growth = Growth(self.engine)
+        self._last = False  # whether the last phase runs: what rules of others ask, nobody reads
+        self._growth = Growth(self.engine, self.words.by_symbol)
         self._left_out: dict[str, LeftOut] = {}
         self._budget = Budget()
         self._started = 0.0
@@ -80,6 +81,8 @@ class EGraph:
         self._waiting: dict[Instance, frozenset[Needed]] = {}  # instances whose operators are not all present yet
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
         self._read: dict[str, int] = {}
+        self._joins: set[Joined] = set()  # what was found when matches and tables were of these sizes
+        self._read_at: tuple[int, ...] = ()
         self._equal_sizes = EqualSizes(scope)
         self._sizes_shown = 0
         self.matches: dict[str, int] = {}
@@ -203,6 +206,7 @@ class EGraph:
         skip_to_merge = False
         simplified = -1  # matches made when simplification was last at its fixpoint
         for phase in plan if stop is None else ():
+            self._last = phase == plan[-1]
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
@@ -275,6 +279,7 @@ class EGraph:
     def _round(self, phase: str) -> None:
         """Run the phase's rules once: all at once if what they can do fits; else one by one, leaving out those that do
         not, until the node budget is spent. So no round ends beyond twice that budget."""
+        self._growth.begin()
         self._instantiate()
         rules = list(self._rulesets[phase])
         nodes, room = self._room(phase)
@@ -323,7 +328,7 @@ class EGraph:
 
     def _settle(self) -> None:
         """Annotate new nodes and answer what rules ask, to a fixpoint."""
-        if self._asking:
+        if self._askers():
             self._sizes = self.engine.sizes()
             self._drop_endless_questions()
         while True:
@@ -346,13 +351,17 @@ class EGraph:
 
     def _ask(self) -> None:
         """Let rules write down their questions."""
-        self.engine.step(*self._asking.values())
+        self.engine.step(*(self._asking[rule] for rule in self._askers()))
         self._sizes = self.engine.sizes()
+
+    def _askers(self) -> list[str]:
+        """The rules whose questions matter from here on."""
+        return [rule for rule in self._asking if not self._last or rule in self._rulesets["library"]]
 
     def _drop_endless_questions(self) -> None:
         """Leave out rules that would have to go through more matches for their questions than could be counted."""
         nodes = self.nodes(self._sizes)
-        for rule in list(self._asking):
+        for rule in self._askers():
             found = self._growth.beyond_counting(rule, self._sizes, nodes)
             if found:
                 self._leave_out(LeftOut(rule, found, 0, nodes, StopReason.TIME_LIMIT))
@@ -373,7 +382,13 @@ class EGraph:
                             self._waiting[instance] = needed(instance)
         there = {(self.words.keys[symbol], operands) for symbol, operands in self.demand.uses}
         commands: list[str] = []
-        for instance in [i for i, uses in self._waiting.items() if uses <= there]:
+        ready = [i for i, uses in self._waiting.items() if uses <= there]
+        if ready and self.nodes(self._sizes) <= READ_ANYWAY:
+            shape = self._changes, *(self._sizes.get(s, 0) for s in self.words.by_symbol)
+            if shape != self._read_at:
+                self._read_at, self._joins = shape, self._joined()
+            ready = [i for i in ready if joined(i) <= self._joins]
+        for instance in ready:
             del self._waiting[instance]
             if instance.rule.name not in self._left_out and self.facts.concerns(instance):
                 commands += self._compiled(instance)
@@ -384,6 +399,17 @@ class EGraph:
             while self.demand.drain(self._sizes, self._read):
                 self._sizes = self.engine.sizes()
             self.facts.settle(self._sizes)
+
+    def _joined(self) -> set[Joined]:
+        """Which operators read which, in some of their forms. O(rows of tables times members of what they read).
+
+        A rule costs the engine about a millisecond before it has matched anything, so a small graph has those only
+        whose operators meet in it."""
+        rows = [(key, row) for s, key in self.words.keys.items() for row in self._growth.tables().get(s, ())]
+        members: dict[Value, set[OpcodeKey]] = {}
+        for key, row in rows:
+            members.setdefault(row.output, set()).add(key)
+        return {(key, i, inner) for key, row in rows for i, x in enumerate(row.inputs) for inner in members.get(x, ())}
 
     def _compiled(self, instance: Instance) -> list[str]:
         """The engine commands of an instance, each rule in a ruleset of its own."""

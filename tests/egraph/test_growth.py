@@ -409,7 +409,7 @@ def test_bounds_hold_on_random_graphs(
     facts = " ".join(a.fact for a in atoms)
     actions = " ".join(f"(let {a.output} {a.row})" for a in made) or f"(union {atoms[-1].output} {atoms[-1].output})"
     engine.run(["(ruleset real)", f'(rule ({facts}) ({actions}) :ruleset real :name "real")'])
-    forecasts = Growth(engine)
+    forecasts = Growth(engine, TABLES)
     forecasts.add("real", (), Compiled([], atoms, (), facts, tuple(made), (), 0, False))
     if hard:
         forecasts._affordable = 0  # pyright: ignore[reportPrivateUsage]

@@ -39,7 +39,7 @@ from relax_eg.tir import Contraction, TensorProgram
 
 _SHORTER = 1e-3  # of what is hidden behind something longer: that of two programs which take as long, it has the less
 _PREFERRED = 0.98  # of a price, on GPUs: a generated kernel has to be so much faster than a routine that XLA compiles
-_AS_FAST = 1 - 1e-6  # of a price: of a routine and a generated kernel that take as long, the routine is called
+_AS_FAST = 1 - 1e-7  # of a price: of a routine and a generated kernel that take as long, the routine is called
 VIEW = 1e-9  # seconds of what moves nothing: never quite free, or useless views would pile up
 
 
