@@ -260,23 +260,25 @@ class _Pool:
         if len(sizes) > 2:
             products.append(math.prod(sizes[1:], start=sizes[0]))
         remainders = (Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))
-        return [*dict.fromkeys([*sizes, *products, *self._large()]), *(a - b for a, b in pairs), *remainders]
+        return [*dict.fromkeys([*sizes, *products, *self.large()]), *(a - b for a, b in pairs), *remainders]
 
-    def _large(self) -> list[Dim]:
-        """Elements of values, in sizes alone, that are so large at some sizes, and not at others, that memory for them
-        takes time."""
+    def large(self) -> dict[Dim, list[int]]:
+        """Products of sizes that say of values whether they are so large that memory for them takes time, where some of
+        the sizes make them so and others do not; and what each is at most while that takes none."""
         fresh = self.search.options.profile.fresh_bytes
         tensors = (
             e.annotation for e in self.search.traced.module.main.expressions() if isinstance(e.annotation, Tensor)
         )
-        found: dict[Dim, None] = {}
+        found: dict[Dim, list[int]] = {}
         for size in dict.fromkeys(bytes_of(a) for a in tensors):
             if len(size.terms) != 1 or any(atom.op != "var" for atom in size.terms[0][0]):
                 continue
             values = evaluated(size, self.columns)
-            if np.min(values) < fresh <= np.max(values):
-                found[math.prod((Dim.var(atom.name) for atom in size.terms[0][0]), start=Dim.of(1))] = None
-        return list(found)[:_LARGE]
+            if np.min(values) < fresh <= np.max(values) and len(found) < _LARGE:
+                ((atoms, each),) = size.terms
+                product = math.prod((Dim.var(atom.name) for atom in atoms), start=Dim.of(1))
+                found.setdefault(product, []).append(math.ceil((fresh - size.const) / each) - 1)
+        return found
 
     def values(self, dims: Sequence[Dim]) -> list[np.ndarray]:
         """What expressions of the sizes are at the sample points."""
@@ -387,8 +389,9 @@ def _divided(
     """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; of each point which
     of them serves it; and how the cover was proved."""
     plain = pool.features()
+    steps = {plain.index(d): cuts for d, cuts in pool.large().items()}
     for features in ([*plain, *pool.boundaries(chosen)], plain):
-        leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit).leaves
+        leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit, steps=steps).leaves
         verdict = covered([_guard(leaves, features)], pool.scope)
         if isinstance(verdict, Proved):
             break

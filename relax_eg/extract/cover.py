@@ -8,7 +8,7 @@ then the points are split by comparisons of sizes, a decision tree, until one pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,13 +105,14 @@ class Leaf:
 class Partition:
     """Boxes that together hold every point once. `ratios`: of the programs that may serve; `features`: a column of
     values for each expression of the sizes that may be compared; `plain`: how many of them, the first ones, are
-    preferred; `limit`: what is near."""
+    preferred; `limit`: what is near; `steps`: of some features the last values before something changes at once."""
 
     ratios: Table
     features: Sequence[np.ndarray]
     plain: int
     limit: float
     most: int = LEAVES
+    steps: Mapping[int, Sequence[int]] = field(default_factory=dict[int, Sequence[int]])
     leaves: list[Leaf] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +164,9 @@ class Partition:
             late = _PENALTY * len(leaf.points) if f >= self.plain else 0.0
             score = (float(reached.max()) - whole - late, top)
             if best is None or score > best[0]:
-                best = (score, f, _between(int(values[order][end]), int(values[order][end + 1])))
+                low, high = int(values[order][end]), int(values[order][end + 1])
+                known = [n for n in self.steps.get(f, ()) if low <= n < high]
+                best = (score, f, known[0] if known else _between(low, high))
         if best is None:
             return None
         _, f, cut = best
