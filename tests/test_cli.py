@@ -190,6 +190,15 @@ def test_a_file_that_cannot_be_loaded_is_told(folder: Path, source: str, said: s
         assert result.exit_code == 1 and said in text(result) and "Traceback" not in result.output
 
 
+def test_what_the_users_function_raises_is_told_by_its_lines(folder: Path) -> None:
+    (folder / "own.py").write_text("def look(x):\n    return x + {}['bias']\n\ndef f(x):\n    return look(x * 2)\n")
+    result = run("optimize", f"{folder}/own.py:f", "--spec", "n")
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert "KeyError: 'bias'" in text(result)
+    assert "at own.py:5, in f: return look(x * 2)" in text(result)
+    assert "at own.py:2, in look: return x + {}['bias']" in text(result)
+
+
 def test_a_file_that_is_no_module_text_is_told(folder: Path) -> None:
     (folder / "module.txt").write_bytes(b"\xf8\x00")
     result = run("plan", folder / "module.txt")

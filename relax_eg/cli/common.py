@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import sysconfig
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,6 +18,7 @@ from rich.spinner import Spinner
 
 import relax_eg as rx
 from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.frontends.sources import is_users
 from relax_eg.rules import RuleSet
 from relax_eg.rules.raised import unloadable
 
@@ -120,10 +123,28 @@ def read_rules(path: Path | None) -> RuleSet:
 
 
 def run(action: Callable[[], None]) -> None:
-    """Run a command; errors of ours are printed plainly and end it with status 1."""
+    """Run a command; errors of ours, and of the user's function while it is traced, are printed plainly and end it with
+    status 1."""
     try:
         action()
     except RelaxEgError as e:
-        err.print(f"[bold red]{type(e).__name__}[/]:", end=" ")
-        err.print(str(e), markup=False, highlight=False)
-        raise typer.Exit(1) from None
+        _fail(e, str(e))
+    except Exception as e:
+        reached = _lines_reached(e)
+        if not reached:  # a mistake of ours, of which all is wanted
+            raise
+        _fail(e, "\n  ".join([str(e), *reached]))
+
+
+def _fail(error: Exception, text: str) -> NoReturn:
+    err.print(f"[bold red]{type(error).__name__}[/]:", end=" ")
+    err.print(text, markup=False, highlight=False)
+    raise typer.Exit(1) from None
+
+
+def _lines_reached(error: Exception) -> list[str]:
+    """Of a traceback the lines of the user's files, outermost first."""
+    installed = tuple(sysconfig.get_paths()[p] for p in ("stdlib", "purelib", "platlib", "scripts"))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if is_users(f.filename) and not f.filename.startswith((*installed, "<"))]
+    return [f"at {Path(f.filename).name}:{f.lineno}, in {f.name}: {f.line}" for f in own]
