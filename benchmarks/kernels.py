@@ -72,6 +72,8 @@ def cases() -> dict[str, Case]:
         "softmax, matmul": Case(softmax_matmul, ("n 2048", "2048 64"), {"n": 2048}),
         "norm, matmul": Case(norm_matmul, ("n 1024", "1024", "1024 1024"), {"n": 512}),
         "attention": Case(attention, (heads, heads, heads), {"b": 1, "s": 512}),
+        "attention, 2,048 places": Case(attention, ("b 12 s 64",) * 3, {"b": 1, "s": 2048}),
+        "attention, 4,096 places": Case(attention, ("b 12 s 64",) * 3, {"b": 1, "s": 4096}),
         "4-bit matmul, 1 row": Case(dequantised, q4, {"n": 1}),
         "4-bit matmul, 128 rows": Case(dequantised, q4, {"n": 128}),
         "4-bit matmul, own decoder, 1 row": Case(quantised(1024, 1024), q4, {"n": 1}),
