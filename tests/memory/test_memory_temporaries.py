@@ -23,7 +23,7 @@ from relax_eg.shapes import Dim
 from relax_eg.tir import parse_program
 
 AT = {"b": 1, "n": 64}
-KERNEL = "fused_matmul_max_subtract_exp_sum_and_2_more"
+KERNEL = "fused_matmul_softmax_matmul"
 
 
 def attention(q: Any, k: Any, v: Any, w: Any) -> Any:
