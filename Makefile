@@ -25,7 +25,7 @@ test: $(READY)
 	@echo "== types (pyright, strict)"
 	@$(BIN)/pyright
 	@echo "== tests (pytest, without those marked slow)"
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 docs: $(READY)
 	@$(BIN)/python -m mkdocs build --strict --quiet
