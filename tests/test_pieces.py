@@ -68,15 +68,12 @@ def optimized(fn: Any, target: Profile | str = SMALL, **more: Any) -> Any:
         (grouped, 147_456, IN_PIECES),
         (perceptron, 32768, IN_PIECES),
     ],
-    ids=[
-        "rows", "one head", "heads", "causal rows", "one causal head", "causal heads", "groups",
-        "perceptron",
-    ],
-)  # fmt: skip
+    ids=["rows", "one head", "heads", "causal rows", "one causal head", "causal heads", "groups", "perceptron"],
+)
 def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float, rule: str) -> None:
     """Lengths below, at and beside the rows of a piece; the reference is the interpreter on the program as written."""
-    others = next(r for r in RULES if r != rule)
-    best = optimized(fn, replace(SMALL, fresh_bytes=fresh_bytes), rules=rx.rules.default - others)
+    (other,) = {*RULES} - {rule}
+    best = optimized(fn, replace(SMALL, fresh_bytes=fresh_bytes), rules=rx.rules.default - other)
     assert rule in best.report.rules and "R.scan" in str(best.module)
     written = traced_program(fn, (HEADS,) * 3, {}, {}, ()).module
     for n in (1, 2, 3, 7, 11, 12, 13, 24, 25, 47, 48, 49, 95, 96, 97, 100, 131):

@@ -144,7 +144,7 @@ def _fail(error: Exception, text: str) -> NoReturn:
 
 def _lines_reached(error: Exception) -> list[str]:
     """Of a traceback the lines of the user's files, outermost first."""
-    installed = tuple(sysconfig.get_paths()[p] for p in ("stdlib", "purelib", "platlib", "scripts"))
+    installed = tuple(sysconfig.get_paths()[p] for p in ("stdlib", "purelib", "platlib"))
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users(f.filename) and not f.filename.startswith((*installed, "<"))]
     return [f"at {Path(f.filename).name}:{f.lineno}, in {f.name}: {f.line}" for f in own]

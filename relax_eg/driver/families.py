@@ -19,7 +19,7 @@ import numpy as np
 
 from relax_eg.debug import stage, tell
 from relax_eg.driver.measured import Candidate, Search
-from relax_eg.driver.options import Sizes, allows, looked_at
+from relax_eg.driver.options import Sizes, allows
 from relax_eg.driver.prices import NEVER_SLOWER, seconds_at
 from relax_eg.extract.boundary import boundary
 from relax_eg.extract.cover import GAINING, NEARER, Leaf, Partition, beside, few
@@ -129,13 +129,14 @@ class _Pool:
         self.search = search
         self.scope = options.scope
         self.names = list(options.bindings[0])
-        self.ranges = {v: looked_at(self.scope, v, [b[v] for b in options.bindings]) for v in self.names}
+        self.ranges = options.ranges
         self.varying = [v for v, (low, high) in self.ranges.items() if low < high]
         self.moduli = _moduli(search.traced.module, self.scope, self.varying)
         if options.cost is not None:  # a device may be told to like whole blocks, which no profile says
             self.moduli = {v: sorted({*self.moduli.get(v, ()), _BLOCK}) for v in self.varying}
         self.visits = self._visits()
         self.columns = self._columns([*self.visits, *self._sample()])
+        self.large = self._large()
         self.programs: list[Candidate] = []
         self.costs: list[np.ndarray] = []
         self.extractions = 0
@@ -260,9 +261,9 @@ class _Pool:
         if len(sizes) > 2:
             products.append(math.prod(sizes[1:], start=sizes[0]))
         remainders = (Dim.var(v) % m for v in self.varying for m in self.moduli.get(v, ()))
-        return [*dict.fromkeys([*sizes, *products, *self.large()]), *(a - b for a, b in pairs), *remainders]
+        return [*dict.fromkeys([*sizes, *products, *self.large]), *(a - b for a, b in pairs), *remainders]
 
-    def large(self) -> dict[Dim, list[int]]:
+    def _large(self) -> dict[Dim, list[int]]:
         """Products of sizes that say of values whether they are so large that memory for them takes time, where some of
         the sizes make them so and others do not; and what each is at most while that takes none."""
         fresh = self.search.options.profile.fresh_bytes
@@ -389,7 +390,7 @@ def _divided(
     """The chosen programs that serve somewhere, the one for the first of `at` first; their guards; of each point which
     of them serves it; and how the cover was proved."""
     plain = pool.features()
-    steps = {plain.index(d): cuts for d, cuts in pool.large().items()}
+    steps = {plain.index(d): cuts for d, cuts in pool.large.items()}
     for features in ([*plain, *pool.boundaries(chosen)], plain):
         leaves = Partition(ratios[chosen], pool.values(features), len(plain), limit, steps=steps).leaves
         verdict = covered([_guard(leaves, features)], pool.scope)

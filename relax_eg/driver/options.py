@@ -82,9 +82,13 @@ class Options:
         return int(size.evaluate({v: looked_at(self.scope, v, sizes)[v not in small] for v, sizes in asked.items()}))
 
     @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The least and the largest of each size that a family is to be good at."""
+        return {v: looked_at(self.scope, v, [b[v] for b in self.bindings]) for v in self.bindings[0]}
+
+    @property
     def _varying(self) -> list[str]:
-        ranges = {v: looked_at(self.scope, v, [n]) for v, n in self.bindings[0].items()}
-        return [v for v, (low, high) in ranges.items() if low < high][:_CORNERED]
+        return [v for v, (low, high) in self.ranges.items() if low < high][:_CORNERED]
 
     @property
     def is_exact(self) -> bool:

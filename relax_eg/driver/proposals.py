@@ -29,18 +29,22 @@ def proposals(written: Sequence[Expr], schemas: Sequence[Schema], known: Cornere
     for e in written:
         latest = e
         for schema in schemas:
-            apart = MEMORY in schema.tags
-            asked = e if apart else latest
-            proposed = schema.propose(asked, known) if asked.op in schema.operators else None
-            if proposed is None and asked is not e and e.op in schema.operators:
-                proposed = schema.propose(e, known)
+            if MEMORY in schema.tags:
+                for corner in range(known.corners):
+                    known.corner = corner
+                    proposed = _proposed(schema, e, known)
+                    if proposed is not None:
+                        found[e, proposed, schema.name] = None
+                known.corner = 0
+                continue
+            proposed = _proposed(schema, latest, known)
+            if proposed is None and latest is not e:
+                proposed = _proposed(schema, e, known)
             if proposed is not None:
-                latest = latest if apart else proposed
+                latest = proposed
                 found[e, proposed, schema.name] = None
-            for corner in range(1, known.corners if apart and e.op in schema.operators else 1):
-                known.corner = corner
-                proposed = schema.propose(e, known)
-                if proposed is not None:
-                    found[e, proposed, schema.name] = None
-            known.corner = 0
     return list(found)
+
+
+def _proposed(schema: Schema, e: Expr, known: Functions) -> Expr | None:
+    return schema.propose(e, known) if e.op in schema.operators else None

@@ -129,7 +129,7 @@ class Units:
     _facts: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict[str, Mapping[str, frozenset[str]]])
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
-    corner: int = 0
+    corner: int = 0  # which `most` is about, while rules are asked
     _started: float = 0.0  # of computing in this thread
     _share_prepared: float = PREPARED_SHARE
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
@@ -414,6 +414,7 @@ class Units:
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
     def _alternatives(self, roots: Sequence[Expr]) -> list[Proposal]:
+        """What schemas propose for a block."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}

@@ -7,7 +7,7 @@ than the one before, and only as many are taken as are needed:
    at most as many rows as the largest class can have members;
 2. counting: the left side as an engine rule of its own that adds nothing (a *counter*). Its matches are the rule's;
 3. the engine's tables, read once: where even counting would take too long, matches are bounded in time linear in the
-   tables, by summing along the left side's tree;
+   tables, by summing along the left side's tree; in a small graph that comes before counting;
 4. writing down, for a rule alone, the nodes that its matches ask for, and counting those that are not there yet.
 
 A bound may exceed the truth and is never below it.

@@ -70,7 +70,7 @@ class EGraph:
         self._rule_of: dict[str, str] = {}  # engine rule name -> our rule's name
         self._rulesets: dict[str, dict[str, str]] = {p: {} for p in PHASES}  # by phase: rule's name -> its ruleset
         self._asking: dict[str, str] = {}  # rule's name -> the ruleset of its questions
-        self._last = False  # whether the last phase runs: what rules of others ask, nobody reads
+        self._last = ""  # the last phase, while it runs: what rules of others ask then, nobody reads
         self._growth = Growth(self.engine, self.words.by_symbol)
         self._left_out: dict[str, LeftOut] = {}
         self._budget = Budget()
@@ -78,7 +78,7 @@ class EGraph:
         self._speed = APPLIED_PER_SECOND
         self._tables: dict[str, list[Row]] | None = None
         self._known: set[Instance] = set()
-        self._waiting: dict[Instance, frozenset[Needed]] = {}  # instances whose operators are not all present yet
+        self._waiting: dict[Instance, frozenset[Needed]] = {}  # whose operators are not all present yet, or do not meet
         self._present: tuple[frozenset[str], tuple[int, ...]] | None = None
         self._read: dict[str, int] = {}
         self._joins: set[Joined] = set()  # what was found when matches and tables were of these sizes
@@ -206,7 +206,7 @@ class EGraph:
         skip_to_merge = False
         simplified = -1  # matches made when simplification was last at its fixpoint
         for phase in plan if stop is None else ():
-            self._last = phase == plan[-1]
+            self._last = phase if phase == plan[-1] else ""
             if (phase == "algebra" and skip_to_merge) or (phase == "simplify" and self._changes == simplified):
                 continue
             # The engine matches only against what is new, so a round without matches is a fixpoint.
@@ -356,7 +356,7 @@ class EGraph:
 
     def _askers(self) -> list[str]:
         """The rules whose questions matter from here on."""
-        return [rule for rule in self._asking if not self._last or rule in self._rulesets["library"]]
+        return [rule for rule in self._asking if not self._last or rule in self._rulesets[self._last]]
 
     def _drop_endless_questions(self) -> None:
         """Leave out rules that would have to go through more matches for their questions than could be counted."""

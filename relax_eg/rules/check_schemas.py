@@ -240,7 +240,7 @@ def _batch_trial(rng: np.random.Generator) -> tuple[Trial, Known]:
     )  # fmt: skip
     node = ends[int(rng.integers(len(ends)))]()
     args = tuple(rng.integers(-2, 3, shape).astype(object) for shape in ((k, n, 2), (k, m, 2), (m,), (k, m, 2), (m, 2)))
-    large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]
+    large = (0.0, 8192.0, 8192.0)[int(rng.integers(3))]  # mostly where rows are small enough and matrices are not
     return Trial(Module((_main(params, node),)), node, args), Known({}, (), postorder((node,)), large)
 
 

@@ -2,8 +2,9 @@
 
 The problem is the one of `select`, with kernels (`states`) for candidates: a class that is used is a value in memory,
 a kernel reads what it loads, and its price is that of the whole kernel. Kernels are made in rounds, each priced by the
-best program so far: with the operators as written only, with those of the best algebra only, with all. Kernels are
-kept from round to round, so the outcome is never dearer than fusion alone or than algebra first and fusion after.
+best program so far: with the operators as written only, with those of the best algebra only, with and without calls of
+libraries, with all. Kernels are kept from round to round, so the outcome is never dearer than fusion alone or than
+algebra first and fusion after.
 """
 
 from __future__ import annotations
