@@ -7,8 +7,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["RELAX_EG_CACHE"] = "0"
+
+# In CI, examples are the same in every run, so that a red run is red again when repeated. Elsewhere each run draws its
+# own, and a failure prints the line that repeats it. No profile has a deadline: a first call compiles.
+settings.register_profile("varied", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci" if os.environ.get("CI") else "varied")
 
 
 @pytest.fixture

@@ -91,6 +91,30 @@ def test_weights_by_name_and_position(weights: tuple[Any, ...]) -> None:
     close(best.prepare(lora=lora, w=w)(x), adapted(w, lora, x))
 
 
+@pytest.mark.parametrize(
+    ("weights", "named"),
+    [
+        ((1, 2), ("ws[0]", "ws[1]")),
+        (("ws",), ("ws[0]", "ws[1]")),
+        ((-1,), ("ws[1]",)),
+        (("ws[1]", "ws[0]"), ("ws[0]", "ws[1]")),
+    ],
+)
+def test_each_of_the_remaining_positional_arguments_is_an_argument(weights: Any, named: tuple[str, ...]) -> None:
+    """Of `*ws`, `ws` names all, `ws[1]` and positions name one."""
+
+    def product(x: Any, *ws: Any) -> Any:
+        return x @ (ws[0] @ ws[1])
+
+    x, *ws = (jnp.asarray(np.random.default_rng(i).standard_normal((8, 8)), jnp.float32) for i in range(3))
+    best = rx.optimize(product, "n 8", "8 8", "8 8", weights=weights, facts={"ws": "finite"}, at={"n": 512})
+    held = [w for w, n in zip(ws, ("ws[0]", "ws[1]"), strict=True) if n in named]
+    others = [w for w, n in zip(ws, ("ws[0]", "ws[1]"), strict=True) if n not in named]
+    close(best.prepare(*held)(x, *others), product(x, *ws))
+    with pytest.raises(rx.errors.OptionError, match=r"has no argument 3; its arguments are x, ws\[0\], ws\[1\]"):
+        rx.optimize(product, "n 8", "8 8", "8 8", weights=(3,))
+
+
 def test_prepared_program_under_jax_takes_the_weights_as_an_argument() -> None:
     best = rx.optimize(adapted, *ADAPTED, at={"k": 512, "n": 512, "r": 8, "s": 64}, weights=("w", "lora"))
     w, lora, x = adapted_arguments()

@@ -47,9 +47,15 @@ def perceptron(q: Any, k: Any, v: Any) -> Any:
     return jax.nn.relu(q[0] @ k[0].T) @ v[0]
 
 
-def arrays(n: int, seed: int = 0) -> list[Any]:
-    rng = np.random.default_rng([seed, n])
+def arrays(n: int) -> list[Any]:
+    rng = np.random.default_rng(n)
     return [jnp.asarray(rng.standard_normal((4, n, 8)), jnp.float32) for _ in range(3)]
+
+
+def whole_numbers(n: int) -> list[Any]:
+    """Arguments for which float32 holds every partial sum in `perceptron`: at most n * 4 * (8 * 4 * 4) < 2**24."""
+    rng = np.random.default_rng(n)
+    return [jnp.asarray(rng.integers(-4, 5, (4, n, 8)), jnp.float32) for _ in range(3)]
 
 
 def optimized(fn: Any, target: Profile | str = SMALL, **more: Any) -> Any:
@@ -77,11 +83,15 @@ def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float, r
     assert rule in best.report.rules and "R.scan" in str(best.module)
     written = traced_program(fn, (HEADS,) * 3, {}, {}, ()).module
     for n in (1, 2, 3, 7, 11, 12, 13, 24, 25, 47, 48, 49, 95, 96, 97, 100, 131):
-        args = arrays(n)
+        args = whole_numbers(n) if fn is perceptron else arrays(n)
         want = evaluate(written, [np.asarray(a) for a in args])
         found = evaluate(best.module, [np.asarray(a) for a in args])
-        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(best(*args), want, rtol=1e-4, atol=1e-5)
+        # The rule is `exact`: it leaves the terms of every sum as they are. numpy's and XLA's matmuls add them up in an
+        # order that depends on the number of rows and on the processor, so results are compared at the size of what is
+        # summed, except where every order gives the same bits.
+        tolerance = 0.0 if fn is perceptron else 1e-5 * np.abs(np.asarray(args[2])).max()
+        np.testing.assert_allclose(found, want, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(best(*args), want, rtol=0, atol=10 * tolerance)
 
 
 def test_a_mask_of_places_is_made_in_the_loop() -> None:

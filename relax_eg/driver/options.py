@@ -272,14 +272,12 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
         raise OptionError(f"weights: {traced.name}() runs in steps, and nothing is prepared for it; leave them out")
     found: list[str] = []
     for w in weights:
-        if isinstance(w, int) and -len(names) <= w < len(names):
-            found.append(names[w])
-        elif w in names:
-            found.append(str(w))
-        else:
+        named = traced.arguments.named(w)
+        if not named:
             raise OptionError(
                 f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}"
             )
+        found += named
     return tuple(n for n in names if n in found)
 
 
@@ -301,12 +299,10 @@ def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]],
 
 
 def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
-    names = traced.arg_names
-    if isinstance(key, int) and not isinstance(key, bool) and -len(names) <= key < len(names):
-        key = names[key]
-    found = [leaf for leaf in traced.leaves if key in (leaf.argument, leaf.path, leaf.name)]
+    named = traced.arguments.named(key)
+    found = [leaf for leaf in traced.leaves if leaf.argument in named or key in (leaf.path, leaf.name)]
     if not found:
-        paths = list(dict.fromkeys([*names, *(leaf.path for leaf in traced.leaves)]))
+        paths = list(dict.fromkeys([*traced.arg_names, *(leaf.path for leaf in traced.leaves)]))
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
         raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
     return found

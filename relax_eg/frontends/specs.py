@@ -36,9 +36,12 @@ ACCEPTED = (
 class Leaf:
     """One array of the arguments.
 
-    `path`: how the user would write it, `params['layers'][0]['w']`; `argument`: the parameter of the function it
-    belongs to; `name`: `path` as an identifier, unique in the signature; `annotation`: its shape and dtype; `aval`: the
-    same as a `jax.ShapeDtypeStruct`, sizes as JAX's symbolic dimensions; `weak_type`: it was given as a Python number.
+    `path`: how the user would write it, `params['layers'][0]['w']`.
+    `argument`: the argument of the function that it belongs to: a parameter or, of `*xs`, `xs[0]`.
+    `name`: `path` as an identifier, unique in the signature.
+    `annotation`: its shape and dtype.
+    `aval`: the same as a `jax.ShapeDtypeStruct`, sizes as JAX's symbolic dimensions.
+    `weak_type`: it was given as a Python number.
     """
 
     path: str
@@ -61,8 +64,21 @@ class Arguments:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the function's parameters that have a spec, in order."""
+        """Names of the function's arguments that have a spec, in order: parameters, and `xs[0]`, ... of `*xs`."""
         return tuple(dict.fromkeys(leaf.argument for leaf in self.leaves))
+
+    def named(self, key: Any) -> tuple[str, ...]:
+        """The arguments that `key` names: one by name or position, all of `*xs` by `xs`; none if there is no such."""
+        names = self.names
+        if isinstance(key, int) and not isinstance(key, bool):
+            return (names[key],) if -len(names) <= key < len(names) else ()
+        if key in names:
+            return (key,)
+        parameters = {} if self.signature is None else self.signature.parameters
+        rest = parameters.get(key) if isinstance(key, str) else None
+        if rest is None or rest.kind is not rest.VAR_POSITIONAL:
+            return ()
+        return tuple(n for n in names if n.partition("[")[0] == key)
 
 
 class OfArguments:
@@ -179,7 +195,8 @@ def _path(signature: inspect.Signature | None, positional: int, keys: tuple[Any,
     if rest_name is None:
         argument = "x" if positional == 1 else f"x{first.idx}"
         return argument, argument + inner
-    return rest_name, f"{rest_name}[{first.idx - len(fixed)}]{inner}"
+    argument = f"{rest_name}[{first.idx - len(fixed)}]"  # each of `*args` is an argument of its own
+    return argument, argument + inner
 
 
 def identifier(path: str, used: set[str]) -> str:

@@ -1,5 +1,5 @@
-"""Every law fires on a program as people write it; and, in the slow part, what is chosen of every program of the corpus
-equals what was written, as the reference interpreter and as XLA runs it.
+"""Every law fires on a program as people write it, and what is chosen of every program of the corpus equals what was
+written, as the reference interpreter and as XLA runs it; the slow part takes other arguments and sizes.
 
     python -m pytest -m slow tests/rules/test_corpus.py
 """
@@ -20,7 +20,6 @@ from relax_eg.explain.values import compared, draw, stand_in
 from relax_eg.ops.interpret import evaluate
 
 WITNESSES = witnesses()
-COVER = sorted({w.program for w in WITNESSES.values()})
 LAW_OF = variants()
 
 
@@ -48,20 +47,20 @@ def assert_no_worse(report: Any) -> None:
     assert report.after.seconds <= report.before.seconds
 
 
-@pytest.mark.parametrize("name", COVER)
-def test_laws_fire_on_their_program(name: str) -> None:
+@pytest.mark.parametrize("name", CORPUS)
+def test_laws_fire_and_what_is_chosen_equals_the_program_as_written(name: str) -> None:
     best = CORPUS[name].optimized()
     found = {LAW_OF[r] for r in fired(best.report) if r in LAW_OF}
     assert [law for law, w in WITNESSES.items() if w.program == name and law not in found] == []
     assert_no_worse(best.report)
+    assert_equal(CORPUS[name], best, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORPUS)
-def test_what_is_chosen_equals_the_program_as_written(name: str) -> None:
+def test_what_is_chosen_equals_the_program_as_written_at_other_sizes(name: str) -> None:
     best = CORPUS[name].optimized()
-    assert_no_worse(best.report)
-    for seed in (0, 1):
+    for seed in (1, 2, 3):
         assert_equal(CORPUS[name], best, seed)
 
 
