@@ -23,7 +23,7 @@ from rich.table import Table
 
 import relax_eg as rx
 from benchmarks import llama, models
-from relax_eg.memory.report import mib
+from relax_eg.byte_units import format_bytes
 
 SIZES = {"b": 4, "s": 512, "t": 1024}
 
@@ -84,7 +84,7 @@ def main(
     table = Table("model", "kernels", "tensors", "arena", "needed at once", "free, s", "bounded, s", "one call, s")
     for r in rows:
         seconds = (f"{x:.2f}" for x in (r.free, r.bounded, r.one_call))
-        table.add_row(r.name, str(r.kernels), str(r.tensors), mib(r.arena), mib(r.bound), *seconds)
+        table.add_row(r.name, str(r.kernels), str(r.tensors), format_bytes(r.arena), format_bytes(r.bound), *seconds)
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     if json_out is not None:
         written: Mapping[str, Any] = {"version": 1, "rows": [asdict(r) for r in rows]}
