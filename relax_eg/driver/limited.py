@@ -141,7 +141,7 @@ class _Limited:
 
     @property
     def full(self) -> bool:
-        return len(self.tried) >= MOST
+        return len(self.tried) >= MOST or (bool(self.fitting) and self.search.limiting.is_over())
 
 
 def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
@@ -165,7 +165,7 @@ def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
         if not tries.fitting:
             tries.raise_at_peak(base)
     if not tries.fitting:
-        raise _error(search.traced.name, limit, tries.tried)
+        raise _error(search, limit, tries.tried)
     best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
     m = best.most
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
@@ -180,7 +180,7 @@ def _kernel_of(e: Expr) -> Expr:
     return e.args[0] if e.op == TUPLE_GET else e
 
 
-def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
+def _error(search: Search, limit: int, tried: list[Tried]) -> ExtractionError:
     least = min(tried, key=lambda t: t.most.bytes).most
     at = ", ".join(f"{v}={n}" for v, n in least.at.items())
     shares = Counter(dict[str, int]())
@@ -189,10 +189,13 @@ def _error(name: str, limit: int, tried: list[Tried]) -> ExtractionError:
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
     programs = counted(len(tried), "program")
+    seconds = search.options.budget.extraction
+    stopped = f"\n  the clock ended extraction: budget=Budget(extraction=...), here {seconds:g} seconds, gives it more"
     return ExtractionError(
-        f"{name}(): memory_limit is {format_bytes(limit)}, and of {programs} the least that a call needs "
+        f"{search.traced.name}(): memory_limit is {format_bytes(limit)}, and of {programs} the least that a call needs "
         f"beside its arguments is {format_bytes(least.bytes)}{place}: {format_bytes(least.planned)} for values in "
         f"between, {format_bytes(least.results)} for results, {format_bytes(least.temporary)} inside executables\n"
         f"  at its peak: {peak}\n"
         f"  accepted: memory_limit={least.bytes} or more, or smaller sizes"
+        f"{stopped if search.limiting.ran_out else ''}"
     )

@@ -25,6 +25,7 @@ from relax_eg.driver.options import Options, Sizes, allows
 from relax_eg.driver.prices import of_a_call, price
 from relax_eg.driver.units import Units
 from relax_eg.errors import OptionError
+from relax_eg.extract.clock import Clock
 from relax_eg.extract.pricing import Pricing
 from relax_eg.extract.profile import AS_USUAL, Mode
 from relax_eg.extract.report import MeasuredRow
@@ -83,6 +84,7 @@ class Search:
         self._found: dict[str, Entry] = {}
         self._predicted: dict[tuple[Module | None, str, tuple[tuple[str, int], ...]], float] = {}
         self._grown: dict[Any, Any] = {}
+        self.limiting = Clock(options.budget.extraction)  # for all programs that `frugal` extracts
 
     @property
     def made(self) -> list[Entry]:
@@ -116,7 +118,7 @@ class Search:
         started = time.perf_counter()
         options = searched_with(self.options, label)
         cost = {place: replace(c, held=held) for place, c in bytes_cost.items()}
-        units = Units(self.traced.module, options, bytes_cost=cost, grown=self._grown)
+        units = Units(self.traced.module, options, bytes_cost=cost, grown=self._grown, clock=self.limiting)
         module = units.run(self.weights)
         entry = Entry(label, units, module, time.perf_counter() - started)
         self._found[f"{label}, {len(self._found)}"] = entry

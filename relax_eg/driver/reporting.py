@@ -56,6 +56,9 @@ def report_of(
         if r.name in used
     }
     searched, peak = _searched([o.saturation for o in outcomes])
+    stops = list(dict.fromkeys(o.saturation.stop.value for o in outcomes))
+    if entry.units.extraction.ran_out:
+        stops.append("extraction time limit")
     here, *others = _in_detail(search, entry, inside, kept, found)
     lines = dict.fromkeys(line for side in (here.before, here.after) for p in side.parts for line in p.lines)
     return CostReport(
@@ -68,7 +71,7 @@ def report_of(
         rules=dict(sorted(used.items(), key=lambda kv: (-kv[1], kv[0]))),
         matches=matches,
         numerics=tuple(n for n in NUMERICS if n in classes),
-        stop=", ".join(dict.fromkeys(o.saturation.stop.value for o in outcomes)) or "nothing to optimize",
+        stop=", ".join(stops) or "nothing to optimize",
         nodes=sum(o.saturation.nodes for o in outcomes),
         rounds=sum(o.saturation.rounds for o in outcomes),
         seconds={**phases, "total": seconds},

@@ -26,6 +26,7 @@ from relax_eg.driver.repeated import Repeated, known_ahead, repeated
 from relax_eg.egraph import Dump, EGraph, Saturation, dump, recording
 from relax_eg.errors import NotExecutableError
 from relax_eg.explain.record import Recording
+from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.detail import Origin
 from relax_eg.extract.hoisting import PLATFORMS
@@ -103,6 +104,7 @@ class Units:
     block the values of its form that may be in memory, and their classes; and with
     `record`, `searched`: what is needed to explain the outcome; what would run in kernels is in operators then, and
     `in_kernels[f, n]` has the values of block `n` of function `f` in kernels.
+    `clock`: what bounds the seconds of extraction; each run has a clock of its own unless several share one.
     `watch`: called with each e-graph: the function's name, the graph, and the candidate chosen for each class that is
     computed."""
 
@@ -115,6 +117,8 @@ class Units:
     stored: dict[tuple[str, int], Mapping[Expr, int]] = field(default_factory=dict[Any, Any])
     searched: list[Searched] = field(default_factory=list[Searched])
     watch: Callable[[str, Dump, Mapping[int, int]], None] | None = None
+    clock: Clock | None = None
+    extraction: Clock = field(default_factory=Clock)  # of the latest run
     written: Module = field(init=False)
     functions: dict[str, Function] = field(init=False)
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
@@ -130,7 +134,8 @@ class Units:
     _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
     _names: Names = field(default_factory=Names)
     corner: int = 0  # which `most` is about, while rules are asked
-    _started: float = 0.0  # of computing in this thread
+    _started: float = 0.0  # seconds of computing in this thread when the latest run began, and
+    _extracted: float = 0.0  # those of extraction that `clock` had counted then
     _share_prepared: float = PREPARED_SHARE
     _saturated: dict[tuple[str, int], _Saturated] = field(default_factory=dict[tuple[str, int], _Saturated])
 
@@ -177,6 +182,8 @@ class Units:
         """The module optimized, with the functions that its entry needs. `weights`: those parameters of the entry that
         are known ahead of the calls."""
         self._started = time.thread_time()
+        self.extraction = self.clock or Clock(self.options.budget.extraction)
+        self._extracted = self.extraction.spent
         # New ones, so that a copy of this object keeps what the run before gave.
         self.outcomes, self.searched, self.built, self.stored, self.in_kernels = [], [], {}, {}, {}
         self.functions, self.origins = dict(self.functions), dict(self.origins)
@@ -281,11 +288,12 @@ class Units:
             return [f.operators for f in forms]
         sizes = [self._sizes(block, b) for b in options.bindings]
         models = [WholeCost(options.profile, s, self.functions, options.cost) for s in sizes]
-        with self._advised():
+        clock = self.extraction
+        with self._advised(), clock.running():
             share, pricing = self._share_prepared, self._pricing(place)
             leaves = once is not None and self._hoisted(place[0])
             known_once, ahead = (same, once) if leaves else (weights, None)
-            chosen = cheapest(read.graph, read.decode, known_once, models, ahead, share, pricing)
+            chosen = cheapest(read.graph, read.decode, known_once, models, ahead, share, pricing, clock)
         selection = chosen.selection
         if self.watch is not None:
             self.watch(place[0], read, {c: k for c, k in enumerate(selection.choice) if k >= 0})
@@ -313,7 +321,8 @@ class Units:
         if leaves and not is_again:
             values.append(cheap)
         elif same and not is_again:  # what is proposed to callers was proposed when their e-graphs were made
-            apart = cheapest(read.graph, read.decode, same, models, once).selection.choice
+            with clock.running():
+                apart = cheapest(read.graph, read.decode, same, models, once, clock=clock).selection.choice
             other, made_by, classes = read.decode_with_rules(apart)
             self._tell_origins(place[0], read, other, {e: (c,) for e, c in classes.items()}, made_by)
             values.append(other)
@@ -325,7 +334,8 @@ class Units:
 
     def _saturate(self, place: tuple[str, int], roots: list[Expr], scope: Scope, known: Given) -> _Saturated:
         options = self.options
-        left = max(options.budget.seconds - (time.thread_time() - self._started), 0.05 * options.budget.seconds)
+        spent = time.thread_time() - self._started - (self.extraction.spent - self._extracted)
+        left = max(options.budget.seconds - spent, 0.05 * options.budget.seconds)
         budget = replace(options.budget, seconds=min(options.budget.seconds, left))
         alternatives = self._alternatives(roots)
         key = (place, tuple(roots), tuple(alternatives), self.record)
@@ -346,10 +356,12 @@ class Units:
         self, read: Dump, block: Block, place: tuple[str, int], weights: set[str], once: float | None = None
     ) -> ChosenKernels:
         """The cheapest kernels for the block's values."""
-        models, steps = self._kernel_models(block), self.options.steps
+        models, steps, clock = self._kernel_models(block), self.options.steps, self.extraction
         cost, share = self._pricing(place), self._share_prepared
-        with self._advised():
-            found = cheapest_kernels(read.graph, read.build, models, steps, self._names, weights, once, cost, share)
+        with self._advised(), clock.running():
+            found = cheapest_kernels(
+                read.graph, read.build, models, steps, self._names, weights, once, cost, share, clock
+            )
         if once is None:
             self.built[place], self.stored[place] = found.built, found.built.stored
         return found

@@ -9,6 +9,7 @@ from typing import Any
 from relax_eg.errors import OptionError
 
 ALGEBRA_ROUNDS = 6
+EXTRACTION_SECONDS = 20.0  # five times what 32 layers of a decoder take in kernels (benchmarks.scale)
 
 
 class StopReason(enum.Enum):
@@ -23,7 +24,13 @@ class StopReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits on saturation: e-graph nodes, seconds of rule application, and rounds of the algebra phase.
+    """Limits of a search.
+
+    `nodes`: of the e-graph.
+    `seconds`: of rule application.
+    `rounds`: of the algebra phase.
+    `extraction`: seconds of choosing among what was found, over all stages; with a memory limit, over all programs that
+    are looked at. When they are over, the best program so far is taken.
 
     Seconds are of computing: what else runs on the machine takes none of them, so that the outcome is the same.
 
@@ -35,12 +42,14 @@ class Budget:
     nodes: int = 200_000
     seconds: float = 10.0
     rounds: int = ALGEBRA_ROUNDS
+    extraction: float = EXTRACTION_SECONDS
 
     def __post_init__(self) -> None:
         for name, kinds, accepted in (
             ("nodes", (int,), "a whole number"),
             ("seconds", (int, float), "a number"),
             ("rounds", (int,), "a whole number"),
+            ("extraction", (int, float), "a number"),
         ):
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:

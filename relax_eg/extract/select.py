@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from relax_eg.debug import stage
 from relax_eg.errors import ExtractionError, NotExecutableError
+from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.problem import Problem, choice_cost, repaired, tree_choice, used_classes
@@ -90,11 +91,14 @@ def select(graph: ExtractionGraph, costs: Sequence[Sequence[float]]) -> Selectio
 
 @stage("select exactly")
 def select_exactly(
-    graph: ExtractionGraph, costs: Sequence[Sequence[float]], found: Selection, effort: Effort = EFFORT
+    graph: ExtractionGraph, costs: Sequence[Sequence[float]], found: Selection, clock: Clock
 ) -> Selection:
-    """`found`, or what the exact search finds from there, with a lower bound on any choice of these candidates."""
+    """`found`, or what the exact search finds from there before the clock is over, with a lower bound on any choice of
+    these candidates."""
+    if clock.is_over():
+        return found
     problem = problem_of(graph, costs)
-    solved = solve(problem, [found.choice], effort)
+    solved = clock.solved(lambda effort: solve(problem, [found.choice], effort), EFFORT)
     return replace(found, choice=_used(problem, solved.choice), cost=solved.cost, bound=solved.bound, how=solved.how)
 
 

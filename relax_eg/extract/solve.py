@@ -58,12 +58,15 @@ class Effort:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """A choice (of every class that can be computed; acyclic), its cost, a lower bound on any choice's, and how it was
-    found: "greedy" (nothing is known but the bound), "ilp" (searched, not to the end) or "proved optimal"."""
+    found: "greedy" (nothing is known but the bound), "ilp" (searched, not to the end) or "proved optimal".
+
+    `timed_out`: the search ended because its seconds did."""
 
     choice: list[int]
     cost: float
     bound: float
     how: str
+    timed_out: bool = False
 
     @property
     def gap(self) -> float:
@@ -107,7 +110,7 @@ def solve(
         choice, cost = list(best), least
     bound = min(bound, cost)
     how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp" if search.searched else "greedy"
-    return Solved(repaired(problem, choice), cost, bound, how)
+    return Solved(repaired(problem, choice), cost, bound, how, time.monotonic() >= deadline)
 
 
 def started(problem: Problem, seed: Sequence[int]) -> tuple[list[int], float]:

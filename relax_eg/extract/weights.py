@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.extract.clock import Clock
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.pricing import FREE, ONCE, Pricing
@@ -35,18 +36,21 @@ def cheapest(
     once: float | None = None,
     share: float = PREPARED_SHARE,
     pricing: Pricing = FREE,
+    clock: Clock | None = None,
 ) -> Chosen:
     """The cheapest choice over all bindings, one model each, every binding weighed by the program as written there.
 
     Bytes of prepared values get a price, which is raised until they fit into `share` times the weights'.
     With `once`, `weights` are what is the same at every step of a loop: what follows from them alone costs that share
     and takes no bytes to speak of. `pricing`: the price of a byte of every other value that a kernel stores.
+    `clock`: bounds the seconds of the exact search.
     """
+    clock = clock or Clock()
     static = static_classes(graph, weights) if weights else [False] * len(graph.candidates)
     costs = _costs(graph, static, models, once=ONCE if once is None else once, pricing=pricing)
     selection = select(graph, costs)
     if not weights or once is not None:
-        return Chosen(select_exactly(graph, costs, selection), costs)
+        return Chosen(select_exactly(graph, costs, selection, clock), costs)
     binding = models[0].binding
     limit = share * weight_bytes(graph, weights, binding)
     price = selection.written_cost / max(limit, 1.0) / 16
@@ -60,7 +64,7 @@ def cheapest(
         costs = _costs(graph, static, models, price, pricing=pricing)
         selection = select(graph, costs)
         price *= 4
-    exact = select_exactly(graph, costs, selection)
+    exact = select_exactly(graph, costs, selection, clock)
     # What the exact search found may prepare more again; the bound holds all the same.
     if exact.choice != selection.choice and not fits(exact):
         exact = replace(selection, bound=exact.bound, how="ilp")

@@ -24,6 +24,7 @@ from relax_eg.extract.prune import strong_components, undominated
 from relax_eg.extract.solve import PROVED, Effort, Solved, gap
 
 _NEGLIGIBLE = 1e-4  # of SCALE: prices of views are far below what HiGHS can tell apart
+_SHORTEST = 0.01  # seconds that HiGHS is given at least: it takes 0.0 for no limit
 
 Members = Mapping[int, int]  # the candidate of each class that a kernel computes, operands before what reads them
 Operator = tuple[int, int]  # class and candidate
@@ -42,22 +43,25 @@ def solve_kernels(
     problem: Problem, overlap: Overlap, seed: Sequence[int], effort: Effort, known: float = 0.0
 ) -> Solved:
     """The cheapest choice found, never dearer than the acyclic `seed`, and a lower bound on any. `known`: a lower bound
-    already, of the problem when its prices were no higher."""
+    already, of the problem when its prices were no higher. Ends within `effort.seconds`, about."""
+    deadline = time.monotonic() + effort.seconds
     cost, best = choice_cost(problem, seed), list(seed)
     most = problem.node_count > effort.candidates
     bound = known
     if gap(cost, bound) > effort.gap and not (most and known > 0.0):
-        bound = max(known, ascent(problem, time.monotonic() + effort.seconds)[0])
-    if gap(cost, bound) <= effort.gap or most:
-        return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy")
-    choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort)
+        bound = max(known, ascent(problem, deadline)[0])
+    timed_out = time.monotonic() >= deadline
+    if gap(cost, bound) <= effort.gap or most or timed_out:
+        return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "greedy", timed_out)
+    choice, low = _Program(problem, overlap, cost / SCALE).run(best, effort, deadline)
     bound = max(bound, low)
     if choice is not None:
         found = repaired(problem, choice)
         c = choice_cost(problem, found)
         best, cost = (found, c) if c < cost * (1 - PROVED) else (best, cost)
     bound = min(bound, cost)
-    return Solved(best, cost, bound, "proved optimal" if gap(cost, bound) <= PROVED else "ilp")
+    how = "proved optimal" if gap(cost, bound) <= PROVED else "ilp"
+    return Solved(best, cost, bound, how, time.monotonic() >= deadline)
 
 
 @dataclass
@@ -73,15 +77,15 @@ class _Program:
     derived: dict[Operator, int] = field(default_factory=dict[Operator, int])
     levels: list[dict[int, tuple[int, int, int]]] = field(default_factory=list[dict[int, tuple[int, int, int]]])
 
-    def run(self, seed: Sequence[int], effort: Effort) -> tuple[list[int] | None, float]:
-        """A choice, where one was found that is no dearer, and the lower bound."""
+    def run(self, seed: Sequence[int], effort: Effort, deadline: float) -> tuple[list[int] | None, float]:
+        """A choice, where one was found that is no dearer, and the lower bound; found before the `deadline`."""
         import highspy
 
         self._kernels(seed)
         whole = len(self.costs)
         self._derivations()
         solver: Any = relaxation(self.costs, self.entries, self.upper)
-        solver.setOptionValue("time_limit", effort.seconds)
+        solver.setOptionValue("time_limit", max(_SHORTEST, deadline - time.monotonic()))
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None, 0.0
@@ -100,7 +104,7 @@ class _Program:
             ("mip_heuristic_run_rins", False),
             ("mip_heuristic_run_rens", False),
             ("mip_heuristic_run_root_reduced_cost", False),
-            ("time_limit", effort.seconds),
+            ("time_limit", max(_SHORTEST, deadline - time.monotonic())),
             ("mip_max_nodes", effort.nodes),
             ("mip_rel_gap", effort.gap),
             ("mip_abs_gap", 0.0),

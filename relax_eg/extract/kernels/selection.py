@@ -13,8 +13,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from relax_eg.debug import stage
+from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.kernels.cost import KernelCost
@@ -70,11 +72,13 @@ def select_kernels(
     steps: frozenset[str],
     composed: Composed | None = None,
     pricing: Pricing = AS_TIMED,
+    clock: Clock | None = None,
 ) -> KernelSelection:
     """The cheapest program of kernels found. `models`: one for each binding; several are weighed by the program as
     written. `steps`: the fusion steps that are allowed (`STEPS`). `composed`: what the tensor program of a kernel costs
-    at each binding; where that is more than its parts say, it counts. `pricing`: what else counts."""
-    return KernelSearch(graph, models, steps, composed, pricing).run()
+    at each binding; where that is more than its parts say, it counts. `pricing`: what else counts. `clock`: when it is
+    over, rounds, corrections and integer programs that are not begun are left out."""
+    return KernelSearch(graph, models, steps, composed, pricing, clock or Clock()).run()
 
 
 @dataclass
@@ -87,6 +91,7 @@ class KernelSearch:
     steps: frozenset[str]
     composed: Composed | None = None
     pricing: Pricing = AS_TIMED
+    clock: Clock = field(default_factory=Clock)
     operations: dict[tuple[int, int], Operation] = field(init=False)
     table: StateTable = field(init=False)
     pool: list[dict[tuple[frozenset[int], frozenset[tuple[int, int]]], State]] = field(init=False)
@@ -306,6 +311,8 @@ class KernelSearch:
         tree = tree_choice(problem)
         best: tuple[list[int], float] | None = None
         for seed in (*seeds, tree, dag_greedy(problem)):
+            if best is not None and self.clock.is_over():
+                break
             choice, cost = swap_search(problem, seed, tree, _SWAP_WORK)
             if best is None or cost < best[1] * (1 - 1e-9):
                 best = choice, cost
@@ -321,6 +328,8 @@ class KernelSearch:
         order = operands_first((*self.graph.roots, *classes), below.__getitem__)
         best, afresh = start, False
         for _ in range(_ROUNDS if only else _ROUNDS + 1):
+            if self.clock.is_over():
+                break
             before = self._cost(best)
             best = self._cheapest([best, self._round(order, allowed, best, only, afresh)])
             if self._cost(best) < before * (1 - 1e-6):
@@ -453,19 +462,21 @@ class KernelSearch:
         effort = _QUICK if self.pricing.held else _EFFORT
         choice, _ = self._best(problem, seeds)
         for _ in range(_CORRECTIONS):  # before the integer program, which takes longer
-            if not self._corrected(ways, problem, choice):
+            if self.clock.is_over() or not self._corrected(ways, problem, choice):
                 break
             ways, problem = self._problem()
             choice, _ = self._best(problem, [choice, *seeds[:1]])
-        solved = solve_kernels(problem, overlap_of(self.graph, ways, self.several), choice, effort)
+        overlap = overlap_of(self.graph, ways, self.several)
+        solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice), effort)
         for _ in range(_CORRECTIONS):
-            if not self._corrected(ways, problem, solved.choice):
+            if self.clock.is_over() or not self._corrected(ways, problem, solved.choice):
                 break
             ways, problem = self._problem()
             # The places of ways are as before; what costs more now is one choice among others.
             choice, _ = self._best(problem, [solved.choice, *seeds[:1]])
             overlap = overlap_of(self.graph, ways, self.several)
-            solved = solve_kernels(problem, overlap, choice, effort, solved.bound)  # prices only rise
+            known = solved.bound  # prices only rise
+            solved = self.clock.solved(partial(solve_kernels, problem, overlap, choice, known=known), effort)
         return solved
 
     def _corrected(self, ways: Sequence[Sequence[Way]], problem: Problem, choice: Sequence[int]) -> bool:

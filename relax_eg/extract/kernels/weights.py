@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from relax_eg.extract.clock import Clock
 from relax_eg.extract.graph import ExtractionGraph
 from relax_eg.extract.kernels.build import Build, Built, Names, build_kernels, composed_seconds
 from relax_eg.extract.kernels.cost import KernelCost
@@ -34,17 +35,19 @@ def cheapest_kernels(
     once: float | None = None,
     bytes_cost: Pricing = AS_TIMED,
     share: float = PREPARED_SHARE,
+    clock: Clock | None = None,
 ) -> ChosenKernels:
     """The cheapest kernels over all bindings. What depends on `weights` alone is computed ahead of the calls; its bytes
     get a price, which is raised until they fit into `share` times the weights'. With `once`, `weights` are
     what is the same at every step of a loop: what follows from them costs that share, and takes no bytes to speak of.
-    `bytes_cost`: what a byte in memory costs. `names`: of the programs so far, in the end also of those built here."""
+    `bytes_cost`: what a byte in memory costs. `names`: of the programs so far, in the end also of those built here.
+    `clock`: bounds the seconds of all selections."""
     composed = composed_seconds(graph, build, models)
     static = static_classes(graph, weights) if weights else []
     pricing = replace(bytes_cost, static=static, once=ONCE if once is None else once)
 
     def chosen(pricing: Pricing) -> tuple[ChosenKernels, Names]:
-        selection = select_kernels(graph, models, steps, composed, pricing)
+        selection = select_kernels(graph, models, steps, composed, pricing, clock)
         made = Names(names)
         return ChosenKernels(selection, build_kernels(graph, selection, build, made)), made
 
