@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
+from relax_eg.backend.accounting import allocated
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import run_at
-from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.extract.footprint import Footprint
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, np_dtype
@@ -18,8 +18,6 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ir.partition import split
 from relax_eg.memory import Plan, plan
 
-# XLA's CPU library keeps what its fusions allocate out of the account, and its usual scheduler has no eye for memory.
-HONEST = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 _NAMED = 6
 
 
@@ -31,18 +29,18 @@ def per_call(module: Module, weights: set[str]) -> Module:
     return Module((main, *(f for f in module if f.name != module.main.name)))
 
 
-def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int]) -> Footprint:
-    """Of one XLA program, by XLA's own analysis of its buffers, in a mode that leaves nothing out."""
+def in_whole(module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]) -> Footprint:
+    """Of one XLA program, compiled with these options of XLA's."""
     module = per_call(module, weights)
     f = module.main
 
     def run(*arrays: Any) -> Any:
         return run_at(module, f, arrays, sizes)
 
-    options = HONEST if jax.default_backend() == "cpu" else None
-    compiled = jax.jit(run, keep_unused=True, compiler_options=options).lower(*_avals(f, sizes)).compile()
-    found: Any = compiled.memory_analysis()
-    temporary, results = int(found.temp_size_in_bytes), int(found.output_size_in_bytes)
+    lowered = jax.jit(run, keep_unused=True, compiler_options=dict(options) or None).lower(*avals(f, sizes))
+    compiled = lowered.compile()
+    analysis: Any = compiled.memory_analysis()
+    temporary, results = allocated(compiled), int(analysis.output_size_in_bytes)
     peak = (("XLA's temporary buffers", temporary), ("results", results))
     return Footprint(dict(sizes), 0, results, temporary, peak)
 
@@ -69,11 +67,11 @@ class InKernels:
     own: Mapping[tuple[str, Expr], int]
 
 
-def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> InKernels:
-    """Of a module run in kernels. Their own memory is that of executables that leave nothing out of the account."""
+def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int], options: Mapping[str, str]) -> InKernels:
+    """Of a module run in kernels, each compiled with these options of XLA's."""
     module = per_call(module, weights)
-    call = _accounted(module, sizes)
-    own = call.temporaries(_avals(module.main, sizes))
+    call = Call(Executables(module, options), plan(module, dict(sizes)), sizes, module.main.result.annotation)
+    own = call.temporaries(avals(module.main, sizes))
     program = call.plan.program
     named = [(program.values[x.values[0]].name, int(x.bytes.evaluate(sizes))) for x in call.plan.peak]
     kernels = {*_at_peak(call.plan)}
@@ -89,19 +87,8 @@ def in_kernels(module: Module, weights: set[str], sizes: Mapping[str, int]) -> I
     return InKernels(found, frozenset(kernels), told)
 
 
-def temporary_bytes(module: Module, sizes: Mapping[str, int], pallas: Pallas | None = None) -> dict[str, int]:
-    """For each kernel of a module the bytes that its executable allocates for itself. Compiles them, runs nothing."""
-    return _accounted(module, sizes, pallas).temporaries(_avals(module.main, sizes))
-
-
-def _accounted(module: Module, sizes: Mapping[str, int], pallas: Pallas | None = None) -> Call:
-    """A call of executables that leave nothing out of the account."""
-    options = HONEST if jax.default_backend() == "cpu" else {}
-    executables = Executables(module, options, pallas)
-    return Call(executables, plan(module, dict(sizes)), sizes, module.main.result.annotation)
-
-
-def _avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:
+def avals(f: Function, sizes: Mapping[str, int]) -> list[Any]:
+    """The arguments of a function at a binding, as shapes and dtypes."""
     return [_aval(p.annotation, sizes) for p in f.params]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from relax_eg.backend.accounting import allocated
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
@@ -185,16 +186,16 @@ class Call:
         return env[found] if isinstance(found, int) else tuple([env[i] for i in found])
 
     def temporaries(self, args: Sequence[Any]) -> dict[str, int]:
-        """For each kernel the bytes that its executable allocates beside what it is passed and gives, as XLA tells
-        them; `args`: as of a call, or what `jax.eval_shape` gives of such. Compiles what has not run yet."""
+        """For each kernel the bytes that its executable allocates beside what it is passed and gives, at most.
+
+        `args`: as of a call, or what `jax.eval_shape` gives of such. Compiles what has not run yet."""
         env: list[Any] = [*args, *self._blank, *(self._aval(v) for v in self._first), *self._copies]
         found: dict[str, int] = {}
         for s in self._steps:
             given = [env[i] for i in s.reads]
             lowered = s.run.lower(*given)
-            analysis = lowered.compile().memory_analysis()
             if s.name != VIEW:
-                found[s.name] = 0 if analysis is None else int(analysis.temp_size_in_bytes)
+                found[s.name] = allocated(lowered.compile())
             outs = jax.tree.leaves(lowered.out_info)
             for w, x in zip((s.writes,) if isinstance(s.writes, int) else s.writes, outs, strict=True):
                 env[w] = jax.ShapeDtypeStruct(x.shape, x.dtype)

@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits
 from relax_eg.backend.family import Family, Variant
-from relax_eg.backend.footprint import temporary_bytes
+from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized, Ready
@@ -90,11 +90,10 @@ class KernelRunner:
 
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """For each kernel of the call at a binding, by its name there, the bytes that its executable allocates for
-        itself. On a CPU they are those of an executable that leaves nothing out of XLA's account, which is compiled
-        for that."""
+        itself, at most."""
         key = tuple(sorted(sizes.items()))
         if key not in self._temporaries:
-            self._temporaries[key] = temporary_bytes(self.module, self._told(sizes), self.pallas)
+            self._temporaries[key] = self.call(sizes).temporaries(avals(self.module.main, self._told(sizes)))
         return self._temporaries[key]
 
     def measured_plan(self, sizes: Mapping[str, int]) -> Plan:

@@ -2,8 +2,9 @@
 
 Bytes that a call has in memory get a price, which is raised until what comes out fits: values that are cheap to compute
 are computed again where they are read, and algebra that needs less goes before algebra that is faster. Each program is
-planned and compiled, so that its bytes are those of what runs. Where none fits, the price is raised once more for what
-is there when most is needed; then the error says what that is.
+planned and compiled, in each way that XLA is told to compile it, so that its bytes are those of what runs; how it is
+compiled is part of what is chosen. Where none fits, the price is raised once more for what is there when most is
+needed; then the error says what that is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from relax_eg.backend.footprint import in_kernels, in_whole, likely_at_peak
+import jax
+
+from relax_eg.backend.accounting import FRUGAL
+from relax_eg.backend.footprint import InKernels, in_kernels, in_whole, likely_at_peak
 from relax_eg.byte_units import format_bytes
 from relax_eg.debug import tell
 from relax_eg.driver.measured import Candidate, Entry, Search
@@ -20,8 +24,9 @@ from relax_eg.errors import ExtractionError
 from relax_eg.extract.figures import counted
 from relax_eg.extract.footprint import Footprint, MemoryRow
 from relax_eg.extract.pricing import Pricing
-from relax_eg.extract.profile import AS_USUAL
+from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
+from relax_eg.ir.module import Module
 
 MOST = 16  # programs whose memory is looked at
 _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7  # prices of a byte: the first, in times of (seconds / bytes), and the others
@@ -32,10 +37,18 @@ _ROUNDS, _MORE = 3, 16.0  # of raising the price at the peak, and how much
 
 @dataclass(frozen=True)
 class Tried:
-    """A program (entry None: as written) and what it needs: seconds summed over the bindings in shares of the program
-    as written, bytes where it needs most."""
+    """A program, and what it needs compiled in one way.
+
+    `entry`: the program; None: as written.
+    `mode`: how XLA compiles it.
+    `held`: the price of a byte that it was found at.
+    `seconds`: summed over the bindings, in shares of the program as written.
+    `most`: bytes at the binding where it needs most.
+    `at_peak`: the values that are there then.
+    """
 
     entry: Entry | None
+    mode: Mode
     held: float
     seconds: float
     most: Footprint
@@ -47,36 +60,56 @@ class _Limited:
         self.search = search
         self.limit = limit
         self.tried: list[Tried] = []
+        self.modes = _modes(search.options.profile)
         self.known: dict[tuple[str, int], Pricing] = {}  # what was measured, and raised, by function and block
         written = Candidate(None, AS_USUAL)
         self.shares = [search.predicted(written, b) for b in search.options.bindings]
 
     def look(self, entry: Entry | None, held: float = 0.0) -> Tried:
-        """A program's memory; that of one which was looked at before is known."""
-        module = self.search.traced.module if entry is None else entry.module
-        for t in self.tried:
-            if module == (self.search.traced.module if t.entry is None else t.entry.module):
-                return t
-        options, weights = self.search.options, set() if entry is None else self.search.weights
+        """A program compiled in the fastest way in which it fits, or else in the way that needs least; what was looked
+        at before is known."""
+        module = self.module_of(entry)
+        found = [t for t in self.tried if module == self.module_of(t.entry)]
+        if not found:
+            for mode in self.modes:
+                found.append(self._compiled(entry, mode, held))
+                if self.fits(found[-1]) and found[-1].seconds <= min(self._shares(entry, m) for m in self.modes):
+                    break
+            self.tried += found
+        fitting = [t for t in found if self.fits(t)]
+        if fitting:
+            return min(fitting, key=lambda t: (t.seconds, t.most.bytes))
+        return min(found, key=lambda t: t.most.bytes)
+
+    def module_of(self, entry: Entry | None) -> Module:
+        return self.search.traced.module if entry is None else entry.module
+
+    def _shares(self, entry: Entry | None, mode: Mode) -> float:
+        """Seconds of a program, summed over the bindings in shares of the program as written."""
+        calls = [self.search.predicted(Candidate(entry, mode), b) for b in self.search.options.bindings]
+        return sum(c / max(s, 1e-12) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
+
+    def _compiled(self, entry: Entry | None, mode: Mode, held: float) -> Tried:
+        options, weights = self.search.options, set[str]() if entry is None else self.search.weights
+        module = self.module_of(entry)
         at_peak: frozenset[tuple[str, Expr]] = frozenset()
         most: Footprint | None = None
         for sizes in options.bindings:
             if options.execution == "kernels":
-                measured = in_kernels(module, weights, sizes)
+                measured: InKernels = in_kernels(module, weights, sizes, mode.options)
                 found, there = measured.footprint, measured.at_peak
                 if sizes == options.bindings[0] and entry is not None:
                     self._learn(entry, measured.own)
             else:
-                found, there = in_whole(module, weights, sizes), likely_at_peak(module, weights, sizes)
+                found = in_whole(module, weights, sizes, mode.options)
+                there = likely_at_peak(module, weights, sizes)
             if most is None or found.bytes > most.bytes:
                 most, at_peak = found, there
         assert most is not None
-        calls = [self.search.predicted(Candidate(entry, AS_USUAL), b) for b in options.bindings]
-        seconds = sum(c / max(s, 1e-12) for c, s in zip(calls, self.shares, strict=True)) / len(calls)
-        self.tried.append(Tried(entry, held, seconds, most, at_peak))
-        label = "as written" if entry is None else entry.label
+        seconds = self._shares(entry, mode)
+        label = Candidate(entry, mode).label
         tell(2, f"memory: {label}: {format_bytes(most.bytes)}, {seconds:.3g} of the time as written")
-        return self.tried[-1]
+        return Tried(entry, mode, held, seconds, most, at_peak)
 
     def _learn(self, entry: Entry, own: Mapping[tuple[str, Expr], int]) -> None:
         """Keep what kernels were found to need for themselves."""
@@ -140,8 +173,13 @@ class _Limited:
                 return
 
     @property
+    def programs(self) -> int:
+        """How many different programs were looked at."""
+        return sum(t.mode == self.modes[0] for t in self.tried)
+
+    @property
     def full(self) -> bool:
-        return len(self.tried) >= MOST or (bool(self.fitting) and self.search.limiting.is_over())
+        return self.programs >= MOST or (bool(self.fitting) and self.search.limiting.is_over())
 
 
 def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
@@ -165,14 +203,14 @@ def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
         if not tries.fitting:
             tries.raise_at_peak(base)
     if not tries.fitting:
-        raise _error(search, limit, tries.tried)
+        raise _error(search, limit, tries)
     best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
     m = best.most
     slower = best.seconds / usual.seconds if usual.seconds > 0 else 1.0
     row = MemoryRow(
-        limit, m.bytes, usual.most.bytes, slower, len(tries.tried), m.planned, m.results, m.temporary
+        limit, m.bytes, usual.most.bytes, slower, tries.programs, m.planned, m.results, m.temporary
     )  # fmt: skip
-    return Candidate(best.entry, AS_USUAL), row
+    return Candidate(best.entry, best.mode), row
 
 
 def _kernel_of(e: Expr) -> Expr:
@@ -180,15 +218,25 @@ def _kernel_of(e: Expr) -> Expr:
     return e.args[0] if e.op == TUPLE_GET else e
 
 
-def _error(search: Search, limit: int, tried: list[Tried]) -> ExtractionError:
-    least = min(tried, key=lambda t: t.most.bytes).most
+def _modes(profile: Profile) -> tuple[Mode, ...]:
+    """The ways in which programs are compiled under a limit: as usual and, on CPUs, so that all memory is XLA's own and
+    little. What that costs in time is known from the profile's mode without XLA's library fusions."""
+    if profile.platform != "cpu" or jax.default_backend() != "cpu":
+        return (AS_USUAL,)
+    similar = (m for m in profile.modes if m.options.items() <= FRUGAL.items())
+    changes = next((m.changes for m in similar), {})
+    return AS_USUAL, Mode("for memory", FRUGAL, changes)
+
+
+def _error(search: Search, limit: int, tries: _Limited) -> ExtractionError:
+    least = min(tries.tried, key=lambda t: t.most.bytes).most
     at = ", ".join(f"{v}={n}" for v, n in least.at.items())
     shares = Counter(dict[str, int]())
     for value, count in least.peak:
         shares[value] += count
     peak = ", ".join(f"{value} ({format_bytes(count)})" for value, count in shares.most_common())
     place = f" at {at}" if at else ""
-    programs = counted(len(tried), "program")
+    programs = counted(tries.programs, "program")
     seconds = search.options.budget.extraction
     stopped = f"\n  the clock ended extraction: budget=Budget(extraction=...), here {seconds:g} seconds, gives it more"
     return ExtractionError(

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 import relax_eg as rx
 from relax_eg import ir
-from relax_eg.backend.footprint import temporary_bytes
-from relax_eg.backend.kernels import InKernels
+from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.cli import app
 from relax_eg.errors import MemoryPlanError, OptionError
 from relax_eg.memory.files import load, save
@@ -109,7 +108,7 @@ def attention(Q: rx.Buffer("n 64"), K: rx.Buffer("n 64"), V: rx.Buffer("n 64"), 
 def test_a_workspace_that_the_module_states_is_counted_once() -> None:
     params = [ir.var(n, ir.Tensor("n 64")) for n in "qkv"]
     module = ir.Module((ir.pure_function("main", params, [ir.call_tir(STATED, params)]),))
-    own = temporary_bytes(module, {"n": 128})
+    own = KernelRunner(module).temporary_bytes({"n": 128})
     stated = 4 * 128 * 128
     program = rx.memory.program_of(module)
     assert own["attention"] >= stated
