@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import relax_eg as rx
 from relax_eg import ir
+from relax_eg.backend.accounting import FRUGAL
 from relax_eg.backend.kernels import InKernels, KernelRunner
 from relax_eg.cli import app
 from relax_eg.errors import MemoryPlanError, OptionError
@@ -87,7 +88,9 @@ def test_an_estimate_is_near_what_is_measured(best: InKernels) -> None:
     assert plan.temporaries.source == "estimated" and "(estimated from the equations)" in str(plan)
     # The scores, and one number of each row: the largest; their sum comes when that is gone.
     assert plan.temporaries.of_step[KERNEL] == Dim.of("16*b*n*n + 16*b*n")
-    assert spaces(plan)[KERNEL] == pytest.approx(best.temporary_bytes(AT)[KERNEL], rel=0.35)
+    accounted = KernelRunner(best.module, FRUGAL)  # compiled so that XLA's account leaves nothing out
+    assert spaces(plan)[KERNEL] == pytest.approx(accounted.temporary_bytes(AT)[KERNEL], rel=0.35)
+    assert accounted.temporary_bytes(AT)[KERNEL] <= best.temporary_bytes(AT)[KERNEL]
 
 
 def test_what_ends_where_the_result_is_counts_nothing() -> None:
