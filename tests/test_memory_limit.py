@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.accounting import FRUGAL, allocated
+from relax_eg.backend.accounting import FRUGAL, allocated, inside_library_fusions
 from relax_eg.backend.footprint import in_kernels, in_whole
 from relax_eg.byte_units import format_bytes, parse_bytes
 from relax_eg.errors import ExtractionError, OptionError
@@ -133,14 +133,38 @@ def test_the_executable_that_is_called_keeps_the_limit(share: float) -> None:
     assert allocated(compiled) + analysis.output_size_in_bytes == best.report.memory.bytes <= limit
 
 
+_OPTIMIZED_HLO = """
+%fused (p0: f32[8,4], p1: bf16[4]) -> f32[8,4] {
+  %p0 = f32[8,4]{1,0} parameter(0)
+  %p1 = bf16[4]{0} parameter(1)
+  %dot.1 = f32[8,8]{1,0} dot(%p0, %p0), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  ROOT %dot.2 = f32[8,4]{1,0} dot(%dot.1, %p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: f32[8,4], y: bf16[4]) -> f32[8,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %y = bf16[4]{0} parameter(1)
+  ROOT %f = f32[8,4] fusion(%x, %y), kind=kCustom, calls=%fused, backend_config={"kind":"__ynn_fusion"}
+}
+"""
+
+
 def test_what_a_library_fusion_holds_counts() -> None:
-    """Two matmuls are one instruction to XLA's account, which leaves out the 256 KiB between them."""
-    x = jax.ShapeDtypeStruct((256, 256), jnp.float32)
-    usual, frugal = (
-        jax.jit(lambda a, b, c: jnp.tanh(a @ b) @ c, compiler_options=o).lower(x, x, x).compile() for o in ({}, FRUGAL)
-    )
-    assert usual.memory_analysis().temp_size_in_bytes < 256 * 256 * 4 <= allocated(frugal) <= allocated(usual)
-    assert allocated(frugal) == frugal.memory_analysis().temp_size_in_bytes
+    """Two matmuls in one fusion: what lies between them, and operands that the library may put in another order."""
+    assert inside_library_fusions(_OPTIMIZED_HLO) == 8 * 4 * 4 + 4 * 2 + 8 * 8 * 4
+    assert inside_library_fusions(_OPTIMIZED_HLO.replace("__ynn_fusion", "kLoop")) == 0
+
+
+def test_fusions_are_found_in_what_xla_compiles() -> None:
+    specs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 512), (512, 512), (512, 256))]
+
+    def fn(x: Any, w: Any, v: Any) -> Any:
+        return jax.nn.softmax(jnp.tanh(x @ w) @ v)
+
+    usual, frugal = (jax.jit(fn, compiler_options=o).lower(*specs).compile() for o in ({}, FRUGAL))
+    assert "__ynn_fusion" not in frugal.as_text()
+    assert allocated(frugal) == frugal.memory_analysis().temp_size_in_bytes >= 256 * 512 * 4
+    assert allocated(usual) >= 256 * 512 * 4  # what is between the matmuls, in whichever account it is
 
 
 def test_prepared_weights_are_no_part_of_a_call() -> None:
