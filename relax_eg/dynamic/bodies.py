@@ -101,8 +101,9 @@ class Body:
         self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> Fit | None:
-        """What a call needs; None where a size is 0, which capacities do not stand for."""
-        if any(sizes[v] < 1 for v in self.dims):
+        """What a call needs; None where an operator does not apply at these sizes, which running at them tells."""
+        assert self._plan is not None
+        if not self._plan[0].applies(sizes):
             return None
         room = self._room(capacities)
         operands, results = (
