@@ -80,7 +80,9 @@ def test_sizes_that_fill_a_capacity(name: str) -> None:
         wanted = jax.tree.leaves(jax.jit(fn)(given(n, m)))
         for call in range(TIMED + 2):
             for have, want in zip(jax.tree.leaves(run(given(n, m))), wanted, strict=True):
-                np.testing.assert_array_equal(np.asarray(have), np.asarray(want), f"call {call} at {n}, {m}", strict=True)
+                np.testing.assert_array_equal(
+                    np.asarray(have), np.asarray(want), f"call {call} at {n}, {m}", strict=True
+                )
     assert any(not row.exact and row.sizes == {"n": 4, "m": 4} for row in run.statistics().sizes)
 
 

@@ -86,7 +86,8 @@ def step(rng: np.random.Generator, rank: int) -> Step:
 ENDS: list[Step] = [
     ("itself", lambda x: x), ("argmax", jnp.argmax), ("argmin of all", lambda x: jnp.argmin(x.reshape(1, -1), 1)),
     ("sum", jnp.sum), ("all in a row", jnp.ravel), ("largest", lambda x: jax.lax.top_k(x.ravel(), 1)),
-    ("where it is largest", lambda x: jnp.unravel_index(jnp.argmax(x), x.shape)), ("order", lambda x: jnp.argsort(x, None)),
+    ("where it is largest", lambda x: jnp.unravel_index(jnp.argmax(x), x.shape)),
+    ("order", lambda x: jnp.argsort(x, None)),
 ]  # fmt: skip
 
 
@@ -137,7 +138,9 @@ def ways(fn: Callable[[Array], Any], module: Module | None, rest: bool) -> Mappi
     if module is not None:
         p = plan(module)
         found["reference"] = lambda x: evaluate(module, [x])
-        found["whole"] = lambda x: jax.jit(lambda y: run_function(module, module.main, [y]), compiler_options=QUICKLY)(x)
+        found["whole"] = lambda x: jax.jit(lambda y: run_function(module, module.main, [y]), compiler_options=QUICKLY)(
+            x
+        )
         if not p.exact:
             for room in (4, 6):
                 run = jax.jit(p.lower({"n": room, "m": room}), compiler_options=QUICKLY)

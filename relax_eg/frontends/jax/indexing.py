@@ -172,13 +172,13 @@ def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequen
 def _reach(count: Dim, stride: int, left: Dim, sizes: Sizes) -> Dim | None:
     """The length of a slice that has `count` elements at this stride, of which there may be none, out of the `left`
     elements that there are: one that says so in canonical form. None where that is not seen."""
-    if ceildiv(left, stride) is count:
+    if ceildiv(left, stride) is count and sizes.known_nonnegative(left):
         return left
     if sizes.known_nonnegative(count - 1):
         return (count - 1) * stride + 1
     for monomial, c in count.terms:  # count = whole + length // stride, or whole + ceildiv(length, stride)
         (atom, *more) = monomial
-        if abs(c) != 1 or more or atom.op not in ("floordiv", "ceildiv") or not atom.args[1] == stride:
+        if abs(c) != 1 or more or atom.op not in ("floordiv", "ceildiv") or atom.args[1] != stride:
             continue
         rounded = atom.args[0] // atom.args[1] if atom.op == "floordiv" else ceildiv(*atom.args)
         up = (atom.op == "ceildiv") == (c > 0)

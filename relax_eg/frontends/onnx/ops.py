@@ -176,8 +176,8 @@ def _slice(n: Node) -> Expr:
 
 def _place(at: Dim, size: Dim) -> Dim:
     """Where a slice of `size` elements begins or ends: as ONNX has it, numbers below 0 count from the end, and what is
-    out of range is the nearest place inside. A size that is never below 0 is taken to be inside: of a table of positions
-    as many as there are tokens. Being so is the slice's precondition, which calls are held to."""
+    out of range is the nearest place inside. A size that is never below 0 is taken to be inside (of a table of
+    positions, as many as there are tokens): that is the slice's precondition, which calls are held to."""
     if at.is_const and abs(at.value) >= _NO_END:
         return size if at.value > 0 else ZERO
     if at.is_const and at.value < 0:
