@@ -48,7 +48,7 @@ from relax_eg.ops.keys import is_key
 from relax_eg.ops.libraries import inlined, with_sizes_of
 from relax_eg.ops.record import conditions, is_shown
 from relax_eg.shapes import Dim
-from relax_eg.tir import TensorProgram
+from relax_eg.tir import TensorProgram, margins
 from relax_eg.tir import substitute as substitute_sizes
 
 
@@ -214,7 +214,9 @@ class _FunctionAnalysis:
         if len(states) < len(e.args):
             raise NotPredicated("an operand is no tensor")
         if e.op == CALL_TIR:
-            return derived(self._program(e), states, self.whole.moves, None)
+            called = self._program(e)
+            self.whole.conditions |= set(margins(called))
+            return derived(called, states, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
         if not is_shown(e.op, operands, tuple(attrs.items())):
             raise NotPredicated("whether it applies depends on the sizes")

@@ -156,6 +156,16 @@ def test_a_module_whose_slice_does_not_fit_is_refused(text: str, options: dict[s
             run(rows(n))
 
 
+def test_a_call_of_a_tensor_program_that_reads_beyond_is_refused() -> None:
+    run = rx.optimize(rx.legalize(rx.parse(SLICED)), dynamic="capacity")
+    for n in (5, 8, 6):
+        np.testing.assert_allclose(np.asarray(run(rows(n))), np.exp(rows(n)[3:5]), rtol=1e-5)
+    for n in (4, 1):
+        with pytest.raises(RelaxEgError, match=r"reads x at .* on axis 0, whose extent"):
+            run(rows(n))
+    assert not any(row.exact for row in run.statistics().sizes if row.sizes["n"] >= 5)
+
+
 def test_the_reference_refuses_a_slice_that_does_not_fit() -> None:
     with pytest.raises(RelaxEgError, match="strided_slice: x"):
         evaluate(rx.parse(SLICED), [rows(4)])
