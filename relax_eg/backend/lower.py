@@ -39,7 +39,7 @@ from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ops import deduce, get
 from relax_eg.ops.data_dependent import BY_LIBRARY
 from relax_eg.ops.libraries import library_of
-from relax_eg.ops.record import is_shown
+from relax_eg.ops.record import conditions, is_shown
 from relax_eg.shapes import Dim, Scope
 from relax_eg.tir import TensorProgram
 
@@ -125,7 +125,10 @@ class _Run:
             return tensor_program_call(e, args, sizes, self.programs)
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
-        if not is_shown(e.op, tuple(a.annotation for a in e.args), e.attrs):
+        operands = tuple(a.annotation for a in e.args)
+        if not is_shown(e.op, operands, e.attrs) or any(
+            _is_negative(d, sizes) for d in conditions(e.op, operands, e.attrs)
+        ):
             _need_to_apply(e, args, sizes)
         attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
         return get(e.op).jax_function()(*args, **attrs)
@@ -229,6 +232,12 @@ def new_sizes(fit: Fit, value: Any, sizes: dict[str, Any], scope: Scope | None, 
     sizes.update({v: n for v, n in told.items() if v not in sizes})
     if scope is not None and all(isinstance(n, int) for n in sizes.values()):
         scope.check(sizes, where)  # also what is assumed of new and known ones together
+
+
+def _is_negative(dim: Dim, sizes: Sizes) -> bool:
+    """Whether `dim` is negative at these sizes, which are themselves symbolic while JAX exports."""
+    found = dim.evaluate(sizes)
+    return isinstance(found, int) and found < 0
 
 
 def _need_to_apply(e: Expr, args: Sequence[Any], sizes: Sizes) -> None:

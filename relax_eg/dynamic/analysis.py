@@ -46,9 +46,9 @@ from relax_eg.ir.module import Function, Module
 from relax_eg.ops import Site, program_of
 from relax_eg.ops.keys import is_key
 from relax_eg.ops.libraries import inlined, with_sizes_of
-from relax_eg.ops.record import is_shown
+from relax_eg.ops.record import conditions, is_shown
 from relax_eg.shapes import Dim
-from relax_eg.tir import TensorProgram
+from relax_eg.tir import TensorProgram, margins
 from relax_eg.tir import substitute as substitute_sizes
 
 
@@ -97,6 +97,7 @@ class Analysis:
         self.masks: list[Mask] = []
         self.exact: dict[str, str] = {}
         self.exact_dims: set[str] = set()
+        self.conditions: set[Dim] = set()
         self._known: dict[tuple[Any, ...], FunctionPlan] = {}
         main = module.main
         self.main = self.function(main, tuple(map(_states_of, (p.annotation for p in main.params))), {})
@@ -213,10 +214,13 @@ class _FunctionAnalysis:
         if len(states) < len(e.args):
             raise NotPredicated("an operand is no tensor")
         if e.op == CALL_TIR:
-            return derived(self._program(e), states, self.whole.moves, None)
+            called = self._program(e)
+            self.whole.conditions |= set(margins(called))
+            return derived(called, states, self.whole.moves, None)
         attrs = {k: with_sizes_of(v, self.sizes) for k, v in e.attrs}
         if not is_shown(e.op, operands, tuple(attrs.items())):
             raise NotPredicated("whether it applies depends on the sizes")
+        self.whole.conditions |= set(conditions(e.op, operands, tuple(attrs.items())))
         constants = {i: constant_value(a).item() for i, a in enumerate(e.args) if a.op == CONSTANT and not a.shape}
         use = Use(Site(e.op, operands, attrs), states, self.whole.moves, constants)
         special: Rule | None = softmax if e.op in ("softmax", "log_softmax") else SPECIAL.get(e.op)

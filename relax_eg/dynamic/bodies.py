@@ -13,7 +13,8 @@ from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
 from relax_eg.backend.shown import only_for
 from relax_eg.debug import tell
-from relax_eg.dynamic.fitting import Fit, at, fit, given_dtype
+from relax_eg.dynamic.fitting import Fit, Pattern, at, fit, given_dtype
+from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import Plan, plan
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -100,22 +101,33 @@ class Body:
         self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> Fit | None:
-        """What a call needs; None where something grows as a size shrinks."""
-        operands, results = _patterns(self._operands), _patterns(self._results)
-        for dims in (*operands, *results):
-            if any(n > m for n, m in zip(at(dims, sizes), at(dims, capacities), strict=True)):
-                return None
-        return fit(operands, results, sizes, capacities)
+        """What a call needs; None where an operator does not apply at these sizes, which running at them tells."""
+        assert self._plan is not None
+        if not self._plan[0].applies(sizes):
+            return None
+        room = self._room(capacities)
+        operands, results = (
+            [(at(dims, sizes), room(dims)) for dims in _patterns(annotations)]
+            for annotations in (self._operands, self._results)
+        )
+        return fit(operands, results)
 
-    def operands(self, sizes: Mapping[str, int]) -> list[jax.ShapeDtypeStruct]:
-        """What a call at these sizes takes."""
+    def _room(self, capacities: Mapping[str, int]) -> Callable[[Pattern], tuple[int, ...]]:
+        """The shapes of arrays at these capacities. An axis has as many places as it can ever need: of n*m - n elements
+        that may be more than there are where n and m are at capacity."""
+        fixed = {v: n for v, n in capacities.items() if v not in self.dims}
+        moving = {v: capacities[v] for v in self.dims}
+        return lambda dims: tuple(capacity_of(d.substitute(fixed), moving) for d in dims)
+
+    def operands(self, shape: Callable[[Pattern], tuple[int, ...]]) -> list[jax.ShapeDtypeStruct]:
+        """What a call takes, where `shape` says how large an array of these sizes is."""
         p = self._program
         others = [w for i, w in enumerate(p.weak_in) if i not in self._indices]
         weak = [False] * (len(self._operands) - len(others)) + others
         if self._order is not None:
             weak = [p.weak_in[i] for i in sorted(self._indices)] + others
         return [
-            jax.ShapeDtypeStruct(at(a.shape or (), sizes), given_dtype(str(a.dtype)), weak_type=w)
+            jax.ShapeDtypeStruct(shape(a.shape or ()), given_dtype(str(a.dtype)), weak_type=w)
             for a, w in zip(self._operands, weak, strict=True)
             if isinstance(a, Tensor)
         ]
@@ -130,7 +142,7 @@ class Body:
             return self._program.result(run(self._ordered(leaves), held[0]))
 
         padded.__name__ = f"{self._program.name}_at_capacity"
-        operands, structure, (held, *args), kwargs = self._given(capacities, tree)
+        operands, structure, (held, *args), kwargs = self._given(self._room(capacities), tree)
         return padded, ((self.scalars(capacities), *held), *args), kwargs
 
     def scalars(self, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -151,12 +163,14 @@ class Body:
             return p.result(run_at(self._module, self._module.main, given, sizes, p.scope))
 
         exact.__name__ = p.name
-        operands, structure, args, kwargs = self._given(sizes, tree)
+        operands, structure, args, kwargs = self._given(lambda dims: at(dims, sizes), tree)
         return exact, args, kwargs
 
-    def _given(self, sizes: Mapping[str, int], tree: Any) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
-        """What a call at these sizes takes: one by one, how they are structured, as arguments, as keywords."""
-        operands = self.operands(sizes)
+    def _given(
+        self, shape: Callable[[Pattern], tuple[int, ...]], tree: Any
+    ) -> tuple[list[Any], Any, tuple[Any, ...], dict[str, Any]]:
+        """What a call takes: one by one, how they are structured, as arguments, as keywords."""
+        operands = self.operands(shape)
         split = len(operands) - tree.num_leaves
         held, (args, kwargs) = tuple(operands[:split]), jax.tree_util.tree_unflatten(tree, operands[split:])
         return operands, jax.tree_util.tree_structure((held, args, kwargs)), (held, *args), kwargs

@@ -158,6 +158,8 @@ def _axes_of_loops(stage: Stage, buffers: Mapping[str, State], moves: Moves) -> 
                     other |= i.variables
         elif not isinstance(term, Reduce):
             other |= {v for d in dims_of(term) for v in d.variables}
+        elif term.kind in ("argmax", "argmin"):  # what it gives is where along the loop
+            other |= {str(loop_of(var)) for var, _ in term.over}
     for name, found in plain.items():
         sizes = {tuple(d.size for d in axis) for axis in found}
         if any(len(s) > 1 for s in sizes) and (len(sizes) > 1 or name in other):

@@ -23,6 +23,7 @@ from relax_eg.shapes import Dim
 
 Pattern = Sequence[Dim]
 Inside = tuple[slice, ...]
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -110,20 +111,10 @@ def _grown(x: Any, shape: tuple[int, ...], inside: Inside) -> np.ndarray[Any, An
     return buffer
 
 
-def fit(
-    operands: Sequence[Pattern], results: Sequence[Pattern], sizes: Mapping[str, int], capacities: Mapping[str, int]
-) -> Fit:
-    """The fit for operands and results whose shapes are these `Dim`s of the size variables."""
-    pads: list[tuple[int, tuple[int, ...], Inside]] = []
-    cuts: list[tuple[int, Inside]] = []
-    for i, dims in enumerate(operands):
-        shape, grown = at(dims, sizes), at(dims, capacities)
-        if shape != grown:
-            pads.append((i, grown, tuple(map(slice, shape))))
-    for i, dims in enumerate(results):
-        shape = at(dims, sizes)
-        if shape != at(dims, capacities):
-            cuts.append((i, tuple(map(slice, shape))))
+def fit(operands: Sequence[Shapes], results: Sequence[Shapes]) -> Fit:
+    """The fit for operands and results, for each of which its shape and that of its array at capacity are given."""
+    pads = [(i, grown, tuple(map(slice, shape))) for i, (shape, grown) in enumerate(operands) if shape != grown]
+    cuts = [(i, tuple(map(slice, shape))) for i, (shape, grown) in enumerate(results) if shape != grown]
     return Fit(tuple(pads), tuple(cuts))
 
 

@@ -14,6 +14,7 @@ from jax import lax
 from relax_eg.backend.lower import library_call, tensor_program_call
 from relax_eg.dynamic.analysis import Analysis, FunctionPlan
 from relax_eg.dynamic.layout import State, States, size_of, unmerged
+from relax_eg.dynamic.moving import fitted
 from relax_eg.dynamic.native import resolved
 from relax_eg.dynamic.step import Step, Wanted
 from relax_eg.errors import BoundsError
@@ -202,7 +203,9 @@ class _Call:
         if state is None or state.is_box:
             return x
         for axis, digits in enumerate(state.axes):
-            if len(digits) > 1:
+            if len(digits) > 1 and not x.shape[axis]:
+                x = fitted(x, axis, self.at.capacity(size_of(digits)))
+            elif len(digits) > 1:
                 rest = lax.iota("int32", self.at.capacity(size_of(digits)))
                 place: Any = 0
                 stride = 1

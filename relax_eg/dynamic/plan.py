@@ -48,6 +48,11 @@ class Plan:
     def exact(self) -> Mapping[str, str]:
         return self._analysis.exact
 
+    def applies(self, sizes: Mapping[str, int]) -> bool:
+        """Whether every operator applies at these sizes: all slices are inside, for one. Where one does not, the
+        program at capacity would not tell; run at the sizes themselves, it is refused."""
+        return all(d.evaluate(sizes) >= 0 for d in self._analysis.conditions)
+
     @property
     def exact_dims(self) -> frozenset[str]:
         return frozenset(self._analysis.exact_dims)

@@ -156,7 +156,8 @@ class Sized:
     def _let_straight(self, call: _Call, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Calls like this one may go to this executable straight; if nothing is padded for them; all calls, as
         long as there are no others."""
-        own = executable.exact or call.sizes == executable.at  # nothing is padded
+        # Nothing is padded, and nothing is cut.
+        own = executable.exact or (call.sizes == executable.at and call.fit == _AS_IT_IS)
         if not own or call.mode == "trial" or call.refused >= MOST_REFUSED or executable.timed < TIMED:
             return
         scalars = {} if executable.exact else call.scalars

@@ -261,6 +261,37 @@ def is_shown(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, 
     return True
 
 
+_collected: ContextVar[dict[Dim, None] | None] = ContextVar("relax_eg_conditions", default=None)
+
+
+@lru_cache(1 << 14)
+def conditions(op: str, operands: tuple[Annotation, ...], attrs: tuple[tuple[str, Any], ...]) -> tuple[Dim, ...]:
+    """Sizes that must not be negative where the operator is to apply to fully known operands: preconditions that the
+    size variables decide, `0 <= begin <= end <= size` of a slice among them."""
+    if any(map(is_coarse, operands)):
+        return ()
+    found: dict[Dim, None] = {}
+    token = _collected.set(found)
+    try:
+        deduce(op, operands, dict(attrs))
+    except OperatorError:
+        return ()  # what does not apply at any size is refused where it is built or run
+    finally:
+        _collected.reset(token)
+    return tuple(found)
+
+
+def note_condition(size: Dim) -> None:
+    """To a deduction that is under way, that `size` must not be negative."""
+    found = _collected.get()
+    if found is not None and not size.is_const and not _is_plainly_nonnegative(size):
+        found[size] = None
+
+
+def _is_plainly_nonnegative(size: Dim) -> bool:
+    return size.const >= 0 and all(c > 0 and all(a.op == "var" for a in atoms) for atoms, c in size.terms)
+
+
 def site_of(e: Expr) -> Site:
     """How expression `e` looks to its operator's record, or, where it is a core one, to who prices it: what runs
     functions of the module says which, as attribute `functions`."""

@@ -11,7 +11,7 @@ from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.lattice import differ
 from relax_eg.ops.coarse import is_unknown
-from relax_eg.ops.record import Site
+from relax_eg.ops.record import Site, note_condition
 from relax_eg.shapes import Dim, dim_max
 from relax_eg.shapes.dim import Atom
 from relax_eg.shapes.dim import product as monomial
@@ -82,6 +82,7 @@ def need_at_most(site: Site, a: Dim, b: Dim, what: str) -> None:
     difference = b - a
     if difference.is_const and difference.value < 0:
         raise site.error(f"{what}: {a} is more than {b}")
+    note_condition(difference)
 
 
 def broadcast(site: Site, shapes: Sequence[Dims]) -> Dims:

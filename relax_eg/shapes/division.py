@@ -111,13 +111,16 @@ def extreme(op: str, dims: tuple[Dim, ...]) -> Dim:
 
 
 def extreme_value(op: str, a: Any, b: Any) -> Any:
-    """Max or min of two values that may be ints, Dims or symbolic dimensions of JAX."""
+    """Max or min of two values that may be ints, Dims, symbolic dimensions of JAX, or arrays, traced ones too."""
     if type(a) is Dim or type(b) is Dim:
         return extreme(op, (Dim.of(a), Dim.of(b)))
     if hasattr(a, "rmax"):  # JAX's, whose order the builtin cannot decide
         return getattr(a, op)(b)
     if hasattr(b, "rmax"):
         return getattr(b, "r" + op)(a)
+    if hasattr(a, "clip") or hasattr(b, "clip"):
+        array, other = (a, b) if hasattr(a, "clip") else (b, a)
+        return array.clip(min=other) if op == "max" else array.clip(max=other)
     return max(a, b) if op == "max" else min(a, b)
 
 

@@ -56,7 +56,7 @@ from relax_eg.tir.notation import (
     within,
 )
 from relax_eg.tir.program import Buffer, Stage, TensorProgram, compute, program, stage
-from relax_eg.tir.ranges import obligations
+from relax_eg.tir.ranges import margins, obligations
 from relax_eg.tir.reader import parse_program, read_program
 from relax_eg.tir.scans import Scan
 from relax_eg.tir.substitute import rebuilt, substitute, with_parts
@@ -111,6 +111,7 @@ __all__ = [
     "loop_names",
     "loop_of",
     "loops",
+    "margins",
     "max_",
     "maximum",
     "min_",

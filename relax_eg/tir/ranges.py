@@ -63,6 +63,45 @@ def out_of_range(value: Scalar, loops: Mapping[str, Dim], buffers: Mapping[str, 
             todo.extend((child, scope, known, certain) for child in reversed(term.children))
 
 
+def margins(program: TensorProgram) -> list[Dim]:
+    """Sizes that must not be negative where the reads of `program` are to be in range: of each that no select may skip,
+    how far its least index is from 0 and its greatest from the last. Of indices that are linear in the loops, with
+    constant steps; of others nothing is said here."""
+    found: dict[Dim, None] = {}
+    for made in program.stages:
+        loops = {str(loop_of(i)): size for i, size in zip(made.indices, made.output.shape, strict=True)}
+        todo: list[tuple[Scalar, Mapping[str, Dim]]] = [(made.value, loops)]
+        seen: set[tuple[Scalar, frozenset[str]]] = set()
+        while todo:
+            term, scope = todo.pop()
+            if (term, frozenset(scope)) in seen:
+                continue
+            seen.add((term, frozenset(scope)))
+            if isinstance(term, Select):
+                todo.append((term.cond, scope))
+                continue
+            if isinstance(term, Read):
+                shape = program.buffers[term.buffer].shape
+                for index, size in zip(term.indices, shape, strict=True):
+                    if isinstance(index, Dim) and scope.get(loop_of(index) or "") != size:
+                        found |= dict.fromkeys(d for d in _margins(index, size, scope) if not d.is_const)
+            if isinstance(term, Reduce):
+                scope = {**scope, **{str(loop_of(var)): extent for var, extent in term.over}}
+            todo.extend((child, scope) for child in term.children)
+    return list(found)
+
+
+def _margins(index: Dim, size: Dim, loops: Mapping[str, Dim]) -> list[Dim]:
+    low = high = index
+    for name in filter(is_loop, index.variables):
+        slope = index.substitute({name: 1}) - index.substitute({name: 0})
+        if index != index.substitute({name: 0}) + slope * Dim.var(name) or not slope.is_const:
+            return []
+        ends = (0, loops[name] - 1) if slope.value > 0 else (loops[name] - 1, 0)
+        low, high = low.substitute({name: ends[0]}), high.substitute({name: ends[1]})
+    return [low, size - 1 - high]
+
+
 def _of_read(
     read: Read, buffer: Buffer, loops: Mapping[str, Dim], known: tuple[Relation, ...], certain: bool
 ) -> Iterator[Finding]:

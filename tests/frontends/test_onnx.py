@@ -14,6 +14,7 @@ import relax_eg as rx
 from relax_eg.backend.lower import run_function
 from relax_eg.errors import OnnxError
 from relax_eg.ir.annotations import Tensor
+from relax_eg.ops.interpret import evaluate
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -125,6 +126,27 @@ def test_one_node(case: Any) -> None:
     opset = 20 if made.op_type in ("Gelu", "Mish") else 17
     inputs = {"x": (x.shape, KINDS[x.dtype])}
     agrees(model([made], inputs, [o for o in made.output], weights, opset), x)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step"),
+    [(-3, 2**60, 1), (0, -3, 1), (3, 2**60, 1), (1, 3, 1), (1, -1, 2), (3, 5, 2), (5, 2, 1), (-(2**60), 3, 2)],
+)
+def test_a_slice_of_symbolic_length(start: int, end: int, step: int) -> None:
+    """What is out of range at some lengths: the nearest place inside, exactly and at capacity."""
+    known = {"s": ints(start), "e": ints(end), "a": ints(0), "t": ints(step)}
+    sliced = node("Slice", "x s e a t", "y")
+    summed = node("ReduceSum", "y a", "z", keepdims=0)
+    made = model([sliced, summed], {"x": (("n", 2), FLOAT)}, ["y", "z"], known)
+    module = rx.from_onnx(made)
+    at_capacity = rx.optimize(module, dynamic="capacity")
+    for n in (2, 3, 8, 1, 5, 4):
+        x = np.arange(2 * n, dtype=np.float32).reshape(n, 2) + 1
+        wanted = ReferenceEvaluator(made).run(None, {"x": x})
+        for way in (at_capacity(x), run_function(module, module.main, [x]), evaluate(module, [x])):
+            for have, want in zip(way, wanted, strict=True):
+                np.testing.assert_array_equal(np.asarray(have), want, f"{n}", strict=True)
+    assert not any(row.exact for row in at_capacity.statistics().sizes)
 
 
 def test_groups_of_a_transposed_convolution() -> None:

@@ -8,12 +8,13 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from relax_eg.frontends.jax.equation import ONE, Equation, Rule, combines_with
-from relax_eg.frontends.jax.indexing import known_gather, known_slice
+from relax_eg.frontends.jax.indexing import GATHER_MODES, known_gather, known_slice
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ops.record import call
 
-_MODES = {"PROMISE_IN_BOUNDS": "promise", "CLIP": "clip", "FILL_OR_DROP": "fill"}
+# XLA drops updates that are out of range, promised or not.
+_SCATTER_MODES = {"PROMISE_IN_BOUNDS": "fill", "CLIP": "clip", "FILL_OR_DROP": "fill"}
 _GATHER = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims",
            "start_indices_batching_dims")  # fmt: skip
 _SCATTER = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "operand_batching_dims",
@@ -37,7 +38,7 @@ def _dynamic_update_slice(e: Equation) -> Expr:
 
 def _gather(e: Equation) -> Expr | None:
     found = known_gather(e)
-    mode = _MODES.get(e["mode"].name)
+    mode = GATHER_MODES.get(e["mode"].name)
     if found is not None or mode is None:
         return found
     sizes = tuple(map(to_dim, e["slice_sizes"]))
@@ -55,7 +56,7 @@ def _apply(e: Equation) -> Expr | None:
     if not e["unique_indices"] or len(e.params["update_consts"]):
         return None
     x, indices, updates = e.args
-    numbers, mode = _numbers(e, _SCATTER), _MODES[e["mode"].name]
+    numbers, mode = _numbers(e, _SCATTER), _SCATTER_MODES[e["mode"].name]
     left_out = {*numbers["inserted_window_dims"], *numbers["operand_batching_dims"]}
     windows = iter(numbers["update_window_dims"])
     sizes = tuple(ONE if a in left_out else updates.shape[next(windows)] for a in range(x.ndim))
@@ -76,7 +77,7 @@ def _scatter(kind: str, primitive: str) -> Rule:
     """The rule for a scatter whose combining function is `primitive`; `at[].apply` has another."""
 
     def rule(e: Equation) -> Expr | None:
-        mode = _MODES.get(e["mode"].name)
+        mode = _SCATTER_MODES.get(e["mode"].name)
         combine: Any = e.params.get("update_jaxpr")
         if mode is None:
             return None

@@ -2,6 +2,9 @@
 
 `jax.numpy` turns `x[:, -1]` and `x[::2]` on symbolic sizes into gathers whose positions it computes from the sizes with
 ordinary arithmetic. `_affine` reads such positions back.
+
+A gather whose positions are promised to be inside gives in JAX what a clipped one gives: XLA moves each window inside.
+So that is what it means here, at every size: `x[3]` of three rows is the last.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from relax_eg.ir.annotations import is_integer
 from relax_eg.ir.expr import CONSTANT, Expr, constant_value
 from relax_eg.ops.record import call
 from relax_eg.shapes import Dim, ceildiv, dim_max, dim_min
+
+# By the name of JAX's mode, that of the operators.
+GATHER_MODES = {"PROMISE_IN_BOUNDS": "clip", "CLIP": "clip", "FILL_OR_DROP": "fill"}
 
 # Positions are computed by a handful of operators; a long chain is no position of a slice.
 _DEPTH = 24
@@ -45,18 +51,23 @@ def known_slice(e: Equation) -> Expr | None:
         at = Affine(ZERO, ()) if size is room else _affine(start, e.sizes)
         if at is None:
             return None
-        first = at.const
-        if not (e.sizes.known_nonnegative(first) and e.sizes.known_nonnegative(room - size - first)):
-            first = dim_max(ZERO, dim_min(first, room - size))
+        first = _moved_inside(at.const, room - size, e.sizes)
         begin.append(first)
         end.append(first + size)
     return sliced(x, begin, end, (1,) * x.ndim) if len(begin) == x.ndim else None
 
 
+def _moved_inside(first: Dim, room: Dim, sizes: Sizes) -> Dim:
+    """`first`, moved to 0 .. `room` where it may be outside of that."""
+    if not sizes.known_nonnegative(room - first):
+        first = dim_min(first, room)
+    return first if sizes.known_nonnegative(first) else dim_max(ZERO, first)
+
+
 def known_gather(e: Equation) -> Expr | None:
     """A gather that is a slice, or that takes whole slices along one axis."""
     numbers = e["dimension_numbers"]
-    if numbers.operand_batching_dims or e["mode"].name not in ("PROMISE_IN_BOUNDS", "CLIP", "FILL_OR_DROP"):
+    if numbers.operand_batching_dims or e["mode"].name not in GATHER_MODES:
         return None
     found = _as_slice(e, numbers)
     return _as_take(e, numbers) if found is None else found
@@ -71,7 +82,7 @@ def _as_take(e: Equation, numbers: Any) -> Expr | None:
     sizes = tuple(map(to_dim, e["slice_sizes"]))
     if any(s is not d for i, (s, d) in enumerate(zip(sizes, x.shape, strict=True)) if i != axis):
         return None
-    mode = {"PROMISE_IN_BOUNDS": "promise", "CLIP": "clip", "FILL_OR_DROP": "fill"}[e["mode"].name]
+    mode = GATHER_MODES[e["mode"].name]
     if mode == "fill" and not _is_default_fill(e["fill_value"], x.dtype):
         return None
     picks = indices.ndim - 1
@@ -110,13 +121,17 @@ def _as_slice(e: Equation, numbers: Any) -> Expr | None:
         return None
     batch = indices.shape[:-1]
     sizes = tuple(map(to_dim, e["slice_sizes"]))
+    fills = GATHER_MODES[e["mode"].name] == "fill"
     starts = dict(zip(numbers.start_index_map, columns, strict=True))
     walked: dict[int, int] = {}  # axis of the operand -> axis of the indices that walks along it
     begin, end, strides, flips = [ZERO] * x.ndim, list(sizes), [1] * x.ndim, list[int]()
     for axis, at in starts.items():
         steps = [(i, s) for i, s in enumerate(at.steps) if s is not ZERO]
-        begin[axis], end[axis] = at.const, at.const + sizes[axis]
         if not steps:
+            first = _moved_inside(at.const, x.shape[axis] - sizes[axis], e.sizes)
+            if fills and first is not at.const:
+                return None
+            begin[axis], end[axis] = first, first + sizes[axis]
             continue
         if len(steps) > 1 or axis not in numbers.collapsed_slice_dims or not steps[0][1].is_const:
             return None
@@ -124,16 +139,18 @@ def _as_slice(e: Equation, numbers: Any) -> Expr | None:
         stride, count = abs(step.value), batch[i]
         walked[axis] = i
         strides[axis] = stride
+        reach = _reach(count, stride, x.shape[axis] - at.const, e.sizes)
+        if reach is None or (step.value < 0 and not e.sizes.known_nonnegative(count - 1)):
+            return None
         if step.value > 0:
-            reaches_end = ceildiv(x.shape[axis] - at.const, stride) is count
-            end[axis] = x.shape[axis] if reaches_end else at.const + (count - 1) * stride + 1
+            begin[axis], end[axis] = at.const, at.const + reach
         else:
             begin[axis], end[axis] = at.const - (count - 1) * stride, at.const + 1
             flips.append(axis)
+        if not (e.sizes.known_nonnegative(begin[axis]) and e.sizes.known_nonnegative(x.shape[axis] - end[axis])):
+            return None
     used = list(walked.values())
     if len(set(used)) != len(used) or any(i not in used and d is not ONE for i, d in enumerate(batch)):
-        return None
-    if e["mode"].name != "PROMISE_IN_BOUNDS" and not _inside(begin, end, x.shape, e.sizes):
         return None
     result = sliced(x, begin, end, strides)
     result = call("flip", (result,), {"axes": tuple(sorted(flips))}) if flips else result
@@ -152,10 +169,23 @@ def _placed(x: Expr, axes: list[int], walked: Mapping[int, int], offsets: Sequen
     return expanded(x, [p for p in range(rank) if p not in place.values()])
 
 
-def _inside(begin: Sequence[Dim], end: Sequence[Dim], shape: Sequence[Dim], sizes: Sizes) -> bool:
-    return all(
-        sizes.known_nonnegative(b) and sizes.known_nonnegative(d - e) for b, e, d in zip(begin, end, shape, strict=True)
-    )
+def _reach(count: Dim, stride: int, left: Dim, sizes: Sizes) -> Dim | None:
+    """The length of a slice that has `count` elements at this stride, of which there may be none, out of the `left`
+    elements that there are: one that says so in canonical form. None where that is not seen."""
+    if ceildiv(left, stride) is count and sizes.known_nonnegative(left):
+        return left
+    if sizes.known_nonnegative(count - 1):
+        return (count - 1) * stride + 1
+    for monomial, c in count.terms:  # count = whole + length // stride, or whole + ceildiv(length, stride)
+        (atom, *more) = monomial
+        if abs(c) != 1 or more or atom.op not in ("floordiv", "ceildiv") or atom.args[1] != stride:
+            continue
+        rounded = atom.args[0] // atom.args[1] if atom.op == "floordiv" else ceildiv(*atom.args)
+        up = (atom.op == "ceildiv") == (c > 0)
+        length = (count - c * rounded) * stride + c * atom.args[0] - (0 if up else stride - 1)
+        if ceildiv(length, stride) is count and sizes.known_nonnegative(length):
+            return length
+    return None
 
 
 # --- positions ---

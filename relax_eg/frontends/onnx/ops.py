@@ -15,7 +15,8 @@ from relax_eg.frontends.onnx.values import Known, Value, dims, plain
 from relax_eg.ir.annotations import is_float
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.shapes import Dim
+from relax_eg.ops.sizes import ZERO
+from relax_eg.shapes import Dim, Proved, dim_max, dim_min, dim_select, prove
 
 
 def _unary(f: Callable[[Expr], Expr]) -> Handler:
@@ -165,13 +166,33 @@ def _slice(n: Node) -> Expr:
         if step < 0 and not (step == -1 and start in (-1,) and end.is_const and end.value <= -_NO_END):
             raise n.error(f"the step {step} from {start} to {end}", "steps >= 1, or a whole axis backwards")
         axis = i if axes is None else axes[i]
-        size = x.shape[axis]
-        far = end.is_const and end.value >= _NO_END
-        if end.is_const and not far and end.value > 0 and not size.is_const:
-            end = Dim.of(f"min({size}, {end})")  # as ONNX has it, a slice may end behind the axis
-        first = None if start == 0 or step < 0 else start
-        keys[axis] = slice(first, None if far or step < 0 else end, step)
+        if step < 0:
+            keys[axis] = slice(None, None, step)
+            continue
+        low, high = (_place(at, x.shape[axis]) for at in (start, end))
+        keys[axis] = slice(low, high if _proved(low, high) else dim_max(low, high), step)
     return op.getitem(x, tuple(keys))
+
+
+def _place(at: Dim, size: Dim) -> Dim:
+    """Where a slice of `size` elements begins or ends: as ONNX has it, numbers below 0 count from the end, and what is
+    out of range is the nearest place inside. A size that is never below 0 is taken to be inside (of a table of
+    positions, as many as there are tokens): that is the slice's precondition, which calls are held to."""
+    if at.is_const and abs(at.value) >= _NO_END:
+        return size if at.value > 0 else ZERO
+    if at.is_const and at.value < 0:
+        at = size + at
+    elif not at.is_const and _proved(ZERO, at):
+        return at
+    elif not at.is_const:
+        at = dim_select(at, ">=", 0, at, size + at)
+    at = at if _proved(at, size) else dim_min(at, size)
+    return at if _proved(ZERO, at) else dim_max(at, 0)
+
+
+def _proved(low: Dim, high: Dim) -> bool:
+    """Whether `low <= high` at all sizes, as far as can be seen without a search."""
+    return isinstance(prove(f"{low} <= {high}", timeout_ms=0), Proved)
 
 
 def _gather(n: Node) -> Expr:
