@@ -260,6 +260,8 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
             raise ShapeError(f"{where} should be {dtype}, which does not hold {leaf}")
     elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == weak:
         return leaf
+    elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
+        return jnp.array(leaf)  # nothing to compile
     array = jax.lax.convert_element_type(leaf, np_dtype(dtype))
     return _weak(array) if weak else array
 
