@@ -114,8 +114,8 @@ class Optimized:
             return (self._whole if self._compiled is None else self._of_options(args, kwargs))(*args, **kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
-        except TypeError:
-            # `jax.jit` refuses what is no array before we see it; ours says which argument.
+        except (TypeError, OverflowError):
+            # `jax.jit` refuses what is no array, or too large, before we see it; ours says which argument.
             self._program.check(self._program.leaves(args, kwargs))
             raise
 
@@ -442,7 +442,7 @@ class Ready:
             return run(prepared, *args, **kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
-        except TypeError:  # as in `Optimized`
+        except (TypeError, OverflowError):  # as in `Optimized`
             self._program.check(self._others(args, kwargs), self._others_at)
             raise
 

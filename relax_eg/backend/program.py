@@ -85,7 +85,13 @@ class Program:
         if not self.is_elsewhere:
             return list(leaves)
         places = range(len(self.params)) if only is None else only
-        return [as_jax_takes_it(x, self.params[i].tensor.dtype) for i, x in zip(places, leaves, strict=True)]
+        given: list[Any] = []
+        for i, x in zip(places, leaves, strict=True):
+            dtype = self.params[i].tensor.dtype
+            if isinstance(x, int) and dtype is not None and not _holds(dtype, x):
+                raise _too_large(f"{self.name}(): argument `{self.names[i]}`", dtype, x)
+            given.append(as_jax_takes_it(x, dtype))
+        return given
 
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
@@ -246,7 +252,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
     except TypeError:
         raise ShapeError(f"{where} is of type {type(leaf).__name__}; an array or number is accepted") from None
     except OverflowError:
-        raise ShapeError(f"{where} should be {declared.dtype}, which does not hold {leaf}") from None
+        raise _too_large(where, declared.dtype or "int32", leaf) from None
     dtype = str(aval.dtype) if declared.dtype is None else declared.dtype
     if str(aval.dtype) != dtype:
         # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
@@ -257,7 +263,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
                 hint = "what JAX traces has 64 bits where jax.enable_x64(True) is around the outermost jit, grad or vmap"
             raise ShapeError(f"{where} should be {dtype}, got {aval.dtype}; {hint}")
         if isinstance(leaf, int) and not _holds(dtype, leaf):
-            raise ShapeError(f"{where} should be {dtype}, which does not hold {leaf}")
+            raise _too_large(where, dtype, leaf)
     elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == weak:
         return leaf
     elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
@@ -281,6 +287,10 @@ def _kind(dtype: Any) -> int:
     """Bools, integers, floats and complex numbers in order: each holds those before it."""
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), len(kinds))
+
+
+def _too_large(where: str, dtype: str, number: int) -> ShapeError:
+    return ShapeError(f"{where} should be {dtype}, which does not hold {number}")
 
 
 def _holds(dtype: str, number: int) -> bool:
