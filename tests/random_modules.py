@@ -1,8 +1,8 @@
 """Random modules as text: dtypes of 8 to 128 bits, tuples, calls, branches, loops, symbolic sizes, steps.
 
 What a value is like is known while the text is made: how large it may be, and whether it is exact, which integers and
-floats of few digits are. Only exact values decide (comparisons, conversions to integers, positions), so that results may
-differ by rounding alone, and by how much follows from the largest value that led to them.
+floats of few digits are. Only exact values decide (comparisons, conversions to integers, positions), so that results
+may differ by rounding alone, and by how much follows from the largest value that led to them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from relax_eg.ir.expr import np_dtype
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
-_DTYPES = ("int64",) * 5 + ("int32", "int32", "uint64", "uint64", "uint32", "int8", "uint8", "int16") + (
-    ("float64",) * 3 + ("float32", "float32", "float16", "bfloat16", "bool", "bool", "complex64", "complex128")
+_DTYPES = (
+    ("int64",) * 5
+    + ("int32", "int32", "uint64", "uint64", "uint32", "int8", "uint8", "int16")
+    + (("float64",) * 3 + ("float32", "float32", "float16", "bfloat16", "bool", "bool", "complex64", "complex128"))
 )
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
 _LARGEST = {"float16": 14, "bfloat16": 120, "float32": 120, "float64": 1000, "complex64": 120, "complex128": 1000}
@@ -195,7 +197,24 @@ class _Body:
             raise NoFitError
         if is_integer(dtype):
             limits = np.iinfo(dtype)
-            near = [0, 1, 2, 3, 5, 7, 100, 2**20, 2**31, 2**32 + 1, 2**40, limits.max, limits.max - 1, -1, -2, limits.min]
+            near = [
+                0,
+                1,
+                2,
+                3,
+                5,
+                7,
+                100,
+                2**20,
+                2**31,
+                2**32 + 1,
+                2**40,
+                limits.max,
+                limits.max - 1,
+                -1,
+                -2,
+                limits.min,
+            ]
             number = self.one([int(n) for n in near if limits.min <= n <= limits.max])
             size = math.log2(abs(number) + 1)
             return f'R.const({number}, "{dtype}")', Value("", dtype, (), size, 0.0, size)
@@ -214,7 +233,7 @@ def _broad(x: Value, y: Value) -> tuple[str, ...]:
 def _arithmetic(b: _Body) -> None:
     x = b.value(lambda v: v.dtype != "bool")
     name, y = b.partner(x)
-    sign = b.one("+-*") if not x.dtype == "bool" else "+"
+    sign = b.one("+-*")
     left, right = b.one([(x.name, name), (name, x.name)])
     if sign == "*":
         size, fraction = x.size + y.size + (x.dtype in COMPLEX), x.fraction + y.fraction
@@ -264,7 +283,9 @@ def _unary(b: _Body) -> None:
         dtype = _PART[x.dtype] if kind in ("real", "imag") else x.dtype
         b.add(f"R.op.{kind}({x.name})", Value("", dtype, x.dims, **same))
         return
-    kind = b.one(["negative", "abs", "floor", "ceil", "round", "sign", "tanh", "sin", "cos", "sigmoid", "square", "sqrt"])
+    kind = b.one(
+        ["negative", "abs", "floor", "ceil", "round", "sign", "tanh", "sin", "cos", "sigmoid", "square", "sqrt"]
+    )
     if kind in ("floor", "ceil", "round", "sign") and not x.decides:
         raise NoFitError
     if kind in ("floor", "ceil", "round"):
@@ -296,12 +317,15 @@ def _astype(b: _Body) -> None:
         raise NoFitError
     if to in FLOATS and x.size > _LARGEST[to]:
         raise NoFitError
-    size = x.size if to not in INTEGERS or x.dtype in INTEGERS + ("bool",) else min(x.size, bits(to))
+    size = x.size if to not in INTEGERS or x.dtype in (*INTEGERS, "bool") else min(x.size, bits(to))
     if to == "bool":
         b.add(f'R.op.astype({x.name}, "bool")', Value("", "bool", x.dims, 1))
         return
     fraction = x.fraction if to not in INTEGERS else 0.0
-    b.add(f'R.op.astype({x.name}, "{to}")', Value("", to, x.dims, size if to not in INTEGERS else max(size, 1), fraction, **_led(x)))
+    b.add(
+        f'R.op.astype({x.name}, "{to}")',
+        Value("", to, x.dims, size if to not in INTEGERS else max(size, 1), fraction, **_led(x)),
+    )
 
 
 def _compare(b: _Body) -> None:

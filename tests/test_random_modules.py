@@ -1,7 +1,8 @@
 """Random modules: as one XLA program, in kernels, in steps, at capacity and by the reference interpreter they agree.
 
-`RELAX_EG_MODULES=10000 pytest -m slow tests/test_random_modules.py -s` runs so many, for `RELAX_EG_MODULES_SECONDS` at most,
-from the seed `RELAX_EG_MODULES_FROM` on, and says how many there were.
+`RELAX_EG_MODULES=10000 pytest -m slow tests/test_random_modules.py -s` runs so many, from the seed
+`RELAX_EG_MODULES_FROM` on and for `RELAX_EG_MODULES_SECONDS` at most, and says how many there were. XLA's optimizations
+are not what it looks for: `XLA_FLAGS=--xla_backend_optimization_level=0` makes it faster.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
+from relax_eg.backend import program
 from relax_eg.errors import ShapeError, SpecError
 from relax_eg.ops.interpret import evaluate
 
-Run = Callable[..., Any]
 NONE = rx.RuleSet("none", ())
 
 SQUARES = """
@@ -47,7 +47,8 @@ def main(x: R.Tensor((n,), "int8")):
 """
 NARROWED = """
 def main(x: R.Tensor((n,), "int64"), y: R.Tensor((n,), "uint64")):
-    return (R.op.astype(x, "int32"), R.op.astype(y, "float32"), R.op.astype(x, "uint64"), R.op.divide(R.op.astype(y, "int64"), 3))
+    z = R.op.divide(R.op.astype(y, "int64"), 3)
+    return (R.op.astype(x, "int32"), R.op.astype(y, "float32"), R.op.astype(x, "uint64"), z)
 """
 COMPLEX = """
 def main(x: R.Tensor((n,), "complex128")):
@@ -83,6 +84,10 @@ UNKNOWN = """
 def main(x: R.Tensor(ndim=1)):
     return x
 """
+TIMES = """
+def main(x: R.Tensor((n,), "int32")):
+    return x * 3
+"""
 FAR = """
 def main(x: R.Tensor((4,), "float32"), i: R.Tensor((k,), "int64"), u: R.Tensor((k,), "uint64")):
     return (
@@ -109,7 +114,8 @@ PROGRAMS: dict[str, tuple[str, list[Any]]] = {
     "branch": of(BRANCH, "int32"),
     "steps": (STEPS, [np.array([5, 2**20, 5])]),
     "unknown": (UNKNOWN, [np.array([2**40, 1])]),
-    "far": (FAR, [np.arange(4, dtype=np.float32), np.array([2**32, -(2**32), 1]), np.array([2**64 - 1, 2**32, 2], np.uint64)]),
+    "far": (FAR, [np.arange(4, dtype=np.float32), np.array([2**32, -(2**32), 1]),
+                  np.array([2**64 - 1, 2**32, 2], np.uint64)]),
 }  # fmt: skip
 IN_STEPS = ("steps", "unknown")
 
@@ -245,7 +251,7 @@ def test_gradients_of_64_bit_programs() -> None:
     for options in ({}, {"execution": "kernels"}):
         function = rx.optimize(module, **options).to_jax()
         with jax.enable_x64(True):
-            found = jax.grad(lambda x, w: function(x, w).sum(), 1)(x, w)
+            found = jax.grad(lambda x, w, function=function: function(x, w).sum(), 1)(x, w)
         same(found, x.sum(0))
 
 
@@ -264,3 +270,19 @@ def test_compiled_in_a_thread() -> None:
     best = rx.optimize(rx.parse(text), dynamic="capacity", background=True)
     best.compile_ahead({"n": 2}, background=True)
     same(best(*args), evaluate(rx.parse(text), args))
+
+
+def test_a_check_is_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that runs as it was written is compared with the reference interpreter: what XLA gets wrong shows."""
+    module = rx.parse(SQUARES)
+    best = rx.optimize(module, rules=NONE)
+    x = PROGRAMS["squares"][1][0]
+    assert best.check(x).passed and "against the reference interpreter" in str(best.check(x))
+    monkeypatch.setattr(program, "in_width", lambda wide: nullcontext())
+    monkeypatch.setattr(program, "has_x64", lambda: True)
+    best = rx.optimize(module, rules=NONE)
+    with pytest.warns(UserWarning, match="int64"):
+        found = best.check(x)
+    assert not found.passed and found.max_error > 0.1
+    large = np.zeros(10**7, np.int32)
+    assert "reference" not in str(rx.optimize(rx.parse(TIMES)).check(large))

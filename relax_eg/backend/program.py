@@ -260,7 +260,9 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
         if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
             hint = "convert it, or optimize for that dtype"
             if dtype in WIDE and isinstance(leaf, Tracer):
-                hint = "what JAX traces has 64 bits where jax.enable_x64(True) is around the outermost jit, grad or vmap"
+                hint = (
+                    "what JAX traces has 64 bits where jax.enable_x64(True) is around the outermost jit, grad or vmap"
+                )
             raise ShapeError(f"{where} should be {dtype}, got {aval.dtype}; {hint}")
         if isinstance(leaf, int) and not _holds(dtype, leaf):
             raise _too_large(where, dtype, leaf)

@@ -1,8 +1,8 @@
 """Positions that a program computes, of any integer dtype: what is out of range stays so, whatever holds it.
 
-Positions are compared as int64. No axis is as long as int64 counts, so a position of uint64 beyond that is out of range,
-and stands for the largest int64. XLA's gathers compute with 32 bits, as far as axes allow, and JAX leaves away the others
-of an index before it looks whether that is in range; so an index is brought near its axis first.
+Positions are compared as int64. No axis is as long as int64 counts, so a position of uint64 beyond that is out of
+range, and stands for the largest int64. Where axes are short, JAX cuts indices to 32 bits before it looks whether they
+are in range; so an index of 64 bits is brought near its axis first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def as_indices(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def jax_positions(indices: Any, sizes: Sequence[Any]) -> Any:
-    """Positions of JAX's, whose last axis has one for each of `sizes`, the extents of axes: of int32, where they have 64
-    bits and all extents are known and less than 2**31 - 1."""
+    """Positions of JAX's, whose last axis has one for each of `sizes`, the extents of axes: of int32, where they have
+    64 bits and all extents are known and less than 2**31 - 1."""
     import jax.numpy as jnp
     from jax import lax
 
