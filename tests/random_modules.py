@@ -7,230 +7,34 @@ may differ by rounding alone, and by how much follows from the largest value tha
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-
-from relax_eg.ir.expr import np_dtype
-
-INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-COMPLEX = ("complex64", "complex128")
-_DTYPES = (
-    ("int64",) * 5
-    + ("int32", "int32", "uint64", "uint64", "uint32", "int8", "uint8", "int16")
-    + (("float64",) * 3 + ("float32", "float32", "float16", "bfloat16", "bool", "bool", "complex64", "complex128"))
+from random_values import (
+    COMPLEX,
+    DIGITS,
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    LARGEST,
+    LOG_SIZE,
+    PART,
+    Body,
+    NoFitError,
+    Program,
+    Text,
+    Value,
+    bits,
+    broad,
+    function_text,
+    is_integer,
+    is_plain,
+    led,
 )
-_DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
-_LARGEST = {"float16": 14, "bfloat16": 120, "float32": 120, "float64": 1000, "complex64": 120, "complex128": 1000}
-# Of rounding: how far results may be apart, relative to the largest value that led to them.
-_NEAR = {"float16": 0.03, "bfloat16": 0.2, "float32": 1e-4, "float64": 1e-11, "complex64": 1e-4, "complex128": 1e-11}
-_PART = {"complex64": "float32", "complex128": "float64"}
-_AT_MOST = 5  # what a size is
-_SIZES = ((3, 2), (1, 4), (5, 3), (2, 5))  # few: executables are shared
-_LOG_SIZE = math.log2(_AT_MOST)
 
 
-def bits(dtype: str) -> int:
-    return 1 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
-
-
-def is_integer(dtype: str) -> bool:
-    return "int" in dtype
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of a function. `size`: log2 of what it is at most; `fraction`: it is a multiple of 2 ** -fraction;
-    `peak`: the largest `size` that led to it; `exact`: it is computed without rounding."""
-
-    name: str
-    dtype: str
-    dims: tuple[str, ...]
-    size: float
-    fraction: float = 0.0
-    peak: float = 0.0
-    exact: bool = True
-
-    @property
-    def annotation(self) -> str:
-        dims = "".join(f"{d}, " for d in self.dims)
-        return f'R.Tensor(({dims}), "{self.dtype}")'
-
-    @property
-    def decides(self) -> bool:
-        return self.exact and self.dtype not in COMPLEX
-
-    def near(self) -> float:
-        """How far two results may be apart. 0 of what is exact."""
-        return 0.0 if self.exact else _NEAR[self.dtype] * 2.0 ** max(self.peak, 0)
-
-
-@dataclass(frozen=True)
-class Program:
-    """A module. `params`: of its entry; `results`: of it, one or a tuple; `steps`: no XLA program can be all
-    of it."""
-
-    text: str
-    params: tuple[Value, ...]
-    results: tuple[Value, ...]
-    steps: bool
-
-    def arguments(self, rng: np.random.Generator) -> tuple[list[Any], dict[str, int]]:
-        sizes = dict(zip(("n", "m"), _SIZES[int(rng.integers(len(_SIZES)))], strict=True))
-        return [_array(rng, p, [sizes.get(d) or int(d) for d in p.dims]) for p in self.params], sizes
-
-
-class NoFitError(Exception):
-    """What was tried does not fit."""
-
-
-def _array(rng: np.random.Generator, p: Value, shape: list[int]) -> Any:
-    if p.dtype == "bool":
-        return rng.random(shape) < 0.5
-    if is_integer(p.dtype):
-        limits = np.iinfo(p.dtype)
-        low = max(-(2 ** int(p.size)), limits.min) if limits.min else 0
-        high = min(2 ** int(p.size), limits.max)
-        found = rng.integers(low, high, shape, np.int64 if limits.min else np.uint64, endpoint=True)
-        edges = rng.choice(np.array([low, high, 0, 1], found.dtype), shape)
-        return np.where(rng.random(shape) < 0.2, edges, found).astype(p.dtype)
-    quarters = rng.integers(-16, 17, shape) / 4
-    if p.dtype in COMPLEX:
-        quarters = quarters + 1j * rng.integers(-16, 17, shape) / 4
-    return np.asarray(quarters).astype(np_dtype(p.dtype))
-
-
-class _Text:
-    """A module as it grows."""
-
-    def __init__(self, rng: np.random.Generator, steps: bool, prefix: str) -> None:
-        self.rng, self.prefix = rng, prefix
-        self.functions: list[str] = []
-        self.helpers: list[tuple[str, list[Value], list[Value], bool]] = []
-        self.steps = steps
-        self.stepped = False
-        self.names = itertools.count()
-
-    def fresh(self) -> str:
-        """A new name for a function."""
-        return f"{self.prefix}f{next(self.names)}"
-
-    def one(self, items: Sequence[Any]) -> Any:
-        return items[int(self.rng.integers(len(items)))]
-
-    def flag(self, share: float = 0.5) -> bool:
-        return bool(self.rng.random() < share)
-
-
-class _Body:
-    """A function as it grows: its lines and values. `sizes`: those it knows."""
-
-    def __init__(self, text: _Text, params: Sequence[Value], depth: int, indent: str = "    ") -> None:
-        self.text, self.depth, self.indent = text, depth, indent
-        self.one, self.flag = text.one, text.flag
-        self.params = list(params)
-        self.values = list(params)
-        self.sizes = sorted({d for p in params for d in p.dims if d.isidentifier()})
-        self.lines: list[str] = []
-        self.count = 0
-
-    def name(self, stem: str = "v") -> str:
-        self.count += 1
-        return f"{stem}{self.count}"
-
-    def line(self, text: str) -> None:
-        self.lines.append(self.indent + text)
-
-    def add(self, expression: str, made: Value) -> Value:
-        """Writes a line for a new value; NoFitError where it may be too large, or for one of no elements."""
-        if made.dtype in _DIGITS:
-            exact = made.exact and made.size + made.fraction <= _DIGITS[made.dtype]
-            if made.size > _LARGEST[made.dtype]:
-                raise NoFitError
-        else:
-            limit = bits(made.dtype) - (0 if made.dtype.startswith("u") or made.dtype == "bool" else 1)
-            exact, made = True, replace(made, size=min(made.size, limit), fraction=0.0, peak=min(made.size, limit))
-        made = replace(made, name=self.name(), exact=exact, peak=max(made.peak, made.size))
-        self.line(f"{made.name} = {expression}")
-        self.values.append(made)
-        return made
-
-    def value(self, fits: Callable[[Value], bool] = lambda v: True) -> Value:
-        found = [v for v in self.values if fits(v)]
-        if not found:
-            raise NoFitError
-        return self.one(found + found[-3:])
-
-    def size(self) -> str:
-        return self.one([*self.sizes, *self.sizes, "1", "2", "3"])
-
-    def step(self) -> None:
-        made = self.one(_STEPS)
-        lines = len(self.lines)
-        try:
-            made(self)
-        except NoFitError:
-            assert len(self.lines) == lines, "lines that nobody needs"
-
-    # --- pairs ---
-
-    def partner(self, x: Value, same: bool = True) -> tuple[str, Value]:
-        """Another operand for `x`: of its dtype, and of a shape that broadcasts; or a number."""
-
-        def fits(v: Value) -> bool:
-            return v.dtype == x.dtype and (v.dims == x.dims or (v.dims == () or v.dims == x.dims[-1:]))
-
-        if self.flag(0.25):
-            return self.number(x)
-        found = self.value(fits)
-        return found.name, found
-
-    def number(self, x: Value) -> tuple[str, Value]:
-        """A number of the dtype of `x`."""
-        dtype = x.dtype
-        if dtype == "bool":
-            raise NoFitError
-        if is_integer(dtype):
-            limits = np.iinfo(dtype)
-            near = [
-                0,
-                1,
-                2,
-                3,
-                5,
-                7,
-                100,
-                2**20,
-                2**31,
-                2**32 + 1,
-                2**40,
-                limits.max,
-                limits.max - 1,
-                -1,
-                -2,
-                limits.min,
-            ]
-            number = self.one([int(n) for n in near if limits.min <= n <= limits.max])
-            size = math.log2(abs(number) + 1)
-            return f'R.const({number}, "{dtype}")', Value("", dtype, (), size, 0.0, size)
-        number = self.one([0.5, 2.0, -1.0, 0.25, 3.0, 1.0])
-        return f'R.const({number}, "{dtype}")', Value("", dtype, (), 2.0, 2.0, 2.0)
-
-
-def _led(*values: Value) -> dict[str, Any]:
-    return {"peak": max(v.peak for v in values), "exact": all(v.exact for v in values)}
-
-
-def _broad(x: Value, y: Value) -> tuple[str, ...]:
-    return x.dims if len(x.dims) >= len(y.dims) else y.dims
-
-
-def _arithmetic(b: _Body) -> None:
+def _arithmetic(b: Body) -> None:
     x = b.value(lambda v: v.dtype != "bool")
     name, y = b.partner(x)
     sign = b.one("+-*")
@@ -239,17 +43,17 @@ def _arithmetic(b: _Body) -> None:
         size, fraction = x.size + y.size + (x.dtype in COMPLEX), x.fraction + y.fraction
     else:
         size, fraction = max(x.size, y.size) + 1, max(x.fraction, y.fraction)
-    b.add(f"{left} {sign} {right}", Value("", x.dtype, _broad(x, y), size, fraction, **_led(x, y)))
+    b.add(f"{left} {sign} {right}", Value("", x.dtype, broad(x, y), size, fraction, **led(x, y)))
 
 
-def _quotient(b: _Body) -> None:
+def _quotient(b: Body) -> None:
     x = b.value(lambda v: is_integer(v.dtype))
     name, y = b.partner(x)
     kind = b.one(["divide", "remainder"])
-    b.add(f"R.op.{kind}({x.name}, {name})", Value("", x.dtype, _broad(x, y), bits(x.dtype), 0.0))
+    b.add(f"R.op.{kind}({x.name}, {name})", Value("", x.dtype, broad(x, y), bits(x.dtype), 0.0))
 
 
-def _bits(b: _Body) -> None:
+def _bits(b: Body) -> None:
     x = b.value(lambda v: is_integer(v.dtype) or v.dtype == "bool")
     wide = bits(x.dtype)
     if x.dtype == "bool":
@@ -264,12 +68,12 @@ def _bits(b: _Body) -> None:
     if kind.endswith(("shift", "logical")) and b.flag(0.8):
         by = int(b.text.rng.integers(0, wide))
         name, y = f'R.const({by}, "{x.dtype}")', Value("", x.dtype, (), 6)
-    b.add(f"R.op.{kind}({x.name}, {name})", Value("", x.dtype, _broad(x, y), wide))
+    b.add(f"R.op.{kind}({x.name}, {name})", Value("", x.dtype, broad(x, y), wide))
 
 
-def _unary(b: _Body) -> None:
+def _unary(b: Body) -> None:
     x = b.value(lambda v: v.dtype != "bool")
-    same = {"size": x.size, "fraction": x.fraction, **_led(x)}
+    same = {"size": x.size, "fraction": x.fraction, **led(x)}
     if is_integer(x.dtype):
         if x.dtype.startswith("u"):
             kind = b.one(["sign", "bitwise_not", "square", "population_count", "count_leading_zeros"])
@@ -280,7 +84,7 @@ def _unary(b: _Body) -> None:
         return
     if x.dtype in COMPLEX:
         kind = b.one(["negative", "conj", "real", "imag"])
-        dtype = _PART[x.dtype] if kind in ("real", "imag") else x.dtype
+        dtype = PART[x.dtype] if kind in ("real", "imag") else x.dtype
         b.add(f"R.op.{kind}({x.name})", Value("", dtype, x.dims, **same))
         return
     kind = b.one(
@@ -289,11 +93,11 @@ def _unary(b: _Body) -> None:
     if kind in ("floor", "ceil", "round", "sign") and not x.decides:
         raise NoFitError
     if kind in ("floor", "ceil", "round"):
-        made = Value("", x.dtype, x.dims, x.size + 1, 0.0, **_led(x))
+        made = Value("", x.dtype, x.dims, x.size + 1, 0.0, **led(x))
     elif kind == "sign":
-        made = Value("", x.dtype, x.dims, 1, 0.0, **_led(x))
+        made = Value("", x.dtype, x.dims, 1, 0.0, **led(x))
     elif kind == "square":
-        made = Value("", x.dtype, x.dims, 2 * x.size, 2 * x.fraction, **_led(x))
+        made = Value("", x.dtype, x.dims, 2 * x.size, 2 * x.fraction, **led(x))
     elif kind in ("negative", "abs"):
         made = Value("", x.dtype, x.dims, **same)
     else:
@@ -306,16 +110,16 @@ def _unary(b: _Body) -> None:
     b.add(f"R.op.{kind}({x.name})", made)
 
 
-def _astype(b: _Body) -> None:
+def _astype(b: Body) -> None:
     x = b.value()
-    to = b.one(_DTYPES)
+    to = b.one(DTYPES)
     if to == x.dtype or (x.dtype in COMPLEX and to not in COMPLEX):
         raise NoFitError
     if to in INTEGERS and not x.decides:
         raise NoFitError
     if to == "bool" and not x.exact:
         raise NoFitError
-    if to in FLOATS and x.size > _LARGEST[to]:
+    if to in FLOATS and x.size > LARGEST[to]:
         raise NoFitError
     size = x.size if to not in INTEGERS or x.dtype in (*INTEGERS, "bool") else min(x.size, bits(to))
     if to == "bool":
@@ -324,11 +128,11 @@ def _astype(b: _Body) -> None:
     fraction = x.fraction if to not in INTEGERS else 0.0
     b.add(
         f'R.op.astype({x.name}, "{to}")',
-        Value("", to, x.dims, size if to not in INTEGERS else max(size, 1), fraction, **_led(x)),
+        Value("", to, x.dims, size if to not in INTEGERS else max(size, 1), fraction, **led(x)),
     )
 
 
-def _compare(b: _Body) -> None:
+def _compare(b: Body) -> None:
     x = b.value(lambda v: v.decides and v.dtype != "bool")
     y = b.value(lambda v: v.dtype == x.dtype and v.decides and v.dims in (x.dims, (), x.dims[-1:]))
     sign = b.one(["<", "<=", ">", ">=", "==", "!="])
@@ -336,18 +140,18 @@ def _compare(b: _Body) -> None:
     b.add(f"{x.name} {sign} {name}", Value("", "bool", x.dims, 1))
 
 
-def _where(b: _Body) -> None:
+def _where(b: Body) -> None:
     c = b.value(lambda v: v.dtype == "bool")
     x = b.value(lambda v: v.dims == c.dims or c.dims == ())
     y = b.value(lambda v: v.dtype == x.dtype and v.dims == x.dims)
-    made = Value("", x.dtype, x.dims, max(x.size, y.size), max(x.fraction, y.fraction), **_led(x, y))
+    made = Value("", x.dtype, x.dims, max(x.size, y.size), max(x.fraction, y.fraction), **led(x, y))
     kind = b.one(["where", "where", "maximum", "minimum"])
     if kind != "where" and (x.dtype in COMPLEX or x.dtype == "bool"):
         raise NoFitError
     b.add(f"R.op.where({c.name}, {x.name}, {y.name})" if kind == "where" else f"R.op.{kind}({x.name}, {y.name})", made)
 
 
-def _reduce(b: _Body) -> None:
+def _reduce(b: Body) -> None:
     x = b.value(lambda v: len(v.dims) > 0)
     kind = b.one(["any", "all"] if x.dtype == "bool" else ["sum", "sum", "prod", "max", "min", "mean"])
     if kind == "mean" and x.dtype not in FLOATS:
@@ -355,23 +159,23 @@ def _reduce(b: _Body) -> None:
     if x.dtype in COMPLEX and kind != "sum":
         raise NoFitError
     axis = b.one([None, *range(len(x.dims))])
-    count = _LOG_SIZE * (len(x.dims) if axis is None else 1)
-    count += sum(d.count("*") for d in x.dims) * _LOG_SIZE
+    count = LOG_SIZE * (len(x.dims) if axis is None else 1)
+    count += sum(d.count("*") for d in x.dims) * LOG_SIZE
     keep = b.flag(0.3)
     dims = () if axis is None else (*x.dims[:axis], *x.dims[axis + 1 :])
     if keep:
         dims = tuple("1" if axis in (None, i) else d for i, d in enumerate(x.dims))
-    size, fraction, led = x.size, x.fraction, _led(x)
+    size, fraction, like = x.size, x.fraction, led(x)
     if kind == "sum":
         size += count
     elif kind == "prod":
         size, fraction = size * 2.0**count, fraction * 2.0**count
     elif kind == "mean":
-        led["exact"] = False
-    b.add(f"R.op.{kind}({x.name}, {axis}, {keep})", Value("", x.dtype, dims, size, fraction, **led))
+        like["exact"] = False
+    b.add(f"R.op.{kind}({x.name}, {axis}, {keep})", Value("", x.dtype, dims, size, fraction, **like))
 
 
-def _position(b: _Body) -> None:
+def _position(b: Body) -> None:
     x = b.value(lambda v: len(v.dims) > 0 and v.decides and v.dtype != "bool")
     axis = b.one(range(len(x.dims)))
     dtype = b.one(["int32", "int64", "int64", "uint32", "int16"])
@@ -383,22 +187,22 @@ def _position(b: _Body) -> None:
     b.add(f'R.op.{kind}({x.name}, {axis}, False, "{dtype}")', Value("", dtype, dims, 5))
 
 
-def _scan(b: _Body) -> None:
+def _scan(b: Body) -> None:
     x = b.value(lambda v: len(v.dims) > 0 and v.dtype != "bool" and v.dtype not in COMPLEX)
     axis = b.one(range(len(x.dims)))
     kind = b.one(["cumsum", "cummax", "cummin", "sort", "flip", "cumprod"])
-    count = _LOG_SIZE * (1 + x.dims[axis].count("*"))
+    count = LOG_SIZE * (1 + x.dims[axis].count("*"))
     size, fraction = x.size, x.fraction
     if kind == "cumsum":
         size += count
     elif kind == "cumprod":
         size, fraction = size * 2.0**count, fraction * 2.0**count
-    b.add(f"R.op.{kind}({x.name}, {axis})", Value("", x.dtype, x.dims, size, fraction, **_led(x)))
+    b.add(f"R.op.{kind}({x.name}, {axis})", Value("", x.dtype, x.dims, size, fraction, **led(x)))
 
 
-def _made(b: _Body) -> None:
+def _made(b: Body) -> None:
     kind = b.one(["iota", "iota", "dim", "const", "full"])
-    dtype = b.one(_DTYPES)
+    dtype = b.one(DTYPES)
     if dtype == "bool":
         raise NoFitError
     if kind == "const":
@@ -412,7 +216,7 @@ def _made(b: _Body) -> None:
         if dtype in COMPLEX:
             raise NoFitError
         dim = b.one(["", *[f"{b.one(b.sizes)} * " for _ in b.sizes[:1]]]) + b.size()
-        b.add(f'R.op.dim_value({dim}, "{dtype}")', Value("", dtype, (), 2 * _LOG_SIZE + 1))
+        b.add(f'R.op.dim_value({dim}, "{dtype}")', Value("", dtype, (), 2 * LOG_SIZE + 1))
     else:
         dims = tuple(b.size() for _ in range(b.one([1, 1, 2])))
         axis = b.one(range(len(dims)))
@@ -420,7 +224,7 @@ def _made(b: _Body) -> None:
         b.add(f'R.op.iota(({shape}), {axis}, "{dtype}")', Value("", dtype, dims, 3))
 
 
-def _move(b: _Body) -> None:
+def _move(b: Body) -> None:
     x = b.value(lambda v: 0 < len(v.dims) < 4)
     kind = b.one(["transpose", "flat", "expand", "broadcast", "concat", "slice", "stack", "pad", "index"])
     made = replace(x)
@@ -440,7 +244,7 @@ def _move(b: _Body) -> None:
         b.add(f"R.op.broadcast_to({x.name}, ({''.join(d + ', ' for d in dims)}))", replace(made, dims=dims))
     elif kind in ("concat", "stack"):
         y = b.value(lambda v: v.dtype == x.dtype and v.dims == x.dims)
-        both = replace(made, size=max(x.size, y.size), fraction=max(x.fraction, y.fraction), **_led(x, y))
+        both = replace(made, size=max(x.size, y.size), fraction=max(x.fraction, y.fraction), **led(x, y))
         if kind == "stack":
             b.add(f"R.op.stack([{x.name}, {y.name}], 0)", replace(both, dims=("2", *x.dims)))
         else:
@@ -458,7 +262,7 @@ def _move(b: _Body) -> None:
         b.add(f"R.op.pad({x.name}, {around})", replace(made, dims=(f"1+{x.dims[0]}", *x.dims[1:])))
 
 
-def _take(b: _Body) -> None:
+def _take(b: Body) -> None:
     x = b.value(lambda v: len(v.dims) > 0)
     at = b.value(lambda v: is_integer(v.dtype) and len(v.dims) < 2 and v.decides)
     mode = b.one(["clip", "clip", "fill"])
@@ -471,22 +275,22 @@ def _take(b: _Body) -> None:
     b.add(f'R.op.take({x.name}, {at.name}, {axis}, "{mode}")', replace(x, dims=dims, exact=x.exact and mode == "clip"))
 
 
-def _product(b: _Body) -> None:
+def _product(b: Body) -> None:
     x = b.value(lambda v: 0 < len(v.dims) < 3 and v.dtype != "bool")
     y = b.value(lambda v: v.dtype == x.dtype and 0 < len(v.dims) < 3 and v.dims[0] == x.dims[-1])
-    count = _LOG_SIZE * (1 + x.dims[-1].count("*"))
+    count = LOG_SIZE * (1 + x.dims[-1].count("*"))
     size = x.size + y.size + count + (x.dtype in COMPLEX)
     dims = (*x.dims[:-1], *y.dims[1:])
-    b.add(f"{x.name} @ {y.name}", Value("", x.dtype, dims, size, x.fraction + y.fraction, **_led(x, y)))
+    b.add(f"{x.name} @ {y.name}", Value("", x.dtype, dims, size, x.fraction + y.fraction, **led(x, y)))
 
 
-def _one_hot(b: _Body) -> None:
+def _one_hot(b: Body) -> None:
     x = b.value(lambda v: is_integer(v.dtype) and len(v.dims) < 3)
     dtype, depth = b.one(["int64", "float32", "float64", "uint64", "int8"]), b.size()
     b.add(f'R.op.one_hot({x.name}, {depth}, "{dtype}")', Value("", dtype, (*x.dims, depth), 1))
 
 
-def _tuple(b: _Body) -> None:
+def _tuple(b: Body) -> None:
     x, y = b.value(), b.value()
     name = b.name("t")
     b.line(f"{name} = ({x.name}, {y.name})")
@@ -494,15 +298,11 @@ def _tuple(b: _Body) -> None:
         b.add(f"{name}[{i}]", v)
 
 
-def _plain(v: Value) -> bool:
-    return all(d.isidentifier() or d.isdigit() for d in v.dims)
-
-
-def _call(b: _Body) -> None:
+def _call(b: Body) -> None:
     """A call of a function: of one there is, or of a new one."""
     if b.depth >= 2 or b.indent != "    ":
         raise NoFitError
-    args = [b.value(_plain) for _ in range(b.one([1, 2, 2, 3]))]
+    args = [b.value(is_plain) for _ in range(b.one([1, 2, 2, 3]))]
     signature = [(a.dtype, a.dims) for a in args]
     known = [h for h in b.text.helpers if [(p.dtype, p.dims) for p in h[1]] == signature
              and all(p.size >= a.size and p.fraction >= a.fraction and p.peak >= a.peak and p.exact <= a.exact
@@ -512,13 +312,13 @@ def _call(b: _Body) -> None:
     else:
         name = b.text.fresh()
         params = [replace(a, name=f"p{i}") for i, a in enumerate(args)]
-        inner = _Body(b.text, params, b.depth + 1)
+        inner = Body(b.text, params, b.depth + 1)
         for _ in range(b.one([2, 4, 6])):
-            inner.step()
+            _step(inner)
         many = b.flag()
         results = [inner.value() for _ in range(2 if many else 1)]
         inner.line(f"return ({', '.join(v.name for v in results)}{',' if many and len(results) == 1 else ''})")
-        b.text.functions.append(_function(name, params, inner))
+        b.text.functions.append(function_text(name, params, inner))
         b.text.helpers.append((name, params, results, many))
     call = f"{name}({', '.join(a.name for a in args)})"
     if not many:
@@ -530,25 +330,19 @@ def _call(b: _Body) -> None:
         b.add(f"{whole}[{i}]", v)
 
 
-def _function(name: str, params: Sequence[Value], body: _Body) -> str:
-    """A function as text."""
-    declared = ", ".join(f"{p.name}: {p.annotation}" for p in params)
-    return f"def {name}({declared}):\n" + "\n".join(body.lines) + "\n"
-
-
-def _branch(b: _Body) -> None:
+def _branch(b: Body) -> None:
     x = b.value(lambda v: v.decides)
     condition = x.name if x.dims == () else f"R.op.any({x.name})"
     if x.dtype != "bool":
         condition = f"R.op.any({x.name} {b.one(['<', '>', '=='])} {b.number(x)[0]})"
     if b.indent != "    ":
         raise NoFitError
-    sides: list[_Body] = []
+    sides: list[Body] = []
     for _ in range(2):
-        inner = _Body(b.text, [], 9, b.indent + "    ")
+        inner = Body(b.text, [], 9, b.indent + "    ")
         inner.values, inner.sizes, inner.count = list(b.values), b.sizes, b.count + 1000 * (len(sides) + 1)
         for _ in range(b.one([1, 2, 3])):
-            inner.step()
+            _step(inner)
         sides.append(inner)
     first, second = (s.values for s in sides)
     pairs = [(x, y) for x in first for y in second if (x.dtype, x.dims) == (y.dtype, y.dims)]
@@ -561,51 +355,51 @@ def _branch(b: _Body) -> None:
     b.lines += [*sides[0].lines, f"{b.indent}    {name} = {x.name}"]
     b.line("else:")
     b.lines += [*sides[1].lines, f"{b.indent}    {name} = {y.name}"]
-    made = Value(name, x.dtype, x.dims, max(x.size, y.size), max(x.fraction, y.fraction), **_led(x, y))
+    made = Value(name, x.dtype, x.dims, max(x.size, y.size), max(x.fraction, y.fraction), **led(x, y))
     b.values.append(made)
 
 
-def _loop(b: _Body) -> None:
+def _loop(b: Body) -> None:
     """A scan over an array, or steps as many as a number says."""
     if b.depth > 0 or b.indent != "    ":
         raise NoFitError
     name, whole = b.text.fresh(), b.name("t")
     if b.flag():
-        xs = b.value(lambda v: 0 < len(v.dims) < 3 and _plain(v) and is_integer(v.dtype))
+        xs = b.value(lambda v: 0 < len(v.dims) < 3 and is_plain(v) and is_integer(v.dtype))
         x = replace(xs, name="x", dims=xs.dims[1:])
         carry = replace(x, name="c", size=bits(xs.dtype))
-        inner = _Body(b.text, [carry, x], 9)
+        inner = Body(b.text, [carry, x], 9)
         for _ in range(b.one([1, 2, 3])):
-            inner.step()
+            _step(inner)
         after = inner.value(lambda v: (v.dtype, v.dims) == (carry.dtype, carry.dims))
         given = inner.value()
         inner.line(f"return ({after.name}, {given.name})")
-        b.text.functions.append(_function(name, [carry, x], inner))
+        b.text.functions.append(function_text(name, [carry, x], inner))
         b.line(f"{whole} = R.scan({name}, R.op.max({xs.name}, 0), {xs.name}, constants=0, carry=1, "
                f'length=R.dim("{xs.dims[0]}"), reverse={b.flag(0.3)}, unroll=1)')  # fmt: skip
         b.add(f"{whole}[0]", carry)
         b.add(f"{whole}[1]", replace(given, dims=(xs.dims[0], *given.dims)))
         return
-    start = b.value(lambda v: is_integer(v.dtype) and _plain(v) and len(v.dims) < 3)
+    start = b.value(lambda v: is_integer(v.dtype) and is_plain(v) and len(v.dims) < 3)
     counter = b.one(["int32", "int64", "uint64", "int8"])
     carry = replace(start, name="c", size=bits(start.dtype))
     at = Value("i", counter, (), 4)
-    inner = _Body(b.text, [carry], 9)
+    inner = Body(b.text, [carry], 9)
     for _ in range(b.one([1, 2, 3])):
-        inner.step()
+        _step(inner)
     after = inner.value(lambda v: (v.dtype, v.dims) == (carry.dtype, carry.dims))
     inner.line(f"return (i + 1, {after.name})")
-    b.text.functions.append(_function(name, [at, carry], inner))
-    test = _Body(b.text, [at, carry], 9)
+    b.text.functions.append(function_text(name, [at, carry], inner))
+    test = Body(b.text, [at, carry], 9)
     test.line(f"return i < {b.one([0, 1, 3, 7])}")
-    b.text.functions.append(_function(f"{name}_test", [at, carry], test))
+    b.text.functions.append(function_text(f"{name}_test", [at, carry], test))
     b.line(f'{whole} = R.while_loop({name}_test, {name}, R.const(0, "{counter}"), {start.name}, '
            "condition_constants=0, body_constants=0)")  # fmt: skip
     b.add(f"{whole}[0]", at)
     b.add(f"{whole}[1]", carry)
 
 
-def _sized_by_values(b: _Body) -> None:
+def _sized_by_values(b: Body) -> None:
     """A step: what is as large as its values say."""
     if not b.text.steps or b.indent != "    " or b.depth > 0:
         raise NoFitError
@@ -632,40 +426,49 @@ def _sized_by_values(b: _Body) -> None:
     else:  # there may be none
         empty = b.name("s")
         b.line(f"{empty} = {cast}")
-        b.add(f"R.op.sum({empty})", replace(made, dims=(), size=made.size + 4 * _LOG_SIZE))
+        b.add(f"R.op.sum({empty})", replace(made, dims=(), size=made.size + 4 * LOG_SIZE))
     b.text.stepped = True
 
 
-_STEPS: tuple[Callable[[_Body], None], ...] = (
+_STEPS: tuple[Callable[[Body], None], ...] = (
     *(_arithmetic,) * 6, *(_quotient,) * 2, *(_bits,) * 2, *(_unary,) * 3, *(_astype,) * 6, *(_compare,) * 3,
     *(_where,) * 3, *(_reduce,) * 4, *(_position,) * 2, *(_scan,) * 2, *(_made,) * 4, *(_move,) * 4, *(_take,) * 2,
     *(_product,) * 2, _one_hot, *(_tuple,) * 2, *(_call,) * 3, *(_branch,) * 3, *(_loop,) * 4, *(_sized_by_values,) * 4,
 )  # fmt: skip
 
 
+def _step(b: Body) -> None:
+    """A line or a few, if what was drawn fits."""
+    made, lines = b.one(_STEPS), len(b.lines)
+    try:
+        made(b)
+    except NoFitError:
+        assert len(b.lines) == lines, "lines that nobody needs"
+
+
 def random_module(seed: int, steps: bool = False, most: int = 10, name: str = "main") -> Program:
     """The module of this seed: up to `most` lines in its entry, which has this name. `steps`: values may decide about
     sizes."""
     rng = np.random.default_rng(seed)
-    text = _Text(rng, steps, f"{name}_" if name != "main" else "")
+    text = Text(rng, steps, f"{name}_" if name != "main" else "")
     params: list[Value] = []
     for i in range(int(rng.integers(1, 4))):
-        dtype = text.one(_DTYPES)
+        dtype = text.one(DTYPES)
         dims = tuple(text.one(["n", "n", "m", "2", "3", "1"]) for _ in range(text.one([0, 1, 1, 2, 2])))
         size = 2.0
         if is_integer(dtype):
             size = float(text.one([3, 3, bits(dtype) // 2, bits(dtype)]))
             size = min(size, bits(dtype) - (not dtype.startswith("u")))
-        params.append(Value("xyz"[i], dtype, dims, size, 2.0 if dtype in _DIGITS else 0.0, size))
-    body = _Body(text, params, 0)
+        params.append(Value("xyz"[i], dtype, dims, size, 2.0 if dtype in DIGITS else 0.0, size))
+    body = Body(text, params, 0)
     for _ in range(int(rng.integers(2, most + 1))):
-        body.step()
+        _step(body)
     made = [v for v in body.values if v not in params] or params
     results = [text.one(made[-4:]) for _ in range(text.one([1, 1, 2, 3]))]
     if made[-1] not in results:
         results.append(made[-1])
     body.line(f"return {results[0].name}" if len(results) == 1 else f"return ({', '.join(v.name for v in results)})")
-    whole = "\n".join([*text.functions, _function(name, params, body)])
+    whole = "\n".join([*text.functions, function_text(name, params, body)])
     return Program(whole, tuple(params), tuple(results), text.stepped)
 
 
