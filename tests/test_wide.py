@@ -12,7 +12,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.backend import program
-from relax_eg.errors import ShapeError, SpecError
+from relax_eg.errors import ShapeError, SpecError, TraceError
 from relax_eg.ops.interpret import evaluate
 
 NONE = rx.RuleSet("none", ())
@@ -165,6 +165,19 @@ def test_inside_a_program_that_has_no_64_bits(name: str) -> None:
             run(*args)
         return
     same(run(*args), evaluate(module, args))
+
+
+def test_random_bits_that_jax_cannot_lower_elsewhere() -> None:
+    key = jax.random.key(0)
+    with jax.enable_x64(True):
+        module = rx.trace(lambda k: jax.random.bits(k, (3,), "uint64"), "@ key")
+        meant = np.asarray(jax.random.bits(key, (3,), "uint64"))
+    best = rx.optimize(module)
+    same(best(key), meant)
+    with pytest.raises(TraceError, match=r"draws 64 random bits at once.*\n.*enable_x64"):
+        jax.jit(best.to_jax())(key)
+    with jax.enable_x64(True):
+        same(jax.jit(best.to_jax())(key), meant)
 
 
 def test_weights_are_prepared_with_64_bits() -> None:

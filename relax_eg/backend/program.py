@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.width import as_jax_takes_it, has_x64, in_width
-from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
+from relax_eg.errors import BoundsError, RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import WIDE, Tensor
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Module
@@ -85,6 +85,8 @@ class Program:
         if not self.is_elsewhere:
             return list(leaves)
         places = range(len(self.params)) if only is None else only
+        if any(isinstance(x, Tracer) for x in leaves):
+            self._check_lowered_elsewhere()
         given: list[Any] = []
         for i, x in zip(places, leaves, strict=True):
             dtype = self.params[i].tensor.dtype
@@ -92,6 +94,18 @@ class Program:
                 raise _too_large(f"{self.name}(): argument `{self.names[i]}`", dtype, x)
             given.append(as_jax_takes_it(x, dtype))
         return given
+
+    def _check_lowered_elsewhere(self) -> None:
+        """TraceError for what JAX cannot lower where it has no 64-bit numbers: it makes its own random bits then."""
+        module = self.module or self.written()
+        for f in module:
+            for e in f.expressions():
+                if e.op == "random_bits" and e.attr("bit_width") == 64:
+                    line = f" ({f.sources[e]})" if e in f.sources else ""
+                    raise TraceError(
+                        f"{self.name}() draws 64 random bits at once{line}, which JAX lowers only where it has 64-bit "
+                        "numbers\n  accepted: jax.enable_x64(True) around the outermost jit, grad or vmap"
+                    )
 
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
@@ -270,7 +284,7 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
         return leaf
     elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
         return jnp.array(leaf)  # nothing to compile
-    array = jax.lax.convert_element_type(leaf, np_dtype(dtype))
+    array = jax.lax.convert_element_type(cast("Any", leaf), np_dtype(dtype))
     return _weak(array) if weak else array
 
 
