@@ -13,6 +13,7 @@ import pytest
 import relax_eg as rx
 from relax_eg.backend import program
 from relax_eg.errors import ShapeError, SpecError, TraceError
+from relax_eg.frontends.modules import in_blocks
 from relax_eg.ops.interpret import evaluate
 
 NONE = rx.RuleSet("none", ())
@@ -165,6 +166,14 @@ def test_inside_a_program_that_has_no_64_bits(name: str) -> None:
             run(*args)
         return
     same(run(*args), evaluate(module, args))
+
+
+@pytest.mark.parametrize("name", ["positions", "far"])
+def test_legalised(name: str) -> None:
+    text, args = PROGRAMS[name]
+    module = rx.legalize(in_blocks(rx.parse(text)))
+    assert module.programs
+    same(rx.optimize(module, rules=NONE)(*args), evaluate(rx.parse(text), args))
 
 
 def test_random_bits_that_jax_cannot_lower_elsewhere() -> None:
