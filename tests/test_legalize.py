@@ -101,8 +101,10 @@ def test_calls_that_do_not_fit() -> None:
     with pytest.raises(rx.errors.ShapeError, match=r"call_tir of `row_sums`.*`X`, axis 1 should be 3, got 2"):
         best(np.ones((4, 2), np.float32))
     wide = main_of(ir.call_tir(row_sums("float64"), [ir.var("x", ir.Tensor("n 3 @ float64"))]))
-    with pytest.raises(rx.RelaxEgError, match="x64"):
-        rx.optimize(wide, at={"n": 4})(np.ones((4, 3)))
+    thirds = np.ones((4, 3)) / 3
+    found = rx.optimize(wide, at={"n": 4})(thirds)  # 64 bits, whatever JAX has switched on
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, thirds.sum(1), 1e-15)
 
 
 def running_sum(x: Any) -> Any:

@@ -204,7 +204,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
     written = _packed(program.written(), outside)
     data: dict[str, Any] = {
         "name": program.name,
-        "x64": _has_x64(),
+        "x64": program.wide,
         "runs": next((name for name, kind in _KINDS.items() if isinstance(best, kind)), "whole"),
         "from_function": program.from_function,
         "signature": _signature(program.signature),
@@ -248,10 +248,6 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         raise ArtifactError(
             f"save: cannot write {to}: {error.strerror}\n  accepted: a path that can be written"
         ) from None
-
-
-def _has_x64() -> bool:
-    return jax.dtypes.canonicalize_dtype(np.int64) == np.int64
 
 
 def _packed(module: Module, outside: _Outside) -> Any:
@@ -355,12 +351,6 @@ def _payload(data: bytes, where: Path) -> bytes:
 
 
 def _saved(data: Any, blob: bytes, where: Path) -> Saved:
-    if data["x64"] != _has_x64():
-        switch = "on" if data["x64"] else "off"
-        raise ArtifactError(
-            f"load: {where} was saved with jax_enable_x64 {switch}, and this process has it the other way\n"
-            f"  accepted: jax.config.update('jax_enable_x64', {data['x64']}) before"
-        )
     outside = _Outside(data["arrays"], blob)
     written = _unpacked(data["written"], outside)
     variants = tuple(_variant(v, written, outside) for v in data["variants"])
@@ -388,6 +378,7 @@ def _saved(data: Any, blob: bytes, where: Path) -> Saved:
         tuple(map(tuple, data["facts"])),
         lambda: written,
         data["from_function"],
+        data["x64"],
         data["at_sizes"],
     )
     return Saved(program, variants, tuple(data["weights"]), data["tolerance"], runs, data["pallas"])

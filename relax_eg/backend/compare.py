@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
+
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.module import Module
+from relax_eg.ops.interpret import evaluate_within
+
+AS_WRITTEN = "the function as written"
+INTERPRETED = "the reference interpreter"
+ROUNDING = {"float64": 1e-6, "float32": 1e-3, "complex64": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
+"""How far results may be from those of a definition, by the dtypes in it, relative to the largest of a result."""
+_MOST_WORK = 20_000_000  # flops and bytes that are interpreted, about a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +25,9 @@ class Check:
 
     Errors are relative to the largest magnitude of each result; `passed` compares with the tolerance of the
     numerics class, 0 for "exact" and integers. `violations`: facts declared of arguments that these do not have, each
-    with an entry that shows it; none may be.
+    with an entry that shows it; none may be. `against`: what computed the other results. Of a module that runs as it
+    was written that is the reference interpreter, within the rounding of the module's dtypes, unless that were too much
+    work.
     """
 
     passed: bool
@@ -23,11 +35,13 @@ class Check:
     tolerance: float
     worst: str
     violations: tuple[str, ...] = ()
+    against: str = AS_WRITTEN
 
     def __str__(self) -> str:
         equal = self.max_error <= self.tolerance
         sign, verdict = ("<=", "equal") if equal else (">", "NOT equal")
         found = f"{verdict}: largest relative error {self.max_error:.3g} {sign} {self.tolerance:.3g} (in {self.worst})"
+        found += "" if self.against == AS_WRITTEN else f", against {self.against}"
         return "\n".join((*(f"fact violated: {v}" for v in self.violations), found))
 
 
@@ -37,6 +51,19 @@ def compared(ours: Any, theirs: Any, tolerance: float) -> Check:
     errors = [(_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in pairs]
     worst, where = max(errors, default=(0.0, "no result"))
     return Check(worst <= tolerance, worst, tolerance, where)
+
+
+def against_reference(module: Module, ours: Any, args: Any, tolerance: float) -> Check | None:
+    """How far the results of a module are from those of the reference interpreter; None where that were too much work,
+    or a routine of the module is not known to it."""
+    meant = evaluate_within(module, args, _MOST_WORK)
+    if meant is None:
+        return None
+    dtypes = {
+        e.annotation.dtype for f in module for e in (*f.params, *f.expressions()) if isinstance(e.annotation, Tensor)
+    }
+    near = max(tolerance, *(ROUNDING.get(d or "", 0.0) for d in dtypes))
+    return replace(compared(ours, meant, near), against=INTERPRETED)
 
 
 def _numbers(x: Any) -> np.ndarray[Any, Any]:

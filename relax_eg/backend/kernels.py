@@ -22,6 +22,7 @@ from relax_eg.backend.lower import new_sizes
 from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, without_notes
+from relax_eg.backend.width import in_its_width
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Tensor
@@ -47,16 +48,19 @@ class KernelRunner:
     ) -> None:
         self.pallas = pallas
         self.module = module
+        self.wide = module.wide
         self._casts = _casts(module)
         self._scope = scope
         self._executables = Executables(module, compiler_options or {}, pallas)
         self._calls: dict[Any, Call] = {}
         self._temporaries: dict[Any, Mapping[str, int]] = {}
 
+    @in_its_width
     def run(self, args: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         """What the entry returns for these arrays: an array, or a tuple of them."""
         return self.call(sizes, _on_one_device(args)).run(args)
 
+    @in_its_width
     def call(self, sizes: Mapping[str, int], storages: bool = True) -> Call:
         """The call at a binding; with `storages` arrays are kept for the next call."""
         key = (tuple(sizes.values()), storages)
@@ -88,6 +92,7 @@ class KernelRunner:
             if allowed < 0 and c is not latest:
                 c.forget()
 
+    @in_its_width
     def temporary_bytes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         """For each kernel of the call at a binding, by its name there, the bytes that its executable allocates for
         itself, at most."""
@@ -226,6 +231,8 @@ class ReadyInKernels(Ready):
         return self.runners[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._wide and self._program.is_elsewhere:
+            return self._from_elsewhere(args, kwargs)
         return self.run(self._others(args, kwargs))
 
     def run(self, others: list[Any]) -> Any:

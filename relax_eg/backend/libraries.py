@@ -16,6 +16,7 @@ import jax
 import jaxlib.xla_client
 import numpy as np
 
+from relax_eg.backend.compare import ROUNDING
 from relax_eg.debug import log
 from relax_eg.errors import LibraryError, RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
@@ -26,7 +27,6 @@ from relax_eg.shapes import Dim
 
 # The largest difference from the pattern's value, as a share of its largest element. A GPU multiplies float32 matrices
 # with 10 bits unless told otherwise.
-_TOLERANCE = {"float64": 1e-6, "float32": 1e-3, "complex64": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
 _ON_ACCELERATOR = 1e-2
 _SHOWN = 6  # elements of a value that an error shows
 
@@ -187,7 +187,7 @@ def _tried(library: Library, operands: Sequence[Tensor], attrs: Mapping[str, Any
 
 
 def _tolerance(dtype: str) -> float:
-    least = _TOLERANCE.get(dtype, 0.0)
+    least = ROUNDING.get(dtype, 0.0)
     return max(least, _ON_ACCELERATOR) if dtype == "float32" and jax.default_backend() != "cpu" else least
 
 

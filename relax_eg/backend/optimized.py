@@ -13,7 +13,7 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.checks import bind_sizes
-from relax_eg.backend.compare import Check, compared
+from relax_eg.backend.compare import Check, against_reference, compared
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program, in_order, without_notes
@@ -48,6 +48,7 @@ class Optimized:
         self.variants = variants
         self._family = Family(program, variants)
         self._weights = weights
+        self._wide = program.wide
         self._binds = bool(weights) and not self._family.kept
         self._weight_indices = tuple(i for i, a in enumerate(program.arguments) if a in weights)
         self._names = program.names_without(frozenset())
@@ -77,6 +78,10 @@ class Optimized:
 
         With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
         """
+        if self._wide and self._program.is_elsewhere:
+            args, kwargs = self._as_given(args, kwargs)
+            with self._program.width():
+                return self(*args, **kwargs)
         if kwargs:  # JAX would compile once more for each way to write a call
             args, kwargs = in_order(self._names, args, kwargs)
         if not self._binds:
@@ -99,13 +104,18 @@ class Optimized:
         ready = latest[0]
         return ready.run([x for i, x in enumerate(leaves) if i not in ready.indices])
 
+    def _as_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call from where JAX does not have the program's numbers."""
+        p = self._program
+        return jax.tree_util.tree_unflatten(p.in_tree, p.as_given(p.leaves(args, kwargs)))
+
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return (self._whole if self._compiled is None else self._of_options(args, kwargs))(*args, **kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
-        except TypeError:
-            # `jax.jit` refuses what is no array before we see it; ours says which argument.
+        except (TypeError, OverflowError):
+            # `jax.jit` refuses what is no array, or too large, before we see it; ours says which argument.
             self._program.check(self._program.leaves(args, kwargs))
             raise
 
@@ -131,8 +141,10 @@ class Optimized:
         program, family = self._program, self._family
 
         def optimized(*args: Any, **kwargs: Any) -> Any:
-            leaves = program.check(program.leaves(args, kwargs))
-            return family.programs[family.at_leaves(leaves)].differentiable(leaves)
+            leaves = program.as_given(program.leaves(args, kwargs))
+            with program.width():
+                leaves = program.check(leaves)
+                return family.programs[family.at_leaves(leaves)].differentiable(leaves)
 
         optimized.__name__ = program.name
         return optimized
@@ -167,7 +179,9 @@ class Optimized:
                 raise ShapeError(f"prepare(): `{w}` has {len(found)} arrays, optimized for {len(expected)}")
             leaves += list(zip(expected, found, strict=True))
         leaves.sort(key=lambda pair: pair[0])
-        return self._bind([x for _, x in leaves])
+        arrays = p.as_given([x for _, x in leaves], [i for i, _ in leaves])
+        with p.width():
+            return self._bind(arrays)
 
     def _bind(self, weights: list[Any]) -> Ready:
         """The function with its weights bound to these arrays, one for each parameter."""
@@ -181,11 +195,19 @@ class Optimized:
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the
         function as written."""
+        args, kwargs = self._as_given(args, kwargs)
+        with self._program.width():
+            return self._checked(args, kwargs)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Check:
         p = self._program
         leaves = p.check(p.leaves(args, kwargs))
         broken = tuple(p.violations(leaves))
-        theirs = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
-        found = compared(self(*args, **kwargs), theirs, self._near)
+        ours, found = self(*args, **kwargs), None
+        if p.kept and not p.from_function:  # a module beside itself would show nothing
+            found = against_reference(p.written(), ours, leaves, self._near)
+        if found is None:
+            found = compared(ours, jax.jit(lambda *xs: p.original(list(xs)))(*leaves), self._near)
         return replace(found, passed=found.passed and not broken, violations=broken)
 
     def explain(self) -> Explanation:
@@ -196,7 +218,8 @@ class Optimized:
         where none is found.
         """
         if self._explanation is None:
-            self._explanation = self._explained()
+            with self._program.width():
+                self._explanation = self._explained()
         return self._explanation
 
     def certificate(self) -> Certificate:
@@ -305,7 +328,7 @@ class Ready:
 
     def __init__(self, family: Family, indices: Sequence[int], weights: list[Any]) -> None:
         program = family.programs[0]
-        self._program, self._family = program, family
+        self._program, self._family, self._wide = program, family, program.wide
         self.indices = frozenset(indices)
         params = program.params
         checked = program.check(weights, indices)
@@ -371,6 +394,8 @@ class Ready:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA with the arguments that are not weights."""
+        if self._wide and self._program.is_elsewhere:
+            return self._from_elsewhere(args, kwargs)
         if kwargs:
             args, kwargs = in_order(self._names, args, kwargs)
         if kwargs.keys() != self._keywords:
@@ -385,6 +410,12 @@ class Ready:
                 return self.run(self._others(args, kwargs))
             run, prepared = self._of(found)
         return self._ran(run, prepared, args, kwargs)
+
+    def _from_elsewhere(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call from where JAX does not have the program's numbers."""
+        others = self._program.as_given(self._others(args, kwargs), self._others_at)
+        with self._program.width():
+            return self.run(others)
 
     def run(self, others: list[Any]) -> Any:
         """Call with the other parameters' arrays, flat."""
@@ -414,7 +445,7 @@ class Ready:
             return run(prepared, *args, **kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
-        except TypeError:  # as in `Optimized`
+        except (TypeError, OverflowError):  # as in `Optimized`
             self._program.check(self._others(args, kwargs), self._others_at)
             raise
 
@@ -444,7 +475,9 @@ class Ready:
         """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""
 
         def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
-            return self._main(prepared, self._others(args, kwargs))
+            others = self._program.as_given(self._others(args, kwargs), self._others_at)
+            with self._program.width():
+                return self._main(prepared, others)
 
         run.__name__ = self._program.name
         return run

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.lower import run_at
-from relax_eg.errors import BoundsError, RelaxEgError, ShapeError
-from relax_eg.ir.annotations import Tensor
+from relax_eg.backend.width import as_jax_takes_it, has_x64, in_width
+from relax_eg.errors import BoundsError, RelaxEgError, ShapeError, TraceError
+from relax_eg.ir.annotations import WIDE, Tensor
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Module
 from relax_eg.ops.facts import FACTS, violation
@@ -32,8 +35,9 @@ class Program:
     argument of `fn`; `in_tree`, `out_tree`: pytree structures of `(args, kwargs)` and of the result; `signature`: that
     of `fn`, by which a call's arguments are split as the specs were; `weak_out`: which results JAX holds weakly typed;
     `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
-    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote; `at_sizes`: how it is to
-    run at many sizes and what its calls cost, as plain data that artifacts keep (`loading`).
+    module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote; `wide`: it holds 64-bit
+    numbers, or was traced where JAX had such; `at_sizes`: how it is to run at many sizes and what its calls cost, as
+    plain data that artifacts keep (`loading`).
     """
 
     fn: Callable[..., Any]
@@ -52,6 +56,7 @@ class Program:
     facts: tuple[tuple[str, ...], ...]
     written: Callable[[], Module]
     from_function: bool
+    wide: bool
     at_sizes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -65,6 +70,42 @@ class Program:
     def kept(self) -> bool:
         """Whether the function runs as it was written."""
         return self.module is None
+
+    def width(self) -> AbstractContextManager[Any]:
+        """A block in which JAX has the numbers that the program has."""
+        return in_width(self.wide)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it has numbers that JAX does not have here."""
+        return self.wide and not has_x64()
+
+    def as_given(self, leaves: Sequence[Any], only: Sequence[int] | None = None) -> list[Any]:
+        """The arrays of a call, of all parameters or of those at `only`, as JAX takes them where they are given."""
+        if not self.is_elsewhere:
+            return list(leaves)
+        places = range(len(self.params)) if only is None else only
+        if any(isinstance(x, Tracer) for x in leaves):
+            self._check_lowered_elsewhere()
+        given: list[Any] = []
+        for i, x in zip(places, leaves, strict=True):
+            dtype = self.params[i].tensor.dtype
+            if isinstance(x, int) and dtype is not None and not _holds(dtype, x):
+                raise _too_large(f"{self.name}(): argument `{self.names[i]}`", dtype, x)
+            given.append(as_jax_takes_it(x, dtype))
+        return given
+
+    def _check_lowered_elsewhere(self) -> None:
+        """TraceError for what JAX cannot lower where it has no 64-bit numbers: it makes its own random bits then."""
+        module = self.module or self.written()
+        for f in module:
+            for e in f.expressions():
+                if e.op == "random_bits" and e.attr("bit_width") == 64:
+                    line = f" ({f.sources[e]})" if e in f.sources else ""
+                    raise TraceError(
+                        f"{self.name}() draws 64 random bits at once{line}, which JAX lowers only where it has 64-bit "
+                        "numbers\n  accepted: jax.enable_x64(True) around the outermost jit, grad or vmap"
+                    )
 
     def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays of a call, in parameter order. ShapeError where the structure is not that of the specs."""
@@ -192,6 +233,10 @@ class Program:
             return self.chosen(list(xs))
 
         def derivative(primals: Any, tangents: Any) -> Any:
+            with self.width():  # JAX may ask when the call is over
+                return pushed(primals, tangents)
+
+        def pushed(primals: Any, tangents: Any) -> Any:
             # Zero tangents stay out: made into arrays, they would be pushed forward through a custom_vjp, which has no
             # forward rule.
             moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
@@ -220,15 +265,26 @@ def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> 
         aval: Any = jax.typeof(leaf)
     except TypeError:
         raise ShapeError(f"{where} is of type {type(leaf).__name__}; an array or number is accepted") from None
+    except OverflowError:
+        raise _too_large(where, declared.dtype or "int32", leaf) from None
     dtype = str(aval.dtype) if declared.dtype is None else declared.dtype
     if str(aval.dtype) != dtype:
         # As in JAX a Python number becomes what it meets, unless that is of a narrower kind: 2.5 is no integer.
         is_number = getattr(aval, "weak_type", False) and declared.ndim in (0, None) and not aval.shape
         if not is_number or _kind(aval.dtype) > _kind(np_dtype(dtype)):
-            raise ShapeError(f"{where} should be {dtype}, got {aval.dtype}; convert it, or optimize for that dtype")
+            hint = "convert it, or optimize for that dtype"
+            if dtype in WIDE and isinstance(leaf, Tracer):
+                hint = (
+                    "what JAX traces has 64 bits where jax.enable_x64(True) is around the outermost jit, grad or vmap"
+                )
+            raise ShapeError(f"{where} should be {dtype}, got {aval.dtype}; {hint}")
+        if isinstance(leaf, int) and not _holds(dtype, leaf):
+            raise _too_large(where, dtype, leaf)
     elif isinstance(leaf, jax.Array) and getattr(aval, "weak_type", False) == weak:
         return leaf
-    array = jax.lax.convert_element_type(leaf, np_dtype(dtype))
+    elif isinstance(leaf, (np.ndarray, np.generic)) and not weak:
+        return jnp.array(leaf)  # nothing to compile
+    array = jax.lax.convert_element_type(cast("Any", leaf), np_dtype(dtype))
     return _weak(array) if weak else array
 
 
@@ -247,6 +303,18 @@ def _kind(dtype: Any) -> int:
     """Bools, integers, floats and complex numbers in order: each holds those before it."""
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return next((i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), len(kinds))
+
+
+def _too_large(where: str, dtype: str, number: int) -> ShapeError:
+    return ShapeError(f"{where} should be {dtype}, which does not hold {number}")
+
+
+def _holds(dtype: str, number: int) -> bool:
+    """Whether an integer is one of a dtype, or near one."""
+    if not jnp.issubdtype(np_dtype(dtype), jnp.integer):
+        return True
+    limits = jnp.iinfo(np_dtype(dtype))
+    return int(limits.min) <= number <= int(limits.max)
 
 
 def _weak(x: Any) -> Any:

@@ -17,11 +17,12 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
-from relax_eg.backend.compare import Check, compared
+from relax_eg.backend.compare import Check, against_reference, compared
 from relax_eg.backend.family import Variant
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
 from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.backend.program import Program, as_declared, without_notes
+from relax_eg.backend.width import as_jax_takes_it
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError, TraceError
 from relax_eg.explain.text import Explanation
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
@@ -206,13 +207,15 @@ class InSteps(Optimized):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit before anything runs, for
         sizes that do not as soon as they are known."""
-        values = self._values(args, kwargs)
+        given = self._given(args, kwargs)
         try:
-            return self._chosen.run(values)
+            with self._program.width():
+                return self._chosen.run(self._values(given))
         except RelaxEgError as e:
             raise without_notes(e) from None
 
-    def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call, in the order of the parameters, as JAX takes them where it is made."""
         p = self._program
         try:
             given, named = p.bind(args, kwargs)
@@ -223,6 +226,12 @@ class InSteps(Optimized):
             raise ShapeError(f"{p.name}() takes {len(p.params)} arguments, got {len(values)}")
         if any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(values)):
             raise TraceError(self._why())
+        if not p.is_elsewhere:
+            return values
+        return [_as_given(q.annotation, x) for q, x in zip(p.params, values, strict=True)]
+
+    def _values(self, values: Sequence[Any]) -> list[Any]:
+        p = self._program
         named_values = zip(p.params, values, strict=True)
         return [_as_value(f"{p.name}(): argument `{q.attr('name')}`", q.annotation, x) for q, x in named_values]
 
@@ -250,8 +259,22 @@ class InSteps(Optimized):
         raise OptionError("prepare(): what runs in steps is not prepared; call it with all its arguments")
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        values = self._values(args, kwargs)
-        return compared(self._chosen.run(values), self._written.run(values), self._tolerance)
+        given = self._given(args, kwargs)
+        with self._program.width():
+            return self._compared(self._values(given))
+
+    def _compared(self, values: Sequence[Any]) -> Check:
+        ours, found = self._chosen.run(values), None
+        if self._chosen is self._written:
+            found = against_reference(self._written.module, ours, values, self._tolerance)
+        return found or compared(ours, self._written.run(values), self._tolerance)
+
+
+def _as_given(a: Annotation, value: Any) -> Any:
+    """An argument as JAX takes it where it is given, and has no 64-bit numbers."""
+    if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
+        return tuple(_as_given(f, x) for f, x in zip(a.fields, value, strict=True))  # type: ignore[reportUnknownArgumentType]
+    return as_jax_takes_it(value, a.dtype) if isinstance(a, Tensor) else value
 
 
 def _as_value(where: str, a: Annotation, value: Any) -> Any:

@@ -18,6 +18,7 @@ from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
+from relax_eg.backend.width import in_width
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.driver.cache import Choice, Found, Place, place_of
@@ -120,6 +121,12 @@ def optimize(
         traced.name, traced.size_variables, options.scope, dynamic, capacities, executables, background, named
     )
     check_one_program(traced.name, dynamic, "steps" if traced.in_steps else execution)
+    with in_width(traced.wide):
+        return _found_or_searched(traced, options, policy, cache)
+
+
+def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool) -> Optimized:
+    """The optimized function, from the cache or by a search."""
     started = time.perf_counter()
     with _collector_paused():
         place = place_of(traced, options) if cache else None
@@ -197,6 +204,7 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         tuple(tuple(sorted(dict(options.facts).get(leaf.name, ()))) for leaf in traced.leaves),
         lambda: traced.module,
         isinstance(traced, Traced),
+        traced.wide,
         {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
     )
     source = ", from the cache" if found.report.cached else ""

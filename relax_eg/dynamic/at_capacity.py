@@ -70,8 +70,9 @@ class AtCapacity(Optimized):
         if self._policy.dynamic == "capacity" and not self._sized:
             self._sized_for({})
         bodies = [b for s in self._sized.values() for b in s.bodies]
-        for body in bodies if self._policy.dynamic == "capacity" else ():
-            _ = body.dims
+        with self._program.width():
+            for body in bodies if self._policy.dynamic == "capacity" else ():
+                _ = body.dims
         why = {k: v for b in bodies for k, v in b.reasons.items()}
         return replace(report, at_exact_sizes=why) if why else report
 
@@ -91,7 +92,7 @@ class AtCapacity(Optimized):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As any optimized function's call."""
-        if self._bare is not None:
+        if self._bare is not None and not (self._wide and self._program.is_elsewhere):
             if kwargs:
                 args, kwargs = in_order(self._names, args, kwargs)
             result = self._bare.straight(self._nothing, args, kwargs)
@@ -131,7 +132,8 @@ class AtCapacity(Optimized):
                 "prepare(...).compile_ahead(...) is accepted"
             )
         shapes = {i: tuple(int(d.const) for d in dims) for i, dims in weights.items()}
-        self._sized_for(shapes).compile_ahead(at, background)
+        with program.width():
+            self._sized_for(shapes).compile_ahead(at, background)
 
     def expect_other_sizes(self) -> None:
         """With "auto", let the first call already run at capacity: its sizes are not the only ones, and nobody named
@@ -185,9 +187,12 @@ class ReadyAtCapacity(Ready):
 
     def compile_ahead(self, *at: Mapping[str, int], background: bool = False) -> None:
         """As `AtCapacity.compile_ahead`, for these weights and all others of the same shapes."""
-        self._sized.compile_ahead(at, background)
+        with self._program.width():
+            self._sized.compile_ahead(at, background)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._wide and self._program.is_elsewhere:
+            return self._from_elsewhere(args, kwargs)
         if kwargs:
             args, kwargs = in_order(self._names, args, kwargs)
         result = self._sized.straight(self._held, args, kwargs)

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import jax
 
+from relax_eg.backend.width import has_x64
+
 Why = Literal["call", "named", "ahead", "hot"]
 
 
@@ -176,10 +178,13 @@ class Executables:
             if key in self._kept or key in self._making:
                 return
 
+        wide = has_x64()  # of this thread; another begins with JAX's settings for all
+
         def work() -> None:
             # Who needs it meets the same error in the call that waits for it.
             try:
-                self.make(key, make)
+                with jax.enable_x64(wide):
+                    self.make(key, make)
             except Exception:
                 return
 

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -50,7 +51,8 @@ from relax_eg.shapes import Scope
 class Written(OfArguments):
     """A module that was written, or traced before, in the place of a traced function (`jax.trace.Traced`).
 
-    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program.
+    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program; `wide`: it
+    may hold 64-bit numbers, which it says whatever JAX has.
     """
 
     fn: Callable[..., Any]
@@ -60,6 +62,7 @@ class Written(OfArguments):
     module: Module
     out_tree: Any
     in_steps: bool
+    wide: bool
 
     @property
     def identifier(self) -> str:
@@ -167,9 +170,10 @@ def written(
         tree = jax.tree_util.tree_structure(((None,) * len(names), {}))
         arguments = Arguments(fn.__signature__, (), tree, Scope())  # type: ignore[reportFunctionMemberAccess]
     else:
-        arguments = read_arguments(fn, main.name, tuple(p.annotation for p in main.params), {}, sizes)
+        with nullcontext() if not formed.wide else jax.enable_x64(True):
+            arguments = read_arguments(fn, main.name, tuple(p.annotation for p in main.params), {}, sizes)
     out_tree = jax.tree_util.tree_structure(_skeleton(main.annotation))
-    return Written(fn, main.name, arguments, sizes, formed, out_tree, in_steps)
+    return Written(fn, main.name, arguments, sizes, formed, out_tree, in_steps, formed.wide)
 
 
 def _is_exact(a: Annotation) -> bool:

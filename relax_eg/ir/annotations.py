@@ -22,6 +22,8 @@ ITEM_BITS: dict[str, int] = {
     "float64": 64, "complex64": 64, "complex128": 128,
 }  # fmt: skip
 
+WIDE = ("int64", "uint64", "float64", "complex128")
+"""The dtypes of 64-bit numbers."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -156,6 +158,13 @@ def _sizes_text(dims: tuple[Dim, ...] | None, ndim: int | None) -> str:
         return "" if ndim is None else f"ndim={ndim}"
     items = ", ".join(str(d.value) if d.is_const else f'"{d}"' for d in dims)
     return f"({items}{',' if len(dims) == 1 else ''})"
+
+
+def may_be_wide(annotation: Annotation) -> bool:
+    """Whether there may be 64-bit numbers in what an annotation describes: where a tensor's dtype is not known, yes."""
+    if isinstance(annotation, Tuple):
+        return any(map(may_be_wide, annotation.fields))
+    return isinstance(annotation, Tensor) and (annotation.dtype is None or annotation.dtype in WIDE)
 
 
 def dims_of(annotation: Annotation) -> tuple[Dim, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from relax_eg.errors import WellFormedError
-from relax_eg.ir.annotations import Annotation, dims_of
+from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
 from relax_eg.tir import TensorProgram
 
@@ -107,6 +107,11 @@ class Module:
         """The tensor programs that its functions call, each once, in the order of the calls. Linear in its size."""
         calls = (e for f in self.functions for e in f.expressions() if e.op == CALL_TIR)
         return tuple(dict.fromkeys(e.attr("program").value for e in calls))
+
+    @property
+    def wide(self) -> bool:
+        """Whether any value in it may be of 64-bit numbers. Linear in its size."""
+        return any(may_be_wide(e.annotation) for f in self.functions for e in (*f.params, *f.expressions()))
 
     @property
     def main(self) -> Function:

@@ -14,6 +14,7 @@ import numpy as np
 from relax_eg.ir.annotations import Annotation, Tensor, itemsize
 from relax_eg.ops.keys import is_key
 from relax_eg.ops.movement import fill_value
+from relax_eg.ops.positions import as_index, as_indices, jax_positions
 from relax_eg.ops.record import Attribute, Operator, Site, register
 from relax_eg.ops.sizes import (
     ZERO,
@@ -32,7 +33,6 @@ from relax_eg.tir import (
     Index,
     Scalar,
     TensorProgram,
-    cast,
     compute,
     const,
     less_equal,
@@ -68,7 +68,7 @@ def _dynamic_slice(site: Site) -> Annotation:
 
 def _moved_inside(start: Scalar, room: Dim) -> Scalar:
     """`start` limited to 0 .. `room`."""
-    return minimum(maximum(cast(start, "int64"), 0), Index(room))
+    return minimum(maximum(as_index(start), 0), Index(room))
 
 
 def _dynamic_slice_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
@@ -201,7 +201,7 @@ def _gather_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
             if axis not in site["start_index_map"]:
                 at.append(within_slice)
                 continue
-            start = cast(indices[(*batch, site["start_index_map"].index(axis))], "int64")
+            start = as_index(indices[(*batch, site["start_index_map"].index(axis))])
             room = shape[axis] - site["slice_sizes"][axis]
             if mode == "clip":
                 start = _moved_inside(start, room)
@@ -227,6 +227,7 @@ def _jax_gather(
 ) -> Any:
     from jax import lax
 
+    indices = jax_positions(indices, [x.shape[a] for a in numbers["start_index_map"]])
     return lax.gather(
         x, indices, lax.GatherDimensionNumbers(**numbers), slice_sizes, mode=_jax_mode(mode), fill_value=fill_value
     )
@@ -284,7 +285,7 @@ def _scatter_reference(
         offset, size = (places[window[axis]], updates.shape[window[axis]]) if axis in window else (0, 1)
         start = np.zeros(updates.shape, np.int64)
         if axis in scatter_dims_to_operand_dims:
-            start = np.asarray(indices[(*batch, scatter_dims_to_operand_dims.index(axis))]).astype(np.int64)
+            start = as_indices(indices[(*batch, scatter_dims_to_operand_dims.index(axis))])
         room = x.shape[axis] - size
         if mode == "clip":
             start = np.clip(start, 0, max(room, 0))
@@ -318,6 +319,7 @@ def _jax_scatter(
 
     function = {"set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "min": lax.scatter_min,
                 "max": lax.scatter_max}[kind]  # fmt: skip
+    indices = jax_positions(indices, [x.shape[a] for a in numbers["scatter_dims_to_operand_dims"]])
     return function(
         x, indices, updates, lax.ScatterDimensionNumbers(**numbers), indices_are_sorted=sorted, unique_indices=unique,
         mode=_jax_mode(mode),

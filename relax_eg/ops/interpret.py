@@ -42,9 +42,9 @@ from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.libraries import Library, library_of
-from relax_eg.ops.record import Site, deduce, get, is_shown, program_of
+from relax_eg.ops.record import Site, counts, deduce, get, is_shown, program_of
 from relax_eg.shapes import Binder, Dim, Scope
-from relax_eg.tir import TensorProgram
+from relax_eg.tir import Counts, TensorProgram, count
 from relax_eg.tir import evaluate as evaluate_program
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -73,6 +73,14 @@ def evaluate(
     module = program if isinstance(program, Module) else Module((program,))
     run = _Interpreter(module, domain, ordered, libraries)
     return _outside(run.function(program.main if isinstance(program, Module) else program, args, sizes or {}))
+
+
+def evaluate_within(program: Module, args: Sequence[Any], most: int) -> Any:
+    """As `evaluate`; None where that is more work than `most` flops and bytes moved, or a routine is not known here."""
+    try:
+        return _outside(_Bounded(program, "numpy", False, None, [float(most)]).function(program.main, args, {}))
+    except (_TooMuchError, OperatorError):
+        return None
 
 
 def evaluate_expr(
@@ -335,6 +343,36 @@ class _Counting(_Interpreter):
     def node(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
         self.count[0] += 1
         return super().node(e, args, sizes)
+
+
+class _TooMuchError(Exception):
+    """What is evaluated is more work than it may be."""
+
+
+@dataclass(frozen=True)
+class _Bounded(_Interpreter):
+    """`left`: the work that may still be done."""
+
+    left: list[float]
+
+    def operator(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        self.take(counts(self.at_sizes(e, args, sizes)), sizes)
+        return super().operator(e, args, sizes)
+
+    def tensor_program(self, e: Expr, args: list[Any], sizes: dict[str, int]) -> Value:
+        called: TensorProgram = e.attr("program").value
+        told = {v: int(d.evaluate(sizes)) for v, d in e.attr("sizes")}
+        patterns, shapes = [b.shape for b in called.parameters], [x.shape for x in args]
+        known = {v: Dim.of(n) for v, n in told.items()}
+        bound = Binder([[d.substitute(known) for d in p] for p in patterns], [b.name for b in called.parameters],
+                       called.name).bind(shapes)  # fmt: skip
+        self.take(count(called), {**told, **bound})
+        return super().tensor_program(e, args, sizes)
+
+    def take(self, work: Counts, sizes: Mapping[str, int]) -> None:
+        self.left[0] -= sum(int(d.evaluate(sizes)) for d in (work.flops, work.bytes_read, work.bytes_written))
+        if self.left[0] < 0:
+            raise _TooMuchError
 
 
 def _arrays(value: Any) -> Any:

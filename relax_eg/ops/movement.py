@@ -8,6 +8,7 @@ from typing import Any
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, Tuple, is_integer
 from relax_eg.ops.elementwise import read_aligned
 from relax_eg.ops.keys import is_key
+from relax_eg.ops.positions import as_index, jax_positions
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.regroup import regroup
 from relax_eg.ops.sizes import (
@@ -34,7 +35,6 @@ from relax_eg.tir import (
     Scalar,
     Stage,
     TensorProgram,
-    cast,
     compute,
     const,
     equal,
@@ -302,7 +302,7 @@ def _take_equations(site: Site, buffers: tuple[Buffer, ...]) -> TensorProgram:
     def element(*i: Dim) -> Scalar:
         at: Scalar = indices[i[axis : axis + indices.rank]]
         if mode != "promise":
-            at = cast(at, "int64")
+            at = as_index(at)
         chosen = minimum(maximum(at, 0), size - 1) if mode == "clip" else at
         read = x[(*i[:axis], chosen, *i[axis + indices.rank :])]
         if mode == "fill":
@@ -393,7 +393,10 @@ def _jax_take(x: Any, indices: Any, *, axis: int, mode: str) -> Any:
     numbers = lax.GatherDimensionNumbers(offset_dims=kept, collapsed_slice_dims=(axis,), start_index_map=(axis,))
     sizes = tuple(1 if a == axis else n for a, n in enumerate(x.shape))
     modes = {"clip": "clip", "fill": "fill", "promise": "promise_in_bounds"}
-    return lax.gather(x, lax.expand_dims(indices, (rank,)), numbers, sizes, mode=modes[mode])
+    starts = lax.expand_dims(indices, (rank,))
+    if mode != "promise":
+        starts = jax_positions(starts, [x.shape[axis]])
+    return lax.gather(x, starts, numbers, sizes, mode=modes[mode])
 
 
 def _jax_flip(x: Any, *, axes: tuple[int, ...]) -> Any:

@@ -157,7 +157,10 @@ def _position_lower(name: str) -> Callable[..., Any]:
     def lower(x: Any, *, axis: int, keepdims: bool, dtype: str) -> Any:
         from jax import lax
 
-        result = getattr(lax, name)(x, axis, dtype)
+        # JAX takes 64 bits for 32 where such are switched off while it lowers, which may be elsewhere.
+        is_long = isinstance(x.shape[axis], int) and x.shape[axis] >= 2**31
+        found = getattr(lax, name)(x, axis, "int64" if is_long else "int32")
+        result = lax.convert_element_type(found, dtype)
         return lax.expand_dims(result, (axis,)) if keepdims else result
 
     return lower

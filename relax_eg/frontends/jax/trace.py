@@ -34,7 +34,7 @@ class Traced(OfArguments):
 
     `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
     `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`,
-    and `compared`: sizes that `fn` compared, and that `jaxpr` takes to differ.
+    and `compared`: sizes that `fn` compared, and that `jaxpr` takes to differ. `wide`: JAX had 64-bit numbers then.
     """
 
     fn: Callable[..., Any]
@@ -45,6 +45,7 @@ class Traced(OfArguments):
     out_tree: Any
     assume: tuple[str, ...] = ()
     compared: tuple[Differing, ...] = ()
+    wide: bool = False
 
     @cached_property
     def module(self) -> Module:
@@ -134,6 +135,7 @@ def trace_function(
             raise
         return [checked_output(fn, label, path, value) for path, value in outputs]
 
+    wide = bool(jax.config.values["jax_enable_x64"])
     known = arguments.scope.child()
     for v, bound in (bounds or {}).items():
         known.bound(v, bound)
@@ -147,7 +149,7 @@ def trace_function(
             if own:
                 raise
             raise trace_error(fn, label, arguments.leaves, error, watch.open) from cause(error)
-    return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume), tuple(watch.differing.values()))
+    return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume), tuple(watch.differing.values()), wide)
 
 
 @stage("trace")
