@@ -195,7 +195,7 @@ class WholeCost:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
             return asked(self.cost, site, result, self.binding, self._columns)
-        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+        if _is_registered(site, result):
             return self._library(LIBRARIES[site["name"]], site, result)
         if site.op == CALL_TIR:
             return self._tensor_program(site, result)
@@ -246,7 +246,7 @@ class WholeCost:
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         """What one use of an operator does, at any sizes; what a call or control node runs is asked for by itself."""
-        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+        if _is_registered(site, result):
             definition, sizes = LIBRARIES[site["name"]].sizes_at(site.operands, dict(site["attrs"]))
             inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
             flops = sum((counts(site_of(e)).flops.substitute(sizes) for e in inside), NONE)
@@ -397,8 +397,15 @@ class WholeCost:
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
     def _at(self, d: Dim) -> Number:
+        """An amount or a size; nothing where a program cannot run for want of elements, as a slice of `n - 4` rows."""
         unknown = d.variables - self.binding.keys()
-        return evaluated(d, {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding)
+        at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
+        return larger(evaluated(d, at), 0)
+
+
+def _is_registered(site: Site, result: Annotation) -> bool:
+    """Whether a registered routine is called whose pattern can be looked into."""
+    return site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES and _all_known(site, result)
 
 
 def _all_known(site: Site, result: Annotation) -> bool:

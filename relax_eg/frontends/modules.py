@@ -144,7 +144,8 @@ def written(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed = deduced(in_blocks(module))
+    formed = in_blocks(deduced(module))
+    check(formed)  # what was annotated too coarsely to be refused before
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from relax_eg.errors import SpecError
 from relax_eg.shapes import Dim, Star, parse_spec
@@ -21,6 +20,8 @@ ITEM_BITS: dict[str, int] = {
     "int64": 64, "uint64": 64, "float8_e4m3fn": 8, "float8_e5m2": 8, "float16": 16, "bfloat16": 16, "float32": 32,
     "float64": 64, "complex64": 64, "complex128": 128,
 }  # fmt: skip
+
+UNKNOWN_RANK = -1  # Relax's spelling
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -78,13 +79,13 @@ class Shape(Annotation):
 class Tensor(Annotation):
     """A tensor: `Tensor("n 4", "float32")`, `Tensor((n, 4), "float32")`, `Tensor(ndim=2)`, `Tensor(dtype="int32")`.
 
-    Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`.
+    Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`. A rank
+    of -1 means unknown, too, as in Relax. SpecError for another rank below 0.
     """
 
     shape: tuple[Dim, ...] | None
     dtype: str | None
     ndim: int | None
-    unknown_rank: ClassVar[int] = -1
 
     def __init__(
         self, shape: str | Sequence[DimLike] | None = None, dtype: str | None = None, ndim: int | None = None
@@ -139,6 +140,9 @@ class Callable(Annotation):
 def _sizes(
     dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
+    if ndim is not None and (type(ndim) is not int or ndim < UNKNOWN_RANK):
+        raise SpecError(f"{what}(ndim={ndim!r}): a rank is a whole number >= 0, or -1 where it is unknown")
+    ndim = None if ndim == UNKNOWN_RANK else ndim
     if dims is None:
         return None, ndim
     parts: Sequence[Dim | Star | None]
@@ -171,6 +175,13 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
         elif isinstance(a, Tuple):
             stack.extend(reversed(a.fields))
     return tuple(found)
+
+
+def has_functions(annotation: Annotation) -> bool:
+    """Whether a value annotated so is a function, or a tuple with one in it."""
+    if isinstance(annotation, Tuple):
+        return any(map(has_functions, annotation.fields))
+    return isinstance(annotation, Callable)
 
 
 def paired_dims(a: Annotation, b: Annotation) -> Iterator[tuple[Dim, Dim]]:

@@ -110,7 +110,9 @@ class Module:
 
     @property
     def main(self) -> Function:
-        """The entry: `main`, or the first function."""
+        """The entry: `main`, or the first function. WellFormedError where there is none."""
+        if not self.functions:
+            raise WellFormedError("the module has no functions\n  accepted: a module with a function, its entry")
         return next((f for f in self.functions if f.name == "main"), self.functions[0])
 
     def __str__(self) -> str:
