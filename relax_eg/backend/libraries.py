@@ -8,6 +8,7 @@ the annotation, and its value, on random operands of these or smaller sizes, aga
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ _ON_ACCELERATOR = 1e-2
 _SHOWN = 6  # elements of a value that an error shows
 
 _lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _looked_at: dict[tuple[Any, ...], str] = {}
 _told: set[str] = set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -43,6 +44,7 @@ from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import as_statements
 
 _pausing = threading.Lock()
+os.register_at_fork(before=_pausing.acquire, after_in_parent=_pausing.release, after_in_child=_pausing.release)
 _paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}
 

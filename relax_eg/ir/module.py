@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of
@@ -36,6 +37,14 @@ class Block:
     bindings: tuple[Binding, ...]
     dataflow: bool = True
 
+    def __deepcopy__(self, memo: Any) -> Block:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_block
+
+        return reduced_block(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -52,6 +61,17 @@ class Function:
     result: Expr
     sources: Mapping[Expr, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
     assume: tuple[str, ...] = ()
+
+    def __copy__(self) -> Function:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Function:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_function
+
+        return reduced_function(self)
 
     @property
     def annotation(self) -> Annotation:
@@ -92,6 +112,17 @@ class Module:
             if f.name in seen:
                 raise WellFormedError(f"two functions of the module are named `{f.name}`")
             seen.add(f.name)
+
+    def __copy__(self) -> Module:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Module:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_module
+
+        return reduced_module(self)
 
     def __getitem__(self, name: str) -> Function:
         for f in self.functions:
