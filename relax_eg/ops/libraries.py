@@ -20,6 +20,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
 from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CONSTANT,
+    SHAPE,
     TUPLE_GET,
     Expr,
     call_dps_library,
@@ -287,7 +288,7 @@ def instantiated(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping
             done[e] = library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
         elif e.op in TABLE:
             done[e] = call(e.op, args, _with_sizes(e.attrs, sizes))
-        elif not e.args:
+        elif not e.args and e.op != SHAPE:
             done[e] = e
         else:
             done[e] = node(e.op, args, _with_sizes(e.attrs, sizes).items(), substitute(e.annotation, dict(sizes)))
