@@ -19,6 +19,7 @@ from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
+from relax_eg.backend.structured import structured
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
 from relax_eg.driver.cache import Choice, Found, Place, place_of
@@ -37,7 +38,7 @@ from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax.trace import Traced, trace_function
-from relax_eg.frontends.modules import written
+from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.rules import Numerics, RuleSet
@@ -182,6 +183,12 @@ def _is_pair(b: Any) -> bool:
 
 
 def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
+    made = _of_arrays(traced, options, found, policy)
+    return made if policy is None else structured(made)
+
+
+def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | None) -> Optimized:
+    """What is optimized, as a function of arrays: what is timed, and what calls with shapes and tuples go to."""
     program = Program(
         traced.fn,
         traced.identifier,
@@ -200,6 +207,7 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         lambda: traced.module,
         isinstance(traced, Traced),
         {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
+        traced.entry if isinstance(traced, Written) else (),
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]
