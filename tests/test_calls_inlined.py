@@ -34,11 +34,14 @@ def agree(best: Any, module: ir.Module, *args: Any) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
 
 
-CHAIN = MM + """
+CHAIN = (
+    MM
+    + """
 def main(a: R.Tensor(("p", "p"), "float32"), b: R.Tensor(("p", "p"), "float32"), v: R.Tensor(("p",), "float32")):
     w = mm(a, b)
     return w @ v
 """
+)
 
 
 def test_a_product_across_a_call_associates() -> None:
@@ -54,7 +57,9 @@ def test_a_product_across_a_call_associates() -> None:
     assert best.certificate().verify(rx.rules.default)
 
 
-DEEP = MM + """
+DEEP = (
+    MM
+    + """
 def twice(a: R.Tensor(("m", "m"), "float32"), b: R.Tensor(("m", "m"), "float32")) -> R.Tensor(("m", "m"), "float32"):
     return mm(mm(a, b), b)
 def pair(a: R.Tensor(("m", "m"), "float32")) -> R.Tuple(R.Tensor(("m", "m"), "float32"), R.Shape(("m", "2*m"))):
@@ -62,7 +67,10 @@ def pair(a: R.Tensor(("m", "m"), "float32")) -> R.Tuple(R.Tensor(("m", "m"), "fl
 def main(a: R.Tensor(("p", "p"), "float32"), v: R.Tensor(("p",), "float32"), w: R.Tensor((64, 64), "float32")):
     w = pair(a)
     return (w[0] @ v, mm(R.permute_dims(w), w))
-""".replace("w: R.Tensor((64, 64)", "u: R.Tensor((64, 64)").replace("mm(R.permute_dims(w), w)", "mm(R.permute_dims(u), u)")
+""".replace("w: R.Tensor((64, 64)", "u: R.Tensor((64, 64)").replace(
+        "mm(R.permute_dims(w), w)", "mm(R.permute_dims(u), u)"
+    )
+)
 
 
 def test_calls_in_calls_tuples_shapes_and_other_sizes() -> None:
@@ -88,14 +96,14 @@ def test_what_does_not_fit_for_sure_stays_a_call() -> None:
 def chain(depth: int, wide: int, uses: int) -> str:
     """A chain of functions, each of which calls the next `uses` times."""
     square = 'R.Tensor(("m", "m"), "float32")'
-    lines = [f"def f{depth}(a: {square}) -> {square}:", *["    a{0} = R.exp({1})".format(i, "a" if not i else f"a{i - 1}")
-             for i in range(wide)], f"    return a{wide - 1}"]  # fmt: skip
+    body = [f"    a{i} = R.exp({f'a{i - 1}' if i else 'a'})" for i in range(wide)]
+    lines = [f"def f{depth}(a: {square}) -> {square}:", *body, f"    return a{wide - 1}"]
     for i in reversed(range(depth)):
         inner = "a"
         for _ in range(uses):
             inner = f"f{i + 1}({inner})"
         lines += [f"def f{i}(a: {square}) -> {square}:", f"    return {inner}"]
-    return "\n".join([*lines, f"def main(a: {square}, v: R.Tensor((\"m\",), \"float32\")):", "    return f0(a) @ v\n"])
+    return "\n".join([*lines, f'def main(a: {square}, v: R.Tensor(("m",), "float32")):', "    return f0(a) @ v\n"])
 
 
 @pytest.mark.parametrize(("depth", "wide", "uses"), [(40, 3, 1), (100, 1, 1), (12, 3, 2), (1, 300, 1), (1, 40, 2)])
@@ -121,12 +129,15 @@ def test_random_modules_with_calls_mean_the_same() -> None:
             if i:
                 body = f"f{rng.integers(i)}({body}, b)" if rng.integers(2) else f"f{rng.integers(i)}(a, b) @ b"
             lines += [f"def f{i}(a: {square}, b: {square}) -> {square}:", f"    return {body}"]
-        text = "\n".join(lines) + f"""
+        text = (
+            "\n".join(lines)
+            + f"""
 def main(a: {square}, b: {square}, v: R.Tensor(("m",), "float32")):
     x = f2(a, b)
     y = f1(b, x)
     return (x @ v, y @ v)
 """
+        )
         module = rx.parse(text)
         best = rx.optimize(module, at={"m": 256}, cache=False)
         inlined += len(calls(best.module)) < len(calls(module))

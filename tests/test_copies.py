@@ -87,7 +87,7 @@ import os, sys, threading, time
 import relax_eg as rx
 from relax_eg.errors import ForkedError
 from relax_eg.shapes import solver
-TEXT = 'def main(x: R.Tensor(("n","n"), "float32"), v: R.Tensor(("n",), "float32")):\\n    return (x @ x) @ v * SCALE\\n'
+TEXT = 'def main(x: R.Tensor("n n"), v: R.Tensor("n")):\\n    return (x @ x) @ v * SCALE\\n'
 HARD = "n*m*m + m <= n*m*m*m + 1", {"n": (1, 50), "m": (2, 50)}
 if sys.argv[1] != "first":
     rx.optimize(rx.parse(TEXT.replace("SCALE", "2.0")), cache=False)

@@ -20,9 +20,11 @@ from jax.core import Tracer
 
 from relax_eg.backend.compare import Check
 from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.program import Program
 from relax_eg.errors import ShapeError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Shape, Tuple
 from relax_eg.ir.reader import Reader, Source
+from relax_eg.ir.steps import is_sized
 
 _MOST_ELEMENTS = 2**62  # numpy counts the elements of all axes that are not 0
 
@@ -35,7 +37,9 @@ def to_arrays(where: str, a: Annotation, value: Any) -> Any:
     """An argument with arrays for its shapes; a list is taken for a tuple. ShapeError where it is of another kind."""
     if isinstance(a, Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
-            got = f"{type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list)) else type(value).__name__  # type: ignore[reportUnknownArgumentType]
+            got = (
+                f"{type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list)) else type(value).__name__
+            )  # type: ignore[reportUnknownArgumentType]
             raise ShapeError(f"{where} should be a tuple of {len(a.fields)}, got {got}")
         fields = zip(a.fields, cast("Sequence[Any]", value), strict=True)
         return tuple(to_arrays(f"{where}[{i}]", f, x) for i, (f, x) in enumerate(fields))
@@ -45,9 +49,11 @@ def to_arrays(where: str, a: Annotation, value: Any) -> Any:
     if sizes is not None and any(isinstance(n, Tracer) for n in sizes):
         raise ShapeError(f"{where} is a shape, whose sizes JAX traces here; name it in static_argnums of jax.jit")
     if sizes is None or not all(_is_size(n) for n in sizes):
-        raise ShapeError(f"{where} should be a shape (a tuple of integers >= 0), got {value!r}")
+        got = str(value.dtype) if hasattr(value, "dtype") else f"{type(value).__name__} {value!r}"
+        raise ShapeError(f"{where} should be a shape (a tuple of integers), got {got}")
     if len(sizes) != a.ndim:
-        raise ShapeError(f"{where} should be a shape of {a.ndim} sizes, got {value!r}")
+        axes = ", ".join("_" if a.dims is None else str(d) for d in a.dims or range(a.ndim or 0))
+        raise ShapeError(f"{where} should have {a.ndim} axes ({axes}), got {len(sizes)}: {value}")
     sizes = [n if isinstance(n, int) else n.__index__() if isinstance(n, np.integer) else n for n in sizes]
     if all(isinstance(n, int) for n in sizes) and math.prod(n or 1 for n in sizes) >= _MOST_ELEMENTS:
         raise ShapeError(f"{where} is {value!r}; shapes of fewer than 2**62 elements are accepted")
@@ -67,11 +73,14 @@ def from_arrays(a: Annotation, value: Any) -> Any:
     return value.shape[:-1] if isinstance(a, Shape) and hasattr(value, "dtype") else value
 
 
-def shapes_in(a: Annotation) -> Annotation:
-    """What arrays of a value annotated so are annotated."""
+def _is_empty(a: Annotation, value: Any) -> bool:
+    """Whether a size of 0 is in arrays of which only the rank is declared."""
     if isinstance(a, Tuple):
-        return Tuple(tuple(map(shapes_in, a.fields)))
-    return Tensor((*a.dims, 0), "bool") if isinstance(a, Shape) and a.dims is not None else a
+        return any(map(_is_empty, a.fields, value))
+    if is_sized(a):
+        return False
+    shape = getattr(value, "shape", ())
+    return 0 in (shape[:-1] if isinstance(a, Shape) else shape)
 
 
 class _Structured:
@@ -88,7 +97,9 @@ class _Structured:
         where = f"{self._named()}(): argument"
         placed = zip(self._takes.items(), args, strict=False)
         made = tuple(to_arrays(f"{where} `{name}`", a, x) for (name, a), x in placed)
-        named = {k: to_arrays(f"{where} `{k}`", self._takes[k], x) if k in self._takes else x for k, x in kwargs.items()}
+        named = {
+            k: to_arrays(f"{where} `{k}`", self._takes[k], x) if k in self._takes else x for k, x in kwargs.items()
+        }
         return (*made, *args[len(made) :]), named
 
     def _decoded(self, value: Any) -> Any:
@@ -110,6 +121,15 @@ class _Structured:
 
 
 class _StructuredOptimized(_Structured):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, named = self._encoded(args, kwargs)
+        given = {**dict(zip(self._takes, args, strict=False)), **named}
+        if any(_is_empty(a, given[name]) for name, a in self._takes.items() if name in given):
+            # Sizes that have a name are at least 1. Those of a rank have none, and what was found was found for others.
+            program: Program = self._program  # type: ignore[attr-defined]
+            return self._decoded(program.original(program.check(program.leaves(args, named))))
+        return super().__call__(*args, **named)
+
     def check(self, *args: Any, **kwargs: Any) -> Check:
         args, named = self._encoded(args, kwargs)
         token = _in_arrays.set(True)

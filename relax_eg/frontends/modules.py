@@ -54,8 +54,9 @@ from relax_eg.shapes import Scope
 class Written(OfArguments):
     """A module that was written, or traced before, in the place of a traced function (`jax.trace.Traced`).
 
-    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program. `entry`: where it takes or returns tuples or shapes, the annotations of its parameters by name, as
-    text, and last that of its result; `module` takes and returns their arrays, one by one.
+    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program. `entry`:
+    where it takes or returns tuples or shapes, the annotations of its parameters by name, as text, and last that of its
+    result; `module` takes and returns their arrays, one by one.
     """
 
     fn: Callable[..., Any]
@@ -66,6 +67,17 @@ class Written(OfArguments):
     out_tree: Any
     in_steps: bool
     entry: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def why_in_steps(self) -> str:
+        main = self.module.main
+        for p in main.params:
+            if not _is_known(_sized(p.annotation, "", set())):
+                said = f"of `{p.attr('name')}` not all is said: {p.annotation}"
+                return f"{said}\n  accepted: its dtype, and its rank at least"
+        return (
+            "what it computes with depends on values, on which branch runs, or on sizes of which only the rank is said"
+        )
 
     @property
     def identifier(self) -> str:
@@ -220,9 +232,9 @@ def _of_arrays(module: Module, fn: Callable[..., Any], sizes: Sizes) -> Written 
 
     of_arrays.__name__ = main.name
     of_arrays.__signature__ = fn.__signature__  # type: ignore[reportFunctionMemberAccess]
-    names = [(str(p.attr("name")), str(a)) for p, a in zip(main.params, takes, strict=True)]
+    names = [(str(p.attr("name")), str(a)) for p, a in zip(main.params, declared, strict=True)]
     entry = (*names, ("return", str(main.annotation)))
-    is_plain = all(isinstance(a, Tensor) for a in declared) and _are_arrays(main.annotation)
+    is_plain = all(map(_is_exact, declared)) and _are_arrays(main.annotation)
     return Written(of_arrays, main.name, arguments, sizes, formed, out_tree, False, () if is_plain else entry)
 
 
@@ -283,9 +295,7 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
             Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True)), block.dataflow)
         )
     (result,) = substituted([main.result], env)
-    entry = replace(
-        main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources)
-    )
+    entry = replace(main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
     needed: dict[str, None] = {}
     work = [entry]
     while work:
