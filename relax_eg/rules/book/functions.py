@@ -147,8 +147,8 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
     return found
 
 
-# Operators, at most, of a function that is put in the place of a call, with what it calls in turn: of one that is called
-# once, and of one that is called more often. A repeated block that `ir.outline` made a function has more.
+# Operators, at most, of a function that is put in the place of a call, with what it calls in turn: of one that is
+# called once, and of one that is called more often. A repeated block that `ir.outline` made a function has more.
 _ONCE, _SMALL = 256, 12
 _NO_OPERATORS = frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, FUNCTION, SHAPE))
 
