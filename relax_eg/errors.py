@@ -100,5 +100,9 @@ class OnnxError(RelaxEgError, ValueError):
     """An ONNX model that cannot be read, or has what is not supported."""
 
 
+class ForkedError(RelaxEgError, RuntimeError):
+    """A search asked for in a process that was forked from one that had searched before."""
+
+
 class ExplanationError(RelaxEgError):
     """A program that cannot be explained, or an explanation or certificate that does not hold: which step, and why."""

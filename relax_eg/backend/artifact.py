@@ -221,6 +221,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
         "tolerance": tolerance,
         "pallas": isinstance(best, InKernels) and best.pallas,
         "at_sizes": dict(program.at_sizes),
+        "entry": list(map(list, program.entry)),
         "written": written,
         "variants": [
             {
@@ -380,6 +381,7 @@ def _saved(data: Any, blob: bytes, where: Path) -> Saved:
         data["from_function"],
         data["x64"],
         data["at_sizes"],
+        tuple((str(name), str(annotation)) for name, annotation in data.get("entry", ())),
     )
     return Saved(program, variants, tuple(data["weights"]), data["tolerance"], runs, data["pallas"])
 

@@ -18,7 +18,7 @@ from relax_eg.backend.accounting import allocated
 from relax_eg.backend.lower import run_block
 from relax_eg.backend.pallas.choice import Pallas, Preferred
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, Expr, constant_value, np_dtype, postorder
 from relax_eg.ir.module import Binding, Block, Module
 from relax_eg.memory import Plan, RuntimeStep, Tree, Value, leaves, operands_of
@@ -340,6 +340,8 @@ def _as_declared(a: Annotation, value: Any, sizes: Mapping[str, int]) -> Any:
     """An array in the shape in which a kernel reads it: what it is a view of may come in its place."""
     if isinstance(a, Tuple):
         return tuple(_as_declared(f, x, sizes) for f, x in zip(a.fields, value, strict=True))
+    if isinstance(a, Shape) and a.dims is not None:  # which is not in memory
+        return tuple(int(d.evaluate(sizes)) for d in a.dims)
     if not isinstance(a, Tensor) or a.shape is None or any(d.variables - sizes.keys() for d in a.shape):
         return value
     shape = _sizes_of(a, sizes)

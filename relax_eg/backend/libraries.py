@@ -8,6 +8,7 @@ the annotation, and its value, on random operands of these or smaller sizes, aga
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,11 +20,13 @@ import numpy as np
 from relax_eg.backend.compare import ROUNDING
 from relax_eg.debug import log
 from relax_eg.errors import LibraryError, RelaxEgError
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
-from relax_eg.ir.expr import Expr, var
+from relax_eg.ir.annotations import Annotation, Object, Tensor, Tuple, substitute
+from relax_eg.ir.expr import Expr, node, var
+from relax_eg.ir.steps import is_sized
 from relax_eg.ops.libraries import FFI, Library, library_call
 from relax_eg.ops.library_needs import Place, missing, version
 from relax_eg.shapes import Dim
+from relax_eg.shapes.constraints import dim_of_jax
 
 # The largest difference from the pattern's value, as a share of its largest element. A GPU multiplies float32 matrices
 # with 10 bits unless told otherwise.
@@ -31,6 +34,7 @@ _ON_ACCELERATOR = 1e-2
 _SHOWN = 6  # elements of a value that an error shows
 
 _lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _looked_at: dict[tuple[Any, ...], str] = {}
 _told: set[str] = set()
 
@@ -91,6 +95,9 @@ def _tell(text: str) -> None:
 def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> tuple[Any, str]:
     """What the target gives, and what is wrong with its form."""
     name = f"library `{library.name}` ({_named(library)})"
+    filled = _filled(library, call, args, sizes)
+    if not is_sized(call.annotation) or isinstance(call.annotation, Object):
+        call = node(call.op, call.args, call.attrs, filled)
     try:
         made = library.run(call, args, sizes)
     except RelaxEgError:
@@ -98,12 +105,12 @@ def _run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, 
     except Exception as e:
         shown = ", ".join(f"{a.dtype}{list(a.shape)}" for a in args)
         return None, f"{name} raised {type(e).__name__} for operands {shown}: {str(e)[:500]}"
-    wanted = _shapes(call, args, sizes)
-    many = isinstance(call.annotation, Tuple)
+    wanted = _shapes(filled)
+    many = isinstance(filled, Tuple)
     if many != isinstance(made, (tuple, list)):
-        return None, f"{name} gives {'one result' if many else 'several results'}, annotated {call.annotation}"
+        return None, f"{name} gives {'one result' if many else 'several results'}, annotated {filled}"
     results = list(made) if many else [made]
-    got = [(tuple(getattr(r, "shape", ())), str(getattr(r, "dtype", type(r).__name__))) for r in results]
+    got = [(tuple(map(_known, getattr(r, "shape", ()))), str(getattr(r, "dtype", type(r).__name__))) for r in results]
     if got != wanted:
         shown, expected = (", ".join(f"{d}{list(s)}" for s, d in x) for x in (got, wanted))
         return None, (
@@ -117,15 +124,30 @@ def _named(library: Library) -> str:
     return ", ".join(x for x in (version(library), library.where) if x)
 
 
-def _shapes(call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], str]]:
-    """Shapes and dtypes that a call's annotation says of its results."""
-    told = dict(sizes)
-    for e, a in zip(call.args, args, strict=True):
-        told.update({str(d): n for d, n in zip(e.shape, a.shape, strict=True) if str(d) in d.variables})
-    a = call.annotation
-    fields: tuple[Annotation, ...] = a.fields if isinstance(a, Tuple) else (a,)
+def _filled(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping[str, Any]) -> Annotation:
+    """What a call fills, at the sizes of these operands: what its definition says, however little the call does."""
+    operands = [Tensor(tuple(map(_size, a.shape)), str(a.dtype)) for a in args]
+    attrs = {k: tuple(_size(d.evaluate(sizes)) for d in v) if k in library.size_names else v
+             for k, v in call.attr("attrs")}  # fmt: skip
+    return library.annotation(operands, attrs)
+
+
+def _size(n: Any) -> Dim:
+    """A size, symbolic where JAX traces for such."""
+    return Dim.of(n) if isinstance(n, int) else dim_of_jax(str(n))
+
+
+def _known(n: Any) -> int | Dim:
+    """A size as a number where it is one."""
+    d = n if isinstance(n, Dim) else _size(n)
+    return d.value if d.is_const else d
+
+
+def _shapes(filled: Annotation) -> list[tuple[tuple[Any, ...], str]]:
+    """Shapes and dtypes that an annotation says of results."""
+    fields: tuple[Annotation, ...] = filled.fields if isinstance(filled, Tuple) else (filled,)
     tensors = [f for f in fields if isinstance(f, Tensor)]
-    return [(tuple(d.evaluate(told) for d in t.shape or ()), str(t.dtype)) for t in tensors]
+    return [(tuple(map(_known, t.shape or ())), str(t.dtype)) for t in tensors]
 
 
 # --- the first run ---
@@ -139,7 +161,7 @@ def _first_run(library: Library, call: Expr, args: Sequence[Any], sizes: Mapping
     values = {k: tuple(d.evaluate(sizes) for d in v) for k, v in call.attr("attrs") if k in library.size_names}
     if not all(isinstance(n, int) for n in (*(n for s in shapes for n in s), *(n for v in values.values() for n in v))):
         return ""
-    dtypes = tuple(a.tensor.dtype for a in call.args)
+    dtypes = tuple(str(a.dtype) for a in args)
     key = (id(library), version(library), tuple(shapes), dtypes, repr(static), repr(values))
     with _lock:
         known = _looked_at.get(key)

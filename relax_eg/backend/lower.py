@@ -14,7 +14,7 @@ from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.jax_library import run_library
 from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
-from relax_eg.errors import RelaxEgError, ShapeError, TraceError
+from relax_eg.errors import OperatorError, RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
 from relax_eg.ir.control import parts
 from relax_eg.ir.expr import (
@@ -79,12 +79,20 @@ class _Run:
         self.module = module
         self.programs = programs
         self.compiled: dict[tuple[Any, ...], Any] = {}
+        self.running: Function | None = None
 
     def function(self, name: str, args: Sequence[Any]) -> Any:
         function = self.module[name]
         return self.at(function, args, signature_fit(name, function.params).bind(args))
 
     def at(self, function: Function, args: Sequence[Any], given: Sizes, scope: Scope | None = None) -> Any:
+        caller, self.running = self.running, function
+        try:
+            return self._at(function, args, given, scope)
+        finally:
+            self.running = caller
+
+    def _at(self, function: Function, args: Sequence[Any], given: Sizes, scope: Scope | None) -> Any:
         env: dict[Expr, Any] = dict(zip(function.params, args, strict=True))
         sizes, casts = dict(given), cast_fits(function)
         for block in function.blocks:
@@ -126,12 +134,24 @@ class _Run:
         if e.op == VAR:
             raise RelaxEgError(f"variable `{e.attr('name')}` is used before it is defined")
         operands = tuple(a.annotation for a in e.args)
-        if not is_shown(e.op, operands, e.attrs) or any(
-            _is_negative(d, sizes) for d in conditions(e.op, operands, e.attrs)
-        ):
-            _need_to_apply(e, args, sizes)
-        attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
-        return get(e.op).jax_function()(*args, **attrs)
+        try:
+            if not is_shown(e.op, operands, e.attrs) or any(
+                _is_negative(d, sizes) for d in conditions(e.op, operands, e.attrs)
+            ):
+                _need_to_apply(e, args, sizes)
+            attrs = {k: _resolved(v, sizes) for k, v in e.attrs}
+            try:
+                return get(e.op).jax_function()(*args, **attrs)
+            except (TypeError, ValueError):
+                _need_to_apply(e, args, sizes)  # which says in our words what JAX refuses
+                raise
+        except OperatorError as error:
+            raise type(error)(self._where(e) + str(error)) from None
+
+    def _where(self, e: Expr) -> str:
+        """The function that computes `e`, with the user's line where it is known."""
+        line = self.running.sources.get(e) if self.running is not None else None
+        return "" if self.running is None else f"{self.running.name}(){f' ({line})' if line else ''}: "
 
     def call(self, name: str, args: Sequence[Any]) -> Any:
         """A call of a function, which is a call in XLA's program too until XLA inlines it."""

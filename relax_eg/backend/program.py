@@ -37,7 +37,8 @@ class Program:
     `effectful`: it does more than compute; `facts`: what was declared of each parameter's values; `written`: gives the
     module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote; `wide`: it holds 64-bit
     numbers, or was traced where JAX had such; `at_sizes`: how it is to run at many sizes and what its calls cost, as
-    plain data that artifacts keep (`loading`).
+    plain data that artifacts keep (`loading`); `entry`: where it takes or returns tuples or shapes, the annotations of
+    its arguments by name, as text, and last that of its result.
     """
 
     fn: Callable[..., Any]
@@ -58,6 +59,7 @@ class Program:
     from_function: bool
     wide: bool
     at_sizes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    entry: tuple[tuple[str, str], ...] = ()
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""

@@ -48,6 +48,7 @@ _PACKAGES = ("jax", "jaxlib", "egglog", "z3-solver", "numpy", "scipy", "ml_dtype
 
 _OPERATORS = dict(TABLE)  # those of this package
 _lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _count: Counter[str] = Counter()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from relax_eg.backend.artifact import describing, read
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.structured import structured
 from relax_eg.driver.options import Execution
 from relax_eg.driver.prices import call_predictor
 from relax_eg.dynamic.at_capacity import at_sizes
@@ -57,6 +58,7 @@ def load(
     check_one_program(name, policy.dynamic, saved.runs)
     in_parts = saved.in_parts()
     if in_parts is not None:
-        return in_parts
+        return structured(in_parts)
     predict = call_predictor(saved.program, [v.chosen for v in saved.variants], saved.weights, _Pricing(profile))
-    return at_sizes(saved.program, saved.variants, saved.weights, saved.tolerance, saved.explained, policy, predict)
+    made = at_sizes(saved.program, saved.variants, saved.weights, saved.tolerance, saved.explained, policy, predict)
+    return structured(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -18,6 +19,7 @@ from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
+from relax_eg.backend.structured import structured
 from relax_eg.backend.width import in_width
 from relax_eg.debug import dump as dump_stages
 from relax_eg.debug import dump_folder, tell
@@ -37,13 +39,14 @@ from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax.trace import Traced, trace_function
-from relax_eg.frontends.modules import written
+from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.rules import Numerics, RuleSet
 from relax_eg.shapes.relation import as_statements
 
 _pausing = threading.Lock()
+os.register_at_fork(before=_pausing.acquire, after_in_parent=_pausing.release, after_in_child=_pausing.release)
 _paused: list[bool] = []  # whether the collector ran before; then one for each block that wants it at rest
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}
 
@@ -187,6 +190,12 @@ def _is_pair(b: Any) -> bool:
 
 
 def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
+    made = _of_arrays(traced, options, found, policy)
+    return made if policy is None else structured(made)
+
+
+def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | None) -> Optimized:
+    """What is optimized, as a function of arrays: what is timed, and what calls with shapes and tuples go to."""
     program = Program(
         traced.fn,
         traced.identifier,
@@ -206,6 +215,7 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         isinstance(traced, Traced),
         traced.wide,
         {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
+        traced.entry if isinstance(traced, Written) else (),
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]

@@ -233,13 +233,18 @@ def _check_execution(traced: Source, execution: Any) -> None:
     if execution not in ("whole", "kernels"):
         raise OptionError(f"execution={execution!r}: 'whole' or 'kernels' is accepted")
     if execution == "kernels" and traced.in_steps:
-        raise OptionError(f"execution='kernels': {traced.name}() runs in steps; leave execution out")
+        raise OptionError(
+            f"execution='kernels': {traced.name}() runs in steps; leave execution out: {traced.why_in_steps}"
+        )
 
 
 def _limit(traced: Source, given: Any, measure: int, assumed: bool) -> int:
     limit = parse_bytes(given, "memory_limit")
     if traced.in_steps:
-        raise OptionError(f"memory_limit: {traced.name}() runs in steps, whose memory is not known ahead; leave it out")
+        raise OptionError(
+            f"memory_limit: {traced.name}() runs in steps, whose memory is not known ahead; leave it out: "
+            f"{traced.why_in_steps}"
+        )
     if measure:
         raise OptionError("memory_limit: what is timed is not looked at for its memory; leave measure or it out")
     if assumed:
@@ -269,7 +274,10 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
     if isinstance(weights, str):
         weights = (weights,)
     if weights and traced.in_steps:
-        raise OptionError(f"weights: {traced.name}() runs in steps, and nothing is prepared for it; leave them out")
+        raise OptionError(
+            f"weights: {traced.name}() runs in steps, and nothing is prepared for it; leave them out: "
+            f"{traced.why_in_steps}"
+        )
     found: list[str] = []
     for w in weights:
         named = traced.arguments.named(w)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ from relax_eg.extract.weights import PREPARED_SHARE, cheapest
 from relax_eg.frontends.jax.batch import batched
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CONTROL, FUNCTION, Expr, postorder
+from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes
@@ -481,6 +482,14 @@ class Units:
         found = next((f for f in self.module if f.name == name), None)
         pure = found is not None and len(found.blocks) == 1 and found.blocks[0].dataflow
         return found if pure else None
+
+    def calls(self, name: str) -> int:
+        return self._calls[name]
+
+    @cached_property
+    def _calls(self) -> Counter[str]:
+        calls = (e for f in self.module for e in f.expressions() if e.op == CALL)
+        return Counter(name for e in calls for name in functions_of(e))
 
     def known_ahead(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)

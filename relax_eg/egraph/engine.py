@@ -9,6 +9,7 @@ each name from one on, so that the 14th of `fact_1` would be the fourth of `fact
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
-from relax_eg.errors import RelaxEgError
+from relax_eg.errors import ForkedError, RelaxEgError
 
 _CHUNK = 24
 
@@ -30,6 +31,7 @@ Value = Any  # an engine value: hashable, equal within one e-graph
 SExpr = Any  # an atom (str) or a list of SExpr
 
 _LOADING = threading.Lock()
+os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 _TOKEN = re.compile(r'\(|\)|"[^"]*"|[^\s()]+')
 
 
@@ -65,10 +67,27 @@ def _bindings() -> Any:
         return sys.modules.get("egglog.bindings") or import_module("egglog.bindings")
 
 
+_used_by: list[int] = []  # the process in which the engine's threads were started
+
+
+def _refuse_forked() -> None:
+    """ForkedError where the engine's threads are those of another process: they are not here, and would be waited for
+    forever."""
+    if not _used_by:
+        _used_by.append(os.getpid())
+    elif _used_by[0] != os.getpid():
+        raise ForkedError(
+            "this process was forked from one in which relax_eg had searched, and the threads of its e-graph engine "
+            "are not here\n  accepted: processes that are started by themselves, as "
+            "multiprocessing.get_context('spawn') starts them; or a fork before the first search"
+        )
+
+
 class Engine:
     """An e-graph. Bound to the thread that made it."""
 
     def __init__(self) -> None:
+        _refuse_forked()
         self._graph: Any = _bindings().EGraph()
         self._unions: dict[tuple[str, ...], str] = {}  # rulesets -> the ruleset of all their rules
         self._seconds = 0.0  # spent in the engine

@@ -60,6 +60,7 @@ ASSUMED_SIZE = 128  # of a size variable of which nothing is said
 ASSUMED_TRIPS = 16  # of a `while_loop`, whose number of steps no type tells
 # What a call's work takes in the steps of a loop instead: XLA cuts a loop's library fusions smaller. Seen: 1.1 to 1.3.
 _IN_A_LOOP = 1.15
+_SHORTER = 1e-4  # a share: of programs that take equally long, the one with a call in place of a function is shorter
 _EPSILON = 1e-9  # seconds: a node is never quite free, or useless ones would pile up
 
 
@@ -195,7 +196,7 @@ class WholeCost:
             return self._run(site)
         if self.cost is not None and (site.op not in CORE or site.op in (CALL_DPS_LIBRARY, CALL_TIR)):
             return asked(self.cost, site, result, self.binding, self._columns)
-        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+        if _is_registered(site, result):
             return self._library(LIBRARIES[site["name"]], site, result)
         if site.op == CALL_TIR:
             return self._tensor_program(site, result)
@@ -246,7 +247,7 @@ class WholeCost:
 
     def amounts(self, site: Site, result: Annotation) -> Amounts:
         """What one use of an operator does, at any sizes; what a call or control node runs is asked for by itself."""
-        if site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES:
+        if _is_registered(site, result):
             definition, sizes = LIBRARIES[site["name"]].sizes_at(site.operands, dict(site["attrs"]))
             inside = [e for e in postorder(definition.results) if e.op not in CORE and e.op not in _FREE]
             flops = sum((counts(site_of(e)).flops.substitute(sizes) for e in inside), NONE)
@@ -309,6 +310,8 @@ class WholeCost:
             seconds = slower * seconds + steps * self.profile.step
         elif site.op == COND:
             seconds += self.profile.step
+        elif site.op == CALL:
+            seconds *= 1 - _SHORTER
         return NodeCost(whole(flops), whole(moved), whole(launches), _EPSILON + seconds, wakes)
 
     def _matmul(self, site: Site, flops: Number, moved: Number) -> Number:
@@ -397,8 +400,15 @@ class WholeCost:
         return NodeCost(flops, moved, 1, p.launch + seconds)
 
     def _at(self, d: Dim) -> Number:
+        """An amount or a size; nothing where a program cannot run for want of elements, as a slice of `n - 4` rows."""
         unknown = d.variables - self.binding.keys()
-        return evaluated(d, {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding)
+        at = {**dict.fromkeys(unknown, ASSUMED_SIZE), **self.binding} if unknown else self.binding
+        return larger(evaluated(d, at), 0)
+
+
+def _is_registered(site: Site, result: Annotation) -> bool:
+    """Whether a registered routine is called whose pattern can be looked into."""
+    return site.op == CALL_DPS_LIBRARY and site["name"] in LIBRARIES and _all_known(site, result)
 
 
 def _all_known(site: Site, result: Annotation) -> bool:

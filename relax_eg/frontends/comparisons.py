@@ -33,6 +33,7 @@ _ORDERS = {"__ge__": ">=", "__gt__": ">", "__le__": "<=", "__lt__": "<"}
 _NEGATED = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 
 _patching = threading.Lock()
+os.register_at_fork(before=_patching.acquire, after_in_parent=_patching.release, after_in_child=_patching.release)
 _original: dict[str, Callable[[Any, Any], bool]] = {}
 _traces = 0  # that are under way, in all threads
 _watching = threading.local()

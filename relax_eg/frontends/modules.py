@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from relax_eg.errors import SpecError
+from relax_eg.errors import OperatorError, SpecError, WellFormedError
 from relax_eg.frontends.comparisons import Differing
 from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import Sizes
-from relax_eg.ir.annotations import Annotation, Tensor, Tuple
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import substituted
 from relax_eg.ir.expr import (
@@ -33,7 +34,9 @@ from relax_eg.ir.expr import (
     Expr,
     node,
     postorder,
+    shape_value,
     tuple_,
+    tuple_get,
     var,
 )
 from relax_eg.ir.foreign import Foreign
@@ -43,6 +46,7 @@ from relax_eg.ir.packed import pack
 from relax_eg.ir.steps import effect_of, impure_functions, is_sized, stepped_functions
 from relax_eg.ir.tokens import NoContentError
 from relax_eg.ir.wellformed import check
+from relax_eg.ops import api as op
 from relax_eg.ops.deduction import deduced
 from relax_eg.shapes import Scope
 
@@ -51,8 +55,10 @@ from relax_eg.shapes import Scope
 class Written(OfArguments):
     """A module that was written, or traced before, in the place of a traced function (`jax.trace.Traced`).
 
-    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program; `wide`: it
-    may hold 64-bit numbers, which it says whatever JAX has.
+    `fn` runs it as it is. `in_steps`: its entry is no function of arrays that XLA can take as one program. `wide`: it
+    may hold 64-bit numbers, which it says whatever JAX has. `entry`: where it takes or returns tuples or shapes, the
+    annotations of its parameters by name, as text, and last that of its result; `module` takes and returns their
+    arrays, one by one.
     """
 
     fn: Callable[..., Any]
@@ -63,6 +69,18 @@ class Written(OfArguments):
     out_tree: Any
     in_steps: bool
     wide: bool
+    entry: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def why_in_steps(self) -> str:
+        main = self.module.main
+        for p in main.params:
+            if not _is_known(_sized(p.annotation, "", set())):
+                said = f"of `{p.attr('name')}` not all is said: {p.annotation}"
+                return f"{said}\n  accepted: its dtype, and its rank at least"
+        return (
+            "what it computes with depends on values, on which branch runs, or on sizes of which only the rank is said"
+        )
 
     @property
     def identifier(self) -> str:
@@ -147,7 +165,8 @@ def written(
     need_sizes(entry.name, assume, (*entry.size_variables, *entry.cast_variables))
     with_more = replace(entry, assume=(*entry.assume, *assume))
     module = Module(tuple(with_more if f is entry else f for f in module))
-    formed = deduced(in_blocks(module))
+    formed = in_blocks(deduced(module))
+    check(formed)  # what was annotated too coarsely to be refused before
     main = formed.main
     names = [str(p.attr("name")) for p in main.params]
 
@@ -164,16 +183,146 @@ def written(
                 f"{main.name}(): `{p.attr('name')}` is a function of the module; only functions that other functions "
                 "call take such\n  accepted: tensors, shapes and tuples of these as parameters of the entry"
             )
-    plain = all(_is_exact(p.annotation) for p in main.params) and _are_arrays(main.annotation)
-    in_steps = not plain or main.name in stepped_functions(formed)
-    if in_steps:
-        tree = jax.tree_util.tree_structure(((None,) * len(names), {}))
-        arguments = Arguments(fn.__signature__, (), tree, Scope())  # type: ignore[reportFunctionMemberAccess]
-    else:
-        with nullcontext() if not formed.wide else jax.enable_x64(True):
-            arguments = read_arguments(fn, main.name, tuple(p.annotation for p in main.params), {}, sizes)
+    flat = None if main.name in stepped_functions(formed) else _of_arrays(formed, fn, sizes)
+    if flat is not None:
+        return flat
+    tree = jax.tree_util.tree_structure(((None,) * len(names), {}))
+    arguments = Arguments(fn.__signature__, (), tree, Scope())  # type: ignore[reportFunctionMemberAccess]
     out_tree = jax.tree_util.tree_structure(_skeleton(main.annotation))
-    return Written(fn, main.name, arguments, sizes, formed, out_tree, in_steps, formed.wide)
+    return Written(fn, main.name, arguments, sizes, formed, out_tree, True, formed.wide)
+
+
+def _of_arrays(module: Module, fn: Callable[..., Any], sizes: Sizes) -> Written | None:
+    """`module` with an entry that takes and returns arrays: those in its tuples one by one, and for a shape an array of
+    that shape and one more axis of size 0, which has no elements. None where not all is known of what it takes and
+    returns, or where sizes of which only the rank is said decide."""
+    main = module.main
+    declared = [p.annotation for p in main.params]
+    named = {v for v in (*main.size_variables, *main.cast_variables)}
+    takes = [_sized(a, str(p.attr("name")), named) for p, a in zip(main.params, declared, strict=True)]
+    if not all(map(_is_known, takes)):
+        return None
+    specs = tuple(_leaves_of(a) for a in takes)
+    with nullcontext() if not module.wide else jax.enable_x64(True):
+        arguments = read_arguments(fn, main.name, specs, {}, sizes)
+    out_tree = jax.tree_util.tree_structure(_skeleton(main.annotation))
+    if takes == declared and all(map(_is_exact, declared)) and _are_arrays(main.annotation):
+        return Written(fn, main.name, arguments, sizes, module, out_tree, False, module.wide)
+    leaves = iter(var(leaf.name, leaf.annotation) for leaf in arguments.leaves)
+    params: list[Expr] = []
+    env = {p: _value_of(a, leaves, params) for p, a in zip(main.params, takes, strict=True)}
+    bound = [b for block in main.blocks for b in block.bindings]
+    if {str(p.attr("name")) for p in params} & {b.name for b in bound}:
+        return None
+    try:
+        replaced = _with_operands(module, main, env, params)
+        formed = in_blocks(deduced(in_blocks(replaced)))
+        result = formed.main.result
+        if not _is_known(result.annotation):
+            return None
+        fields = _fields_of(result)
+        whole = fields[0] if isinstance(result.annotation, Tensor) else tuple_(fields)
+        flat = replace(formed.main, result=whole)
+        formed = in_blocks(Module(tuple(flat if f is formed.main else f for f in formed)))
+        check(formed)
+    except (OperatorError, WellFormedError):  # it takes a rank for what only sizes tell, and runs in steps as it did
+        if takes == declared:
+            raise
+        return None
+
+    def of_arrays(*args: Any) -> Any:
+        values = [_outside(a, x) for a, x in zip(declared, args, strict=True)]
+        return _inside(main.annotation, fn(*values))
+
+    of_arrays.__name__ = main.name
+    of_arrays.__signature__ = fn.__signature__  # type: ignore[reportFunctionMemberAccess]
+    names = [(str(p.attr("name")), str(a)) for p, a in zip(main.params, declared, strict=True)]
+    entry = (*names, ("return", str(main.annotation)))
+    is_plain = all(map(_is_exact, declared)) and _are_arrays(main.annotation)
+    entry = () if is_plain else entry
+    return Written(of_arrays, main.name, arguments, sizes, formed, out_tree, False, formed.wide, entry)
+
+
+def _sized(a: Annotation, name: str, taken: set[str]) -> Annotation:
+    """`a` with sizes of their own for tensors and shapes of which the rank is known."""
+    if isinstance(a, Tuple):
+        return Tuple(tuple(_sized(f, f"{name}_{i}", taken) for i, f in enumerate(a.fields)))
+    if not isinstance(a, (Tensor, Shape)) or a.ndim is None or is_sized(a):
+        return a
+    sizes: list[str] = []
+    for axis in range(a.ndim):
+        sizes.append(next(n for n in (f"{name}_{axis}" + "_" * k for k in itertools.count()) if n not in taken))
+        taken.add(sizes[-1])
+    return Tensor(sizes, a.dtype) if isinstance(a, Tensor) else Shape(sizes)
+
+
+def _is_known(a: Annotation) -> bool:
+    """Whether all is known of the arrays and shapes in a value."""
+    if isinstance(a, Tuple):
+        return all(map(_is_known, a.fields))
+    return _is_exact(a) or (isinstance(a, Shape) and a.dims is not None)
+
+
+def _leaves_of(a: Annotation) -> Any:
+    """A pytree of the annotations of the arrays in a value."""
+    if isinstance(a, Tuple):
+        return tuple(map(_leaves_of, a.fields))
+    return Tensor((*a.dims, 0), "bool") if isinstance(a, Shape) and a.dims is not None else a
+
+
+def _value_of(a: Annotation, leaves: Iterator[Expr], params: list[Expr]) -> Expr:
+    """The value of a parameter, of its arrays."""
+    if isinstance(a, Tuple):
+        return tuple_([_value_of(f, leaves, params) for f in a.fields])
+    params.append(next(leaves))
+    return shape_value(a.dims) if isinstance(a, Shape) and a.dims is not None else params[-1]
+
+
+def _fields_of(e: Expr) -> list[Expr]:
+    """The arrays of a result, one by one."""
+    if isinstance(e.annotation, Tuple):
+        return [x for i in range(len(e.annotation.fields)) for x in _fields_of(tuple_get(e, i))]
+    if isinstance(e.annotation, Shape) and e.annotation.dims is not None:
+        return [op.zeros((*e.annotation.dims, 0), "bool")]
+    return [e]
+
+
+def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], params: Sequence[Expr]) -> Module:
+    """`module`, of which the entry takes other parameters, and only the functions that it needs."""
+    blocks: list[Block] = []
+    sources = dict(main.sources)
+    for block in main.blocks:
+        values = substituted([b.value for b in block.bindings], env)
+        for b, value in zip(block.bindings, values, strict=True):
+            if b.value in sources:
+                sources.setdefault(value, sources[b.value])
+        blocks.append(
+            Block(tuple(Binding(b.var, v) for b, v in zip(block.bindings, values, strict=True)), block.dataflow)
+        )
+    (result,) = substituted([main.result], env)
+    entry = replace(main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
+    needed: dict[str, None] = {}
+    work = [entry]
+    while work:
+        for e in work.pop().expressions():
+            if e.op == FUNCTION and e.attr("name") not in needed:
+                needed[e.attr("name")] = None
+                work.append(module[e.attr("name")])
+    return Module(tuple(entry if f is main else f for f in module if f is main or f.name in needed))
+
+
+def _outside(a: Annotation, value: Any) -> Any:
+    """An argument as the module takes it, of its arrays."""
+    if isinstance(a, Tuple):
+        return tuple(_outside(f, x) for f, x in zip(a.fields, value, strict=True))
+    return tuple(value.shape[:-1]) if isinstance(a, Shape) else value
+
+
+def _inside(a: Annotation, value: Any) -> Any:
+    """A result with arrays for its shapes."""
+    if isinstance(a, Tuple):
+        return tuple(_inside(f, x) for f, x in zip(a.fields, value, strict=True))
+    return jnp.zeros((*value, 0), bool) if isinstance(a, Shape) else value
 
 
 def _is_exact(a: Annotation) -> bool:

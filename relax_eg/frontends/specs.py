@@ -87,6 +87,11 @@ class OfArguments:
     arguments: Arguments
 
     @property
+    def why_in_steps(self) -> str:
+        """Why the program runs in steps, where it does, and what would be accepted."""
+        return ""
+
+    @property
     def leaves(self) -> tuple[Leaf, ...]:
         return self.arguments.leaves
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from relax_eg.errors import SpecError
 from relax_eg.shapes import Dim, Star, parse_spec
@@ -24,6 +23,9 @@ ITEM_BITS: dict[str, int] = {
 
 WIDE = ("int64", "uint64", "float64", "complex128")
 """The dtypes of 64-bit numbers."""
+
+UNKNOWN_RANK = -1  # Relax's spelling
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -80,13 +82,13 @@ class Shape(Annotation):
 class Tensor(Annotation):
     """A tensor: `Tensor("n 4", "float32")`, `Tensor((n, 4), "float32")`, `Tensor(ndim=2)`, `Tensor(dtype="int32")`.
 
-    Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`.
+    Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`. A rank
+    of -1 means unknown, too, as in Relax. SpecError for another rank below 0.
     """
 
     shape: tuple[Dim, ...] | None
     dtype: str | None
     ndim: int | None
-    unknown_rank: ClassVar[int] = -1
 
     def __init__(
         self, shape: str | Sequence[DimLike] | None = None, dtype: str | None = None, ndim: int | None = None
@@ -141,6 +143,9 @@ class Callable(Annotation):
 def _sizes(
     dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
+    if ndim is not None and (type(ndim) is not int or ndim < UNKNOWN_RANK):
+        raise SpecError(f"{what}(ndim={ndim!r}): a rank is a whole number >= 0, or -1 where it is unknown")
+    ndim = None if ndim == UNKNOWN_RANK else ndim
     if dims is None:
         return None, ndim
     parts: Sequence[Dim | Star | None]
@@ -180,6 +185,13 @@ def dims_of(annotation: Annotation) -> tuple[Dim, ...]:
         elif isinstance(a, Tuple):
             stack.extend(reversed(a.fields))
     return tuple(found)
+
+
+def has_functions(annotation: Annotation) -> bool:
+    """Whether a value annotated so is a function, or a tuple with one in it."""
+    if isinstance(annotation, Tuple):
+        return any(map(has_functions, annotation.fields))
+    return isinstance(annotation, Callable)
 
 
 def paired_dims(a: Annotation, b: Annotation) -> Iterator[tuple[Dim, Dim]]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.errors import OperatorError
-from relax_eg.ir.annotations import Shape
-from relax_eg.ir.calls import function_ref
+from relax_eg.ir.annotations import Shape, has_functions
+from relax_eg.ir.calls import NO_FUNCTIONS, function_ref
 from relax_eg.ir.control import cond
 from relax_eg.ir.expr import VAR, Expr, postorder, shape_value, tuple_, tuple_get, var
 from relax_eg.ir.lattice import clash
@@ -42,6 +42,8 @@ def conditional(
         one, two = then.names[name].annotation, other.names[name].annotation
         if why := clash(one, two):
             raise OperatorError(f"`{name}` is {one} in one branch and {two} in the other: {why}")
+        if has_functions(one) or has_functions(two):
+            raise OperatorError(f"`{name}` is a function, which no branch can give\n  accepted: {NO_FUNCTIONS}")
     bodies = [(b, tuple_(b.names[n] for n in results)) for b in (then, other)]
     reads: dict[Expr, None] = {}
     for branch, result in bodies:

@@ -15,6 +15,9 @@ from relax_eg.shapes import Dim
 # Ends the names of a callee's size variables where they stand beside the caller's: a letter that no name ends in.
 _CALLEE = "\u02c1"
 
+NO_RECURSION = "functions that run others only; R.while_loop and R.scan repeat"
+NO_FUNCTIONS = "what the function gives, computed where it is chosen; functions are passed to other functions only"
+
 
 def signature(function: Function) -> Callable:
     """The annotation of a function as a value."""
@@ -99,6 +102,33 @@ def _coarse(annotation: Annotation, sizes: dict[str, Dim]) -> Annotation:
     if isinstance(annotation, Tensor):
         return Tensor(dtype=annotation.dtype, ndim=annotation.ndim)
     return Shape(ndim=annotation.ndim) if isinstance(annotation, Shape) else annotation
+
+
+def recursion(runs: Mapping[str, Iterable[str]]) -> list[str]:
+    """Functions each of which runs the next, the last one being the first again; empty where none runs itself.
+    `runs`: for each function, those that it runs."""
+    ended: set[str] = set()
+    for start in runs:
+        path = {start: iter(runs[start])} if start not in ended else {}
+        while path:
+            caller = next(reversed(path))
+            callee = next(path[caller], None)
+            if callee is None:
+                del path[caller]
+                ended.add(caller)
+            elif callee in path:
+                names = list(path)
+                return [*names[names.index(callee) :], callee]
+            elif callee in runs and callee not in ended:
+                path[callee] = iter(runs[callee])
+    return []
+
+
+def runs_itself(functions: Sequence[str]) -> str:
+    """What is wrong with functions that `recursion` found."""
+    first, *others = functions[:-1]
+    by = f", by way of {', '.join(f'`{name}`' for name in others)}" if others else ""
+    return f"`{first}` runs itself{by}; recursion is not supported"
 
 
 def callees_first(module: Module) -> list[Function]:

@@ -8,6 +8,7 @@ walk here is iterative: real graphs are thousands of nodes deep.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,17 @@ class Expr:
 
     def __init__(self) -> None:
         raise TypeError("Expr is interned: build it with relax_eg.ir.node, var, const or the operator functions")
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Expr:
+        return self  # interned, and nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_expression
+
+        return reduced_expression(self)
 
     def attr(self, name: str) -> Any:
         """The value of attribute `name`; KeyError if there is none."""
@@ -200,6 +212,7 @@ def _built(name: str, *operands: Any, **attributes: Any) -> Expr:
 
 _table: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def node(op: str, args: Iterable[Expr], attrs: Iterable[tuple[str, Any]], annotation: Annotation) -> Expr:
@@ -251,6 +264,12 @@ class ConstantData:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+    def __deepcopy__(self, memo: Any) -> ConstantData:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConstantData, (self.array,)
 
     def __repr__(self) -> str:
         return f"<{self.array.dtype.name}{list(self.array.shape)}>"

@@ -6,10 +6,12 @@ can be read back in the same process only.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, cast
 
 _lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _places: dict[Foreign, int] = {}
 _held: list[Foreign] = []
 
@@ -41,6 +43,12 @@ class Foreign:
 
     def __hash__(self) -> int:
         return id(self.value) if self._hash is None else self._hash
+
+    def __deepcopy__(self, memo: Any) -> Foreign:
+        return self  # the object itself is what it stands for
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Foreign, (self.value,)  # hashes are of a process
 
     def __str__(self) -> str:
         """The text that reads back to an equal object in this process."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
@@ -36,6 +37,14 @@ class Block:
     bindings: tuple[Binding, ...]
     dataflow: bool = True
 
+    def __deepcopy__(self, memo: Any) -> Block:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_block
+
+        return reduced_block(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -52,6 +61,17 @@ class Function:
     result: Expr
     sources: Mapping[Expr, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
     assume: tuple[str, ...] = ()
+
+    def __copy__(self) -> Function:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Function:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_function
+
+        return reduced_function(self)
 
     @property
     def annotation(self) -> Annotation:
@@ -93,6 +113,17 @@ class Module:
                 raise WellFormedError(f"two functions of the module are named `{f.name}`")
             seen.add(f.name)
 
+    def __copy__(self) -> Module:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Module:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from relax_eg.ir.packed import reduced_module
+
+        return reduced_module(self)
+
     def __getitem__(self, name: str) -> Function:
         for f in self.functions:
             if f.name == name:
@@ -115,7 +146,9 @@ class Module:
 
     @property
     def main(self) -> Function:
-        """The entry: `main`, or the first function."""
+        """The entry: `main`, or the first function. WellFormedError where there is none."""
+        if not self.functions:
+            raise WellFormedError("the module has no functions\n  accepted: a module with a function, its entry")
         return next((f for f in self.functions if f.name == "main"), self.functions[0])
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
-from relax_eg.ir.expr import ConstantData, Expr, node, np_dtype, postorder
+from relax_eg.ir.expr import ConstantData, Expr, node, np_dtype, postorder, tuple_
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
@@ -56,6 +56,63 @@ def unpack(data: Mapping[str, Any], blob: bytes, outside: Outside) -> Module:
         raise ValueError(f"packed module of version {data['version']}; this is version {VERSION}")
     unpacker = _Unpacker(data, blob, outside)
     return Module(tuple(unpacker.function(f) for f in data["functions"]))
+
+
+# --- pickles ---
+
+
+class _Objects:
+    """`Outside` of a pickle: the objects of other libraries go along, as pickles of their own."""
+
+    def __init__(self, objects: list[Foreign]) -> None:
+        self.objects = objects
+
+    def name_of(self, foreign: Foreign) -> Any:
+        self.objects.append(foreign)
+        return len(self.objects) - 1
+
+    def foreign_of(self, name: Any) -> Foreign:
+        return self.objects[name]
+
+    def array_name(self, data: ConstantData) -> str | None:
+        return None
+
+    def array_of(self, name: str) -> np.ndarray[Any, Any]:
+        raise KeyError(name)
+
+
+def _read(data: dict[str, Any], blob: bytes, objects: list[Foreign]) -> Module:
+    return unpack(data, blob, _Objects(objects))
+
+
+def _read_function(*packed: Any) -> Function:
+    return _read(*packed).functions[0]
+
+
+def _read_block(*packed: Any) -> Block:
+    return _read_function(*packed).blocks[0]
+
+
+def _read_expression(*packed: Any) -> Expr:
+    return _read_function(*packed).result
+
+
+def reduced_module(module: Module) -> tuple[Any, ...]:
+    """What `pickle` keeps of a module, however long its chains of operators are."""
+    objects: list[Foreign] = []
+    return _read, (*pack(module, _Objects(objects)), objects)
+
+
+def reduced_function(function: Function) -> tuple[Any, ...]:
+    return _read_function, reduced_module(Module((function,)))[1]
+
+
+def reduced_block(block: Block) -> tuple[Any, ...]:
+    return _read_block, reduced_function(Function("block", (), (block,), tuple_(())))[1]
+
+
+def reduced_expression(e: Expr) -> tuple[Any, ...]:
+    return _read_expression, reduced_function(Function("expression", (), (), e))[1]
 
 
 @dataclass(slots=True)

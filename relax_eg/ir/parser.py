@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from relax_eg.errors import ModuleTextError, OperatorError
-from relax_eg.ir.annotations import Annotation, Tensor, dims_of
+from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, conditional, joined
-from relax_eg.ir.calls import signature
+from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself, signature
 from relax_eg.ir.expr import CONSTANT, FUNCTION, SHAPE, TUPLE, VAR, Expr, postorder, var
 from relax_eg.ir.lattice import covers
 from relax_eg.ir.module import Binding, Block, Function, Module
@@ -128,6 +128,8 @@ class ModuleScope:
         self.functions = functions
         self.around = around
         self.given: Mapping[str, Expr] = {}
+        self.reading = ""  # the definition that is being read
+        self.named: dict[str, dict[str, ast.expr]] = {}  # which functions each definition names, and where first
         if around is not None:
             self.names.update(around.signatures)
             self.signatures.update(around.signatures)
@@ -154,13 +156,29 @@ class ModuleScope:
             self.programs[d.name] = read_program(source, d, ranges=False)
         for d in definitions:
             self._declare(d)
-        read = [_FunctionReader(self, d).read() for d in definitions]
+        if written and not definitions:
+            problem = f"the text has no function that calls the tensor program `{written[0].name}`"
+            wanted = "a function such as `def main(x: R.Tensor(...)):` that calls it by R.call_tir"
+            raise source.error(written[0], problem, wanted)
+        read = [self._read(d) for d in definitions]
+        self._refuse_recursion()
         return Module((*read, *self.made))
 
     def function(self, definition: ast.FunctionDef) -> Function:
         """One function by itself."""
         self._declare(definition)
+        read = self._read(definition)
+        self._refuse_recursion()
+        return read
+
+    def _read(self, definition: ast.FunctionDef) -> Function:
+        self.reading = definition.name
         return _FunctionReader(self, definition).read()
+
+    def _refuse_recursion(self) -> None:
+        found = recursion(self.named) if self.deduce is not None else []
+        if found:
+            raise self.reader.source.error(self.named[found[0]][found[1]], runs_itself(found), NO_RECURSION)
 
     def _declare(self, d: ast.FunctionDef) -> None:
         if d.returns is not None:
@@ -300,6 +318,8 @@ class _FunctionReader:
             raise self.source.error(end, f"function `{d.name}` returns nothing", "`return expression`")
         result = self.values.expression(end.value)
         self._tell_line(end, end.value, result)
+        if has_functions(result.annotation) and self.scope.deduce is not None:
+            raise self.source.error(end.value, f"function `{d.name}` returns a function", NO_FUNCTIONS)
         declared = self.scope.signatures.get(d.name)
         if declared is not None and not covers(declared.result, result.annotation):
             problem = f"function `{d.name}` returns {result.annotation} and is declared to return {declared.result}"
@@ -437,6 +457,8 @@ class _FunctionReader:
         written: ast.expr = statement.value  # type: ignore[union-attr]
         declared = self.reader.annotation(statement.annotation) if isinstance(statement, ast.AnnAssign) else None
         value = self.values.expression(written, None if isinstance(written, ast.Name) else declared)
+        if value.annotation != declared:
+            self.values.implied(written, value.annotation, declared)
         annotation = declared or value.annotation
         bound = var(self._name(target.id, target), annotation)
         self._tell_source(statement, written, value)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from relax_eg.errors import ModuleTextError, RelaxEgError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
+from relax_eg.errors import ModuleTextError, RelaxEgError, SpecError
+from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple, dims_of
 from relax_eg.ir.expr import ConstantData
 from relax_eg.ir.foreign import foreign_at
 from relax_eg.ir.literals import Array, array_of, unpack
@@ -133,7 +133,11 @@ class Reader:
             raise TypeError(f"R.{kind} takes {' and '.join(names)}, and ndim by keyword")
         if not isinstance(values.get("dtype", ""), str) or type(values.get("ndim", 0)) is not int:
             raise TypeError("the dtype is text and the rank a whole number")
-        return Tensor(**values) if kind == "Tensor" else Shape(**values)
+        made = Tensor(**values) if kind == "Tensor" else Shape(**values)
+        for d in dims_of(made):
+            if d.is_const and d.value < 0:
+                raise SpecError(f"the size {d} is negative; sizes are at least 0")
+        return made
 
     def sizes(self, node: ast.expr) -> tuple[Dim, ...]:
         """A tuple of sizes: numbers, text such as "2*n", or names and arithmetic written out."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relax_eg.errors import OperatorError, RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
+from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_annotation
 from relax_eg.ir.expr import (
     ALLOC_STORAGE,
@@ -92,8 +93,7 @@ class Values:
             dtype = None if declared is None else _dtype(declared)
             return self._number(at, number, [] if dtype is None else [dtype])
         if isinstance(at, ast.Tuple):
-            fields = list(map(self.expression, at.elts))
-            return node(TUPLE, fields, (), declared or Tuple(tuple(f.annotation for f in fields)))
+            return self._tuple(at, at.elts, declared)
         if isinstance(at, ast.Subscript):
             return self._field(at, declared)
         if isinstance(at, ast.BinOp) and type(at.op) in INFIX:
@@ -124,6 +124,7 @@ class Values:
         if annotation is None:
             problem = f"what `{name}` returns is not known yet"
             raise self.source.error(at, problem, f"`def {name}(...) -> annotation:`, or {name} defined before its use")
+        self.scope.named.setdefault(self.scope.reading, {}).setdefault(name, at)
         return node(FUNCTION, (), (("name", name),), annotation)
 
     def _number(self, at: ast.expr, number: Any, dtypes: Sequence[str]) -> Expr:
@@ -138,6 +139,12 @@ class Values:
             wanted = f'a number that {dtypes[0]} holds, or R.const(number, "dtype")'
             raise self.source.refused(at, problem, wanted) from None
         return const(number)
+
+    def _tuple(self, at: ast.expr, written: Sequence[ast.expr], declared: Annotation | None) -> Expr:
+        fields = list(map(self.expression, written))
+        found = Tuple(tuple(f.annotation for f in fields))
+        self.implied(at, found, declared)
+        return node(TUPLE, fields, (), declared or found)
 
     def _operands(self, nodes: list[ast.expr]) -> list[Expr]:
         """Operands of an operator; a bare number takes the dtype of another operand."""
@@ -212,14 +219,16 @@ class Values:
         args, keywords = at.args, self.reader.keywords(at)
         if name in ("const", "const_data"):
             data = ConstantData(self.reader.constant(at, name))
-            return node(CONSTANT, (), (("data", data),), declared or Tensor(data.array.shape, data.array.dtype.name))
+            found = Tensor(data.array.shape, data.array.dtype.name)
+            self.implied(at, found, declared)
+            return node(CONSTANT, (), (("data", data),), declared or found)
         if name == "shape" and not keywords:
             written = len(args) == 1 and isinstance(args[0], (ast.Tuple, ast.List))
             dims = self.reader.sizes(args[0]) if written else tuple(map(self.reader.size, args))
+            self.implied(at, Shape(dims), declared)
             return node(SHAPE, (), (("dims", dims),), declared or Shape(dims))
         if name == "tuple" and not keywords:
-            fields = list(map(self.expression, args))
-            return node(TUPLE, fields, (), declared or Tuple(tuple(f.annotation for f in fields)))
+            return self._tuple(at, args, declared)
         if name == "match_cast" and len(args) == 2 and not keywords:
             asserted = self.reader.annotation(args[1])
             self._agrees(args[1], asserted, declared)
@@ -332,6 +341,8 @@ class Values:
         if declared is None or self.scope.deduce is None or covers(declared, found):
             return
         why = clash(declared, found)
+        if isinstance(declared, Signature) and why is None:
+            return  # the sizes of a signature are its own
         problem = f"the name is declared {declared}, its value is {found}" + (f": {why}" if why else "")
         raise self.source.error(at, problem, "an annotation that follows, or R.match_cast(value, annotation)")
 

@@ -11,7 +11,8 @@ from typing import Any, NoReturn, cast
 
 from relax_eg.debug import stage
 from relax_eg.errors import OperatorError, ShapeError, SpecError, WellFormedError
-from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, named_sizes
+from relax_eg.ir.annotations import Annotation, Callable, Object, Tuple, dims_of, has_functions, named_sizes
+from relax_eg.ir.calls import NO_FUNCTIONS, NO_RECURSION, recursion, runs_itself
 from relax_eg.ir.control import deduce_control, functions_of
 from relax_eg.ir.expr import (
     CALL,
@@ -47,11 +48,27 @@ def check(module: Module) -> None:
     - Tensors are allocated in storages that hold them, filled by kernels that give what they are, and not used after
       their end (`memory`).
     - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
+    - No function runs or names itself, by way of others neither, and none returns a function.
     """
     impure = impure_functions(module)
     arity = {f.name: len(f.params) for f in module}
     for function in module:
         _FunctionCheck(function, arity, impure, function is module.main).run()
+    _refuse_recursion(module)
+
+
+def _refuse_recursion(module: Module) -> None:
+    named = {f.name: {e.attr("name"): e for e in f.expressions() if e.op == FUNCTION} for f in module}
+    found = recursion(named)
+    if not found:
+        return
+    function, callee = module[found[0]], named[found[0]][found[1]]
+    uses = [e for e in function.expressions() if callee in e.args]
+    line = next((function.sources[e] for e in uses if e in function.sources), None)
+    roots = [(f"binding `{b.name}`", b.value) for block in function.blocks for b in block.bindings]
+    place = next((where for where, root in roots if callee in postorder([root])), "the result")
+    where = f"function `{function.name}`, {place}" + (f" ({line})" if line else "")
+    raise WellFormedError(f"{where}: {runs_itself(found)}\n  accepted: {NO_RECURSION}")
 
 
 class _FunctionCheck:
@@ -81,6 +98,8 @@ class _FunctionCheck:
             self._block(block)
         self.place = "the result"
         self._value(f.result, whole=False)
+        if has_functions(f.result.annotation):
+            self._fail(f.result, f"a function is returned\n  accepted: {NO_FUNCTIONS}")
         self._assumed()
         check_memory(f)
 

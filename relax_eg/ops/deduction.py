@@ -139,6 +139,8 @@ class _Deduction:
             found = library.annotation(operands, dict(e.attr("attrs")))
             if why := clash(found, e.annotation):
                 raise OperatorError(f"library `{library.name}` fills {found}, and is annotated {e.annotation}: {why}")
+            if covers(e.annotation, found):
+                return found
         if e.op == MATCH_CAST and (why := clash(operands[0], e.annotation)):
             raise OperatorError(f"match_cast: a value annotated {operands[0]} is never {e.annotation}: {why}")
         return e.annotation

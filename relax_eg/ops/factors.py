@@ -10,7 +10,7 @@ import scipy.linalg
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ops.linalg import COMPLEX, REAL, batched, cubes, library_cost, need_matrix
 from relax_eg.ops.record import Attribute, Operator, Site, register
-from relax_eg.ops.sizes import ONE, need_at_most, need_equal, need_same_dtype, product
+from relax_eg.ops.sizes import ONE, need_at_most, need_equal, need_length, need_same_dtype, product
 from relax_eg.shapes import Dim, dim_min
 
 Array = np.ndarray[Any, Any]
@@ -223,7 +223,7 @@ def _jax_cholesky_update(r: Any, w: Any) -> Any:
 def _permutation(site: Site) -> Annotation:
     if site.dtype() != "int32":
         raise site.error(f"operand 0 is {site.dtype()}; int32 is needed")
-    (size,) = site["size"]
+    (size,) = need_length(site, "size", 1, "the permutation")
     if not site.shape():
         raise site.error("a scalar has no axis of exchanges")
     need_at_most(site, site.shape()[-1], size, "exchanges and rows")

@@ -20,6 +20,7 @@ from relax_eg.ir.annotations import Annotation, Tensor, Tuple, substitute
 from relax_eg.ir.expr import (
     CALL_DPS_LIBRARY,
     CONSTANT,
+    SHAPE,
     TUPLE_GET,
     Expr,
     call_dps_library,
@@ -169,14 +170,15 @@ class Library:
 
         told = dict(sizes)
         for e, a in zip(call.args, arrays, strict=True):
-            told.update({str(d): n for d, n in zip(e.shape, a.shape, strict=True) if str(d) in d.variables})
+            shape = (e.annotation.shape or ()) if isinstance(e.annotation, Tensor) else ()
+            told.update({str(d): n for d, n in zip(shape, a.shape, strict=False) if str(d) in d.variables})
         target = self.function(call.annotation, told)
         return target(*map(jnp.asarray, arrays), **self.keywords(dict(call.attr("attrs")), told))
 
     def run_definition(self, call: Expr, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
         """What the definition gives for a call on JAX arrays."""
         attrs = dict(call.attr("attrs"))
-        definition = self.definition([a.annotation for a in call.args], attrs)
+        definition = self.definition([Tensor(ndim=a.ndim, dtype=str(a.dtype)) for a in arrays], attrs)
         told: dict[str, Any] = {}
         for p, a in zip(definition.params, arrays, strict=True):
             told.update({str(d): n for d, n in zip(p.shape, a.shape, strict=True) if str(d) in d.variables})
@@ -286,7 +288,7 @@ def instantiated(roots: Sequence[Expr], env: Mapping[Expr, Expr], sizes: Mapping
             done[e] = library_call(library, args, _with_sizes(e.attr("attrs"), sizes))
         elif e.op in TABLE:
             done[e] = call(e.op, args, _with_sizes(e.attrs, sizes))
-        elif not e.args:
+        elif not e.args and e.op != SHAPE:
             done[e] = e
         else:
             done[e] = node(e.op, args, _with_sizes(e.attrs, sizes).items(), substitute(e.annotation, dict(sizes)))

@@ -1,12 +1,15 @@
-"""Attributes that are written shorter than the records hold them: a size of -1, a number of parts."""
+"""Attributes as Relax spells them: left out or None where Relax has a default, one axis for several, counted from the
+end; a size of -1, a number of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.ops.operands import normal_axis
+from relax_eg.ops.record import get
 from relax_eg.ops.sizes import Dims, rest
 from relax_eg.shapes import Dim, ceildiv
 
@@ -45,8 +48,117 @@ def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
     return (*(each,) * (sections - 1), shape[axis] - each * (sections - 1))
 
 
+def _normal(name: str, what: str, axes: Any, rank: int) -> tuple[int, ...]:
+    """Axes, one or several, counted from the front."""
+    given: tuple[Any, ...] = (axes,) if isinstance(axes, int) else axes  # type: ignore[reportUnknownVariableType]
+    if not isinstance(given, (tuple, list)) or any(type(a) is not int for a in given):
+        raise OperatorError(f"{name}: {what} is {axes!r}; an axis or several are needed, as whole numbers")
+    return tuple(normal_axis(name, a, rank) for a in given)
+
+
+def _all_axes(shape: Dims) -> tuple[int, ...]:
+    return tuple(range(len(shape)))
+
+
+# Operators whose `axes` may be left out or None, with what that means.
+_NO_AXES: Mapping[str, Callable[[Dims], tuple[int, ...]]] = {
+    **dict.fromkeys(
+        ("sum", "prod", "max", "min", "mean", "any", "all", "reduce_and", "reduce_or", "reduce_xor", "flip"), _all_axes
+    ),
+    "permute_dims": lambda shape: _all_axes(shape)[::-1],
+    "squeeze": lambda shape: tuple(i for i, d in enumerate(shape) if d == 1),
+    "layer_norm": lambda shape: (len(shape) - 1,),
+    "rms_norm": lambda shape: (len(shape) - 1,),
+}
+# The axis where it is left out.
+_NO_AXIS = {"softmax": -1, "log_softmax": -1, "sort": -1, "top_k": -1, "concat": 0, "split": 0}
+# Operators that Relax applies to the elements in one row where the axis is None.
+_IN_ONE_ROW = ("argmax", "argmin", "cumsum", "cumprod", "take")
+
+
+def _axes(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`axes` written out, which may also be called `axis` as in Relax. The rank of the operand must be known."""
+    if "axis" in given and "axes" in given:
+        raise OperatorError(f"{name}: both `axis` and `axes` are given; one of them is accepted")
+    key = "axis" if "axis" in given else "axes"
+    axes = given.get(key)
+    rest_ = {k: v for k, v in given.items() if k != key}
+    if axes is None:
+        if name not in _NO_AXES:
+            return given if key not in given else {**rest_, "axes": _normal(name, key, axes, 0)}
+        if name == "squeeze":  # which axes are of size 1 the sizes tell, the others tell by the rank alone
+            return {**rest_, "axes": _NO_AXES[name](_shape("squeeze of all axes", operands))}
+        rank = _rank(name, operands)
+        return {**rest_, "axes": _NO_AXES[name]((Dim.of(1),) * rank)}
+    if _counted(operands, axes):
+        return {**rest_, "axes": tuple(axes)}
+    rank = _rank(name, operands)
+    if name == "expand_dims":
+        rank += len(axes) if isinstance(axes, (tuple, list)) else 1  # type: ignore[reportUnknownArgumentType]
+    normal = _normal(name, key, axes, rank)
+    return {**rest_, "axes": normal if name == "permute_dims" else tuple(sorted(normal))}
+
+
+def _axis(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`axis` written out."""
+    axis = given.get("axis", _NO_AXIS.get(name, given))
+    if axis is given:  # it is missing, which the record says
+        return given
+    if axis is None and name in _IN_ONE_ROW:
+        if _rank(name, operands) != 1:
+            raise OperatorError(
+                f"{name}: axis=None is about the elements in one row, and operand 0 is {operands[0]}\n"
+                f"  accepted: an axis, or R.{name} of R.reshape(x, shape=(-1,)) with axis=0"
+            )
+        axis = 0
+    if type(axis) is not int:
+        raise OperatorError(f"{name}: axis is {axis!r}; a whole number is needed")
+    if _counted(operands, (axis,)):
+        return {**given, "axis": axis}
+    return {**given, "axis": normal_axis(name, axis, _rank(name, operands))}
+
+
+def _counted(operands: Sequence[Annotation], axes: Any) -> bool:
+    """Whether axes of an operand of unknown rank are counted from the front, so that they need no rank."""
+    unknown = not isinstance(operands[0], Tensor) or operands[0].ndim is None
+    return unknown and isinstance(axes, (tuple, list)) and all(type(a) is int and a >= 0 for a in axes)  # type: ignore[reportUnknownVariableType]
+
+
+def _rank(name: str, operands: Sequence[Annotation]) -> int:
+    a = operands[0] if operands else None
+    if not isinstance(a, Tensor) or a.ndim is None:
+        raise OperatorError(f"{name} needs the rank of its operand, which is {a}; match_cast names it")
+    return a.ndim
+
+
+# What attributes hold, for errors; those of other names are sizes, or checked by their operators.
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("dtype",), (lambda v: isinstance(v, str), 'a dtype is text such as "float32"')),
+    **dict.fromkeys(("keepdims",), (lambda v: isinstance(v, bool), "True or False is accepted")),
+    **dict.fromkeys(
+        ("strides", "dilation", "input_dilation", "interior"),
+        (
+            lambda v: isinstance(v, (tuple, list)) and all(type(x) is int for x in v),  # type: ignore[reportUnknownVariableType]
+            "a tuple of whole numbers is accepted, one for each axis",
+        ),
+    ),
+    "recall": (lambda v: type(v) in (int, float), "a number is accepted"),
+}
+
+
 def written_out(name: str, operands: Sequence[Annotation], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`given` with what is short in it written out."""
+    """`given` with what is short in it written out. OperatorError for an attribute of another kind."""
+    attributes = {a.name for a in get(name).attributes}
+    if operands and "axes" in attributes:
+        given = _axes(name, operands, given)
+    elif operands and "axis" in attributes and isinstance(operands[0], Tensor):
+        given = _axis(name, operands, given)
+    if name == "strided_slice" and given.get("strides", given) in (None, given):
+        given = {**given, "strides": (1,) * _rank(name, operands)}
+    for key, value in given.items():
+        holds, wanted = _KINDS.get(key, (None, ""))
+        if holds is not None and not holds(value):
+            raise OperatorError(f"{name}: {key} is {value!r}; {wanted}")
     if name == "reshape" and "shape" in given:
         return {**given, "shape": _reshaped(operands, given["shape"])}
     if name == "split" and "sections" in given:

@@ -66,6 +66,9 @@ class Known:
     def as_written(self, name: str) -> Function | None:
         return self.best(name)
 
+    def calls(self, name: str) -> int:
+        return 1
+
     def known_ahead(self, name: str) -> Sequence[bool]:
         return self.ahead or (False,) * len(self.functions[name].params)
 

@@ -54,6 +54,10 @@ class Functions(Protocol):
         """The function as written if it is one pure block, else None; none that rules made."""
         ...
 
+    def calls(self, name: str) -> int:
+        """How many calls of a function the program as written has."""
+        ...
+
     def known_ahead(self, name: str) -> Sequence[bool]:
         """For each parameter of a function that is called, whether what it gets is known ahead of the calls."""
         ...

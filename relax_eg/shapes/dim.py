@@ -16,6 +16,7 @@ What holds of the canonical form:
 from __future__ import annotations
 
 import keyword
+import os
 import threading
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ Monomial: TypeAlias = "tuple[Atom, ...]"
 Terms: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 
 _lock = threading.RLock()  # reentrant: the collector may run code that makes a Dim while it is held
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Atom:

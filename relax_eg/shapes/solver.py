@@ -8,6 +8,7 @@ first question gets this far, and used under a lock, as its context is not safe 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from relax_eg.shapes.facts import Facts
 from relax_eg.shapes.relation import atoms_of, divisors_of
 
 _lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 # z3 counts its own steps besides the clock, so that a slow machine does not change an answer when the time is ample.
 # About 10 s of work on nonlinear questions.

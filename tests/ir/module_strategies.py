@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from relax_eg import ir
+from relax_eg.ir.annotations import has_functions
 from relax_eg.ir.steps import is_sized
 from relax_eg.shapes import Dim
 
@@ -245,7 +246,7 @@ def modules(draw: st.DrawFn) -> ir.Module:
         b.pool = list(params)
         blocks = b.blocks()
         b.grow()
-        result = draw(st.sampled_from(b.pool))
+        result = draw(st.sampled_from([e for e in b.pool if not has_functions(e.annotation)]))
         name = ["main", "Module", "f"][i]
         assume = draw(st.lists(st.sampled_from(ASSUMED), max_size=2)) if name == "main" else ()
         sources = MappingProxyType(b.sources)

@@ -9,12 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from relax_eg.ir.annotations import Shape
-from relax_eg.ir.calls import call_function, function_ref, inlined
+from relax_eg.errors import OperatorError
+from relax_eg.ir.annotations import Shape, substitute
+from relax_eg.ir.calls import call_function, call_sizes, function_ref, inlined
 from relax_eg.ir.control import parts, scan, while_loop
-from relax_eg.ir.expr import CALL, FUNCTION, SCAN, WHILE, Expr, tuple_, var
+from relax_eg.ir.expr import (
+    CALL,
+    CONSTANT,
+    FUNCTION,
+    SCAN,
+    SHAPE,
+    SHARD_MAP,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    WHILE,
+    Expr,
+    node,
+    postorder,
+    tuple_,
+    tuple_get,
+    var,
+)
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import carried, frontier, missing_sizes, replaced, split, static_expressions
+from relax_eg.ops.libraries import instantiated
 from relax_eg.rules.rule import RuleSet
 from relax_eg.rules.schemas import Functions, Schema
 
@@ -128,6 +147,60 @@ def _with_contractions(function: Function, within: set[Expr]) -> set[Expr]:
     return found
 
 
+# Operators, at most, of a function that is put in the place of a call, with what it calls in turn: of one that is
+# called once, and of one that is called more often. A repeated block that `ir.outline` made a function has more.
+_ONCE, _SMALL = 256, 12
+_NO_OPERATORS = frozenset((VAR, CONSTANT, TUPLE, TUPLE_GET, FUNCTION, SHAPE))
+
+
+def _inline(e: Expr, known: Functions) -> Expr | None:
+    called = e.args[0] if e.op == TUPLE_GET else e
+    if called.op != CALL:
+        return None
+    try:
+        found = _body(called, known, _ONCE)
+    except OperatorError:  # the body does not apply to these operands for all sizes: the call will say so
+        return None
+    if found is None:
+        return None
+    return tuple_get(found[0], e.attr("index")) if e.op == TUPLE_GET else found[0]
+
+
+def _body(e: Expr, known: Functions, most: int) -> tuple[Expr, int] | None:
+    """What a call computes, without the call, and of how many operators; None where these would be more than `most`,
+    or the function is not one pure block at sizes that the call tells. A call that stays counts as an operator."""
+    name = str(e.args[0].attr("name")) if e.args[0].op == FUNCTION else ""
+    function = known.as_written(name) if name else None
+    if function is None or missing_sizes(function):
+        return None
+    params, operands = [p.annotation for p in function.params], [a.annotation for a in e.args[1:]]
+    sizes = call_sizes(params, operands)
+    if not set(function.size_variables) <= sizes.keys():
+        return None
+    if any(substitute(p, sizes) != a for p, a in zip(params, operands, strict=True)):
+        return None  # whether they fit is looked at when it is called
+    inside = [x for x in function.expressions() if x.op not in _NO_OPERATORS]
+    most = most if known.calls(name) == 1 else min(most, _SMALL)
+    count = len(inside)
+    if count > most or any(x.op == SHARD_MAP for x in inside):
+        return None
+    env = dict(zip(function.params, e.args[1:], strict=True))
+    for b in function.blocks[0].bindings:
+        (env[b.var],) = instantiated([b.value], env, sizes)
+    (result,) = instantiated([function.result], env, sizes)
+    done = {a: a for a in e.args}
+    for x in postorder([result], stop=done.__contains__):
+        if x in done:
+            continue
+        args = tuple(done[a] for a in x.args)
+        made = tuple_get(args[0], x.attr("index")) if x.op == TUPLE_GET else node(x.op, args, x.attrs, x.annotation)
+        inner = _body(made, known, most - count + 1) if made.op == CALL else None
+        if inner is not None:
+            made, count = inner[0], count - 1 + inner[1]
+        done[x] = made
+    return (done[result], count) if done[result].annotation == e.annotation else None
+
+
 functions = RuleSet(
     "functions",
     schemas=(
@@ -154,6 +227,14 @@ functions = RuleSet(
             frozenset(("calls",)),
             _run_ahead,
             frozenset((CALL,)),
+        ),
+        Schema(
+            "calls_inlined",
+            "a call of a small function, or of one that is called once, is what the function computes",
+            "exact",
+            frozenset(("calls",)),
+            _inline,
+            frozenset((CALL, TUPLE_GET)),
         ),
     ),
 )

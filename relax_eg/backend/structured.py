@@ -1,0 +1,174 @@
+"""Functions whose entry takes or returns shapes and tuples: their calls as calls on arrays, and back.
+
+A shape goes in and out as an array without elements, of that shape and one more axis of size 0. So JAX treats it as all
+arguments: it tells sizes, selects executables, is padded to a capacity, and holds no bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from relax_eg.backend.compare import Check
+from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.program import Program
+from relax_eg.errors import ShapeError
+from relax_eg.ir.annotations import Annotation, Shape, Tuple
+from relax_eg.ir.reader import Reader, Source
+from relax_eg.ir.steps import is_sized
+
+_MOST_ELEMENTS = 2**62  # numpy counts the elements of all axes that are not 0
+
+_in_arrays: ContextVar[bool] = ContextVar("relax_eg_in_arrays", default=False)  # results are left as they are
+
+Made = TypeVar("Made", Optimized, Ready)
+
+
+def to_arrays(where: str, a: Annotation, value: Any) -> Any:
+    """An argument with arrays for its shapes; a list is taken for a tuple. ShapeError where it is of another kind."""
+    if isinstance(a, Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(a.fields):  # type: ignore[reportUnknownArgumentType]
+            got = (
+                f"{type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list)) else type(value).__name__
+            )  # type: ignore[reportUnknownArgumentType]
+            raise ShapeError(f"{where} should be a tuple of {len(a.fields)}, got {got}")
+        fields = zip(a.fields, cast("Sequence[Any]", value), strict=True)
+        return tuple(to_arrays(f"{where}[{i}]", f, x) for i, (f, x) in enumerate(fields))
+    if not isinstance(a, Shape) or (hasattr(value, "dtype") and getattr(value, "ndim", 0) == (a.ndim or 0) + 1):
+        return value
+    sizes = list(cast("Sequence[Any]", value)) if isinstance(value, (tuple, list)) else None
+    if sizes is not None and any(isinstance(n, Tracer) for n in sizes):
+        raise ShapeError(f"{where} is a shape, whose sizes JAX traces here; name it in static_argnums of jax.jit")
+    if sizes is None or not all(_is_size(n) for n in sizes):
+        got = str(value.dtype) if hasattr(value, "dtype") else f"{type(value).__name__} {value!r}"
+        raise ShapeError(f"{where} should be a shape (a tuple of integers), got {got}")
+    if len(sizes) != a.ndim:
+        axes = ", ".join("_" if a.dims is None else str(d) for d in a.dims or range(a.ndim or 0))
+        raise ShapeError(f"{where} should have {a.ndim} axes ({axes}), got {len(sizes)}: {value}")
+    sizes = [n if isinstance(n, int) else n.__index__() if isinstance(n, np.integer) else n for n in sizes]
+    if all(isinstance(n, int) for n in sizes) and math.prod(n or 1 for n in sizes) >= _MOST_ELEMENTS:
+        raise ShapeError(f"{where} is {value!r}; shapes of fewer than 2**62 elements are accepted")
+    return jnp.zeros((*sizes, 0), bool)
+
+
+def _is_size(n: Any) -> bool:
+    if isinstance(n, (bool, np.bool_)):
+        return False
+    return int(n) >= 0 if isinstance(n, (int, np.integer)) else jax.export.is_symbolic_dim(n)
+
+
+def from_arrays(a: Annotation, value: Any) -> Any:
+    """A result with shapes for their arrays."""
+    if isinstance(a, Tuple) and isinstance(value, (tuple, list)):
+        return tuple(from_arrays(f, x) for f, x in zip(a.fields, cast("Sequence[Any]", value), strict=True))
+    return value.shape[:-1] if isinstance(a, Shape) and hasattr(value, "dtype") else value
+
+
+def _is_empty(a: Annotation, value: Any) -> bool:
+    """Whether a size of 0 is in arrays of which only the rank is declared."""
+    if isinstance(a, Tuple):
+        return any(map(_is_empty, a.fields, value))
+    if is_sized(a):
+        return False
+    shape = getattr(value, "shape", ())
+    return 0 in (shape[:-1] if isinstance(a, Shape) else shape)
+
+
+class _Structured:
+    """What is added to an optimized function, or one with its weights bound: `_takes`, the annotations of its
+    arguments by name, and `_gives`, that of its result."""
+
+    _takes: Mapping[str, Annotation]
+    _gives: Annotation
+
+    def _named(self) -> str:
+        return self._program.name  # type: ignore[attr-defined]
+
+    def _encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        where = f"{self._named()}(): argument"
+        placed = zip(self._takes.items(), args, strict=False)
+        made = tuple(to_arrays(f"{where} `{name}`", a, x) for (name, a), x in placed)
+        named = {
+            k: to_arrays(f"{where} `{k}`", self._takes[k], x) if k in self._takes else x for k, x in kwargs.items()
+        }
+        return (*made, *args[len(made) :]), named
+
+    def _decoded(self, value: Any) -> Any:
+        return value if _in_arrays.get() else from_arrays(self._gives, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, named = self._encoded(args, kwargs)
+        return self._decoded(super().__call__(*args, **named))  # type: ignore[misc]
+
+    def to_jax(self) -> Callable[..., Any]:
+        inner = super().to_jax()  # type: ignore[misc]
+
+        def optimized(*args: Any, **kwargs: Any) -> Any:
+            args, named = self._encoded(args, kwargs)
+            return self._decoded(inner(*args, **named))
+
+        optimized.__name__ = self._named()
+        return optimized
+
+
+class _StructuredOptimized(_Structured):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, named = self._encoded(args, kwargs)
+        given = {**dict(zip(self._takes, args, strict=False)), **named}
+        if any(_is_empty(a, given[name]) for name, a in self._takes.items() if name in given):
+            # Sizes that have a name are at least 1. Those of a rank have none, and what was found was found for others.
+            program: Program = self._program  # type: ignore[attr-defined]
+            return self._decoded(program.original(program.check(program.leaves(args, named))))
+        return super().__call__(*args, **named)
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        args, named = self._encoded(args, kwargs)
+        token = _in_arrays.set(True)
+        try:
+            return super().check(*args, **named)  # type: ignore[misc]
+        finally:
+            _in_arrays.reset(token)
+
+    def prepare(self, *weights: Any, **named: Any) -> Ready:
+        where = f"{self._named()}(): argument"
+        names: tuple[str, ...] = self._weights  # type: ignore[attr-defined]
+        given = [to_arrays(f"{where} `{n}`", self._takes[n], x) for n, x in zip(names, weights, strict=False)]
+        rest = {k: to_arrays(f"{where} `{k}`", self._takes[k], x) if k in self._takes else x for k, x in named.items()}
+        ready = super().prepare(*given, *weights[len(given) :], **rest)  # type: ignore[misc]
+        takes = {n: a for n, a in self._takes.items() if n not in names}
+        return _with(ready, _Structured, takes, self._gives)
+
+
+@lru_cache(64)
+def _mixed(kind: type[Any], added: type[Any]) -> type[Any]:
+    return type(kind.__name__, (added, kind), {"__module__": kind.__module__})
+
+
+def _with(made: Made, added: type[Any], takes: Mapping[str, Annotation], gives: Annotation) -> Made:
+    made.__class__ = _mixed(type(made), added)
+    made._takes, made._gives = takes, gives  # type: ignore[attr-defined]
+    return made
+
+
+def structured(best: Optimized) -> Optimized:
+    """`best` with calls as its program's entry is declared; itself where that takes and returns arrays only."""
+    entry = best._program.entry  # type: ignore[reportPrivateUsage]
+    if not entry:
+        return best
+    *takes, (_, gives) = ((name, _annotation(text)) for name, text in entry)
+    return _with(best, _StructuredOptimized, dict(takes), gives)
+
+
+def _annotation(text: str) -> Annotation:
+    (line,) = ast.parse(text).body
+    assert isinstance(line, ast.Expr)
+    return Reader(Source(text)).annotation(line.value)
