@@ -43,12 +43,13 @@ def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> rx.Module:
     """The module, which computes what the reference does."""
     module = rx.from_onnx(proto)
     assert rx.parse(str(module)).main.expressions() == module.main.expressions()
-    run = jax.jit(lambda *xs: run_function(module, module.main, xs))
-    found = run(*arrays, *module.weights.values())
+    with jax.enable_x64(True):
+        run = jax.jit(lambda *xs: run_function(module, module.main, xs))
+        found = run(*arrays, *module.weights.values())
     names = [i.name for i in proto.graph.input]
     wanted = ReferenceEvaluator(proto).run(None, dict(zip(names, arrays, strict=True)))
     for f, w in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
-        assert f.shape == w.shape
+        assert (f.shape, f.dtype) == (w.shape, w.dtype)
         np.testing.assert_allclose(f, w, rtol=rtol, atol=1e-5)
     return module
 
