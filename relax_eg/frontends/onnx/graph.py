@@ -238,10 +238,12 @@ class _Graph:
         except Exception as error:  # whatever numpy and onnx make of lengths and numbers that do not fit
             size = f"{dtype} of shape ({', '.join(map(str, tensor.dims))})"
             raise OnnxError(f"no {size} ({error})\n  accepted: as many numbers as the shape has elements") from None
+        if array.shape != tuple(tensor.dims):
+            raise OnnxError(f"sizes {list(tensor.dims)}\n  accepted: sizes from 0 on")
         return Known(array, dtype)
 
     def _output(self, output: Any) -> Expr:
-        value = self._value(output.name, f"output `{output.name}`")
+        value = self._value(output.name, f"{self.name}: output `{output.name}`")
         made = value.expr if isinstance(value, Known) else value
         kind = output.type.tensor_type.elem_type
         if kind and (dtype := self._dtype(kind)) != made.dtype:

@@ -80,7 +80,7 @@ class Node:
         value = self.value(i)
         if value is None or isinstance(value, Known):
             return None if value is None else value.array
-        raise self.error(f"{what} are computed when the model runs", f"{what} that follow from sizes and constants")
+        raise self.error(f"{what} computed when the model runs", f"{what} computed of sizes and constants")
 
     # --- attributes ---
 
@@ -132,8 +132,15 @@ class Node:
             return dims(np.array(found))
         array = self.known(i, f"the {name}")
         if array is not None and array.dtype.kind not in "iuO":
-            raise self.error(f"the {name} are {array.dtype}s", "whole numbers")
+            raise self.error(f"the {name}, {array.dtype}", "whole numbers")
         return None if array is None else dims(array)
+
+    def steps(self, name: str, rank: int) -> list[int]:
+        """Attribute `name`, a whole number from 1 on for each of `rank` axes of space; ones where it is left out."""
+        found = [int(v) for v in self.at(name, [1] * rank)]
+        if len(found) != rank or any(v < 1 for v in found):
+            raise self.error(f"{name}={found} for {rank} axes of space", "a whole number >= 1 for each")
+        return found
 
     # --- outputs ---
 

@@ -227,11 +227,13 @@ _NO_END = 10**9  # no axis is as long; how exporters write that a slice has no e
 def _slice(n: Node) -> Expr:
     x = n[0]
     starts, ends = n.sizes("starts", 1) or (), n.sizes("ends", 2) or ()
+    if not len(starts) == len(ends):
+        raise n.error(f"{len(starts)} starts and {len(ends)} ends", "as many starts as ends")
     axes, steps = n.listed("axes", 3), n.listed("steps", 4)
     along = [n.from_the_front(a, x.ndim) for a in (range(len(starts)) if axes is None else axes)]
     by = [1] * len(starts) if steps is None else steps
-    if len(set(along)) < len(along) or 0 in by:
-        raise n.error(f"axes {along}, steps {by}", "an axis once, steps other than 0")
+    if len(set(along)) < len(along) or len(along) != len(starts) or len(by) != len(starts) or 0 in by:
+        raise n.error(f"axes {along}, steps {by}", "as many as starts, an axis once, steps other than 0")
     keys: list[slice] = [slice(None)] * x.ndim
     turned: list[int] = []
     for axis, start, end, step in zip(along, starts, ends, by, strict=True):
@@ -309,6 +311,8 @@ def _gather_elements(n: Node) -> Expr:
 
 def _tile(n: Node) -> Expr:
     x, times = n[0], n.sizes("repeats", 1) or ()
+    if len(times) != x.ndim:
+        raise n.error(f"{len(times)} repeats for rank {x.ndim}", "one for each axis")
     inner = [s for d in x.shape for s in (Dim.of(1), d)]
     outer = [s for d, k in zip(x.shape, times, strict=True) for s in (k, d)]
     whole = [d * k for d, k in zip(x.shape, times, strict=True)]
@@ -371,17 +375,21 @@ def _range(n: Node) -> Value:
         return _floats_between(n, float(start), float(stop), float(step), dtype)
     start, stop = Dim.of(start), Dim.of(stop)
     if start.is_const and stop.is_const:
-        places = range(start.value, stop.value, step)
-        if len(places) <= MOST_KNOWN:
-            return known(np.array(places, np.int64), dtype)
+        count = max(-((start.value - stop.value) // step), 0)
+        if count <= MOST_KNOWN:
+            return known(np.array(range(start.value, stop.value, step), np.int64), dtype)
+        if count >= 2**63:
+            raise n.error(f"{count} elements", "fewer than 2**63")
     return op.arange(start, stop, step, dtype)
 
 
 def _floats_between(n: Node, start: float, stop: float, step: float, dtype: str) -> Value:
     wide = np.dtype("float64" if dtype == "float64" else "float32").type
-    if not all(map(math.isfinite, (start, stop, step))):
-        raise n.error(f"limits {start}, {stop} and the step {step}", "finite numbers")
-    count = max(math.ceil((wide(stop) - wide(start)) / wide(step)), 0)
+    with np.errstate(all="ignore"):
+        quotient = (wide(stop) - wide(start)) / wide(step)
+    if not all(map(math.isfinite, (start, stop, step))) or not quotient < 2**63:
+        raise n.error(f"limits {start}, {stop} and the step {step}", "finite numbers, and fewer than 2**63 elements")
+    count = max(math.ceil(quotient), 0)
     if count <= MOST_KNOWN:
         return known(wide(start) + np.arange(count).astype(wide) * wide(step), dtype)
     places = op.astype(op.arange(count, dtype="int64"), str(np.dtype(wide)))

@@ -70,10 +70,8 @@ def known(found: Any, dtype: str) -> Known:
     items = [int(d) if isinstance(d, Dim) and d.is_const else d for d in array.reshape(-1)]
     if any(isinstance(d, Dim) for d in items):
         for d in items:
-            if isinstance(d, Dim) and terms(d) > MOST_TERMS:
-                raise OnnxError(
-                    f"a size of more than {MOST_TERMS} terms\n  accepted: sizes of up to {MOST_TERMS} terms"
-                )
+            if isinstance(d, Dim):
+                _need_plain(d)
         made = np.empty(len(items), object)
         made[:] = items
         return Known(made.reshape(array.shape), dtype)
@@ -85,13 +83,20 @@ def known(found: Any, dtype: str) -> Known:
         ) from None
 
 
-def terms(size: Dim) -> int:
-    """Variables, numbers and operations in a size written out."""
+def _need_plain(size: Dim) -> None:
+    if _terms(size) > MOST_TERMS:
+        raise OnnxError(f"a size of more than {MOST_TERMS} terms\n  accepted: sizes of up to {MOST_TERMS} terms")
+
+
+def _terms(size: Dim) -> int:
+    """Variables, numbers and operations in a size written out, of which no number may be beyond 64 bits."""
     counted: dict[Dim, int] = {}
 
     def count(d: Dim) -> int:
         if d not in counted:
             atoms = (a for monomial, _ in d.terms for a in monomial)
+            if any(abs(c) >= 2**63 for c in (d.const, *(c for _, c in d.terms))):
+                raise OnnxError("a size with a number beyond 64 bits\n  accepted: numbers that are int64s")
             counted[d] = 1 + len(d.terms) + sum(1 + sum(map(count, a.args)) for a in atoms)
         return counted[d]
 

@@ -66,7 +66,7 @@ def _conv(n: Node) -> Expr:
     x, w = n[0], n[1]
     space = x.ndim - 2
     window = _window(n, w, space)
-    strides, around = n.at("strides", [1] * space), n.at("dilations", [1] * space)
+    strides, around = n.steps("strides", space), n.steps("dilations", space)
     pads = _pads(n, x.shape[2:], window, strides, around)
     y = op.conv(x, w, strides, pads, around, n.at("group", 1))
     bias = n.given(2)
@@ -77,7 +77,7 @@ def _conv_transpose(n: Node) -> Expr:
     x, w, groups = n[0], n[1], n.at("group", 1)
     space = x.ndim - 2
     window = _window(n, w, space)
-    strides, around = n.at("strides", [1] * space), n.at("dilations", [1] * space)
+    strides, around = n.steps("strides", space), n.steps("dilations", space)
     n.choice("auto_pad", "NOTSET", "NOTSET")
     extra = n.at("output_padding", [0] * space)
     pads = n.at("pads", [0] * 2 * space)
@@ -95,12 +95,19 @@ def _conv_transpose(n: Node) -> Expr:
 
 def _pool(n: Node, x: Expr, kind: str) -> tuple[Expr, Expr | None]:
     """Every window's sum or maximum; how many elements a window has where padding is not counted."""
-    window = n.at("kernel_shape")
-    space = len(window)
-    strides, around = n.at("strides", [1] * space), n.at("dilations", [1] * space)
+    space = x.ndim - 2
+    window = n.steps("kernel_shape", space)
+    strides, around = n.steps("strides", space), n.steps("dilations", space)
     pads = _pads(n, x.shape[2:], window, strides, around)
     beyond = [(0, 0)] * space
-    # With auto_pad there is a window for each stride, rounded up, with ceil_mode or without.
+    if n.flag("ceil_mode") and n.at("auto_pad") == "VALID":
+        # ONNX's text and its reference leave out windows beyond the end, its shape inference and runtimes do not.
+        for size, k, s, d in zip(x.shape[2:], window, strides, around, strict=True):
+            if (size - ((k - 1) * d + 1)) % s != 0:
+                raise n.error(
+                    f"auto_pad='VALID' with ceil_mode=1 and the size {size}", "auto_pad='NOTSET', or ceil_mode=0"
+                )
+    # With auto_pad="SAME_*" there is a window for each stride, rounded up, with ceil_mode or without.
     if n.flag("ceil_mode") and n.at("auto_pad", "NOTSET") == "NOTSET":
         for i, (size, k, s, d) in enumerate(zip(x.shape[2:], window, strides, around, strict=True)):
             low, high = pads[i]
@@ -134,7 +141,7 @@ def _max_pool(n: Node) -> Expr:
 def _average_pool(n: Node) -> Expr:
     def mean(x: Expr) -> Expr:
         total, counts = _pool(n, x, "sum")
-        return total / (math.prod(n.at("kernel_shape")) if counts is None else counts)
+        return total / (math.prod(n.steps("kernel_shape", x.ndim - 2)) if counts is None else counts)
 
     return in_float32(mean, n[0])
 
