@@ -700,7 +700,8 @@ def _pool(d: Draw) -> None:
 
 
 def _global(d: Draw) -> None:
-    d.add(d.array([d.size(1, 2), d.size(1, 3), *_space(d)], d.dtype(), "finite"))
+    # Of other dtypes onnxruntime has no kernels, and what the reference makes has a wrong shape.
+    d.add(d.array([d.size(1, 2), d.size(1, 3), *_space(d)], d.dtype(0, ("float32", "float16")), "finite"))
 
 
 def _epsilon(d: Draw) -> None:
@@ -727,7 +728,7 @@ def _layer_norm(d: Draw) -> None:
         d.add(d.array(shape[axis:], dtype, "finite"))
     _epsilon(d)
     d.attr("stash_type", (1,))
-    if d.kind == "LayerNormalization":
+    if d.kind == "LayerNormalization" and dtype != "bfloat16":  # of which the reference gives statistics of no float32
         d.outputs = d.size(1, 3)
 
 
@@ -744,7 +745,8 @@ def _channel_norm(d: Draw) -> None:
 
 
 def _lrn(d: Draw) -> None:
-    d.add(d.array([d.size(1, 2), d.size(1, 6), *_space(d)], d.dtype(), "finite"))
+    # Of doubles onnxruntime has no kernel, and the reference takes roots in float32.
+    d.add(d.array([d.size(1, 2), d.size(1, 6), *_space(d)], d.dtype(0, ("float32", "float16")), "finite"))
     d.attr("size", (1, 3, 5))
     d.attr("alpha", (1e-4, 0.5))
     d.attr("beta", (0.75, 0.5))
@@ -776,11 +778,12 @@ def _resize(d: Draw) -> None:
     way = d.attr("coordinate_transformation_mode", _WAYS[: 5 if d.opset < 19 else 6], "half_pixel")
     d.attr("nearest_mode", ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))
     d.attr("extrapolation_value", (0.0, 2.0))
-    if way == "tf_crop_and_resize":
+    cropped = way == "tf_crop_and_resize"
+    if cropped:
         d.add([*[d.one(0.0, 0.2, -0.1) for _ in axes], *[d.one(1.0, 0.8, 1.2) for _ in axes]], True, np.float32)
     else:
         d.left_out()
-    by_sizes = d.chance()
+    by_sizes = cropped or d.chance()  # scales of a part of an axis mean different things to ONNX and its runtimes
     d.asked.add("keep_aspect_ratio_policy")
     if by_sizes:
         if d.has("keep_aspect_ratio_policy"):

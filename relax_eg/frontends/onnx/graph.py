@@ -55,7 +55,13 @@ def from_onnx(model: Any, *, inputs: Mapping[str, str] | None = None, constants:
     """
     onnx = _package()
     proto, name = _read(onnx, model)
-    return _Graph(onnx, proto, name, inputs or {}, constants).module()
+    try:
+        return _Graph(onnx, proto, name, inputs or {}, constants).module()
+    except OnnxError:
+        raise
+    except Exception as error:  # names that are no text, versions that are none: whatever protobuf lets through
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OnnxError(f"from_onnx: {name} is malformed ({text})\n  accepted: an ONNX model") from error
 
 
 def _package() -> Any:

@@ -2,7 +2,7 @@
 
 Every place of the result takes one element of the operand, found along each axis alone. Where an axis is symbolic its
 elements are repeated as often as the factor says; else it is computed now which elements are taken. Coordinates are
-computed in float32, as runtimes do: what exporters round to a whole number in it is one there.
+exact fractions, so no rounding decides between two elements: a scale is the plainest fraction that is it in float32.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
 
@@ -35,16 +35,19 @@ class _Axis:
     """An axis that is resized: its size, the factor, and the part of it that is looked at (`tf_crop_and_resize`)."""
 
     size: Dim
-    factor: Any  # np.float32
+    factor: Fraction
     result: Dim
-    roi: tuple[float, float] = (0.0, 1.0)
+    roi: tuple[Fraction, Fraction]
 
 
-_ROUNDED: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
-    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
-    "floor": np.floor,
-    "ceil": np.ceil,
+_HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
+_PLAIN = 1000  # the greatest denominator of a fraction that exporters write as a float
+
+_ROUNDED: dict[str, Callable[[Fraction], int]] = {
+    "round_prefer_floor": lambda x: math.ceil(x - _HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + _HALF),
+    "floor": math.floor,
+    "ceil": math.ceil,
 }
 _COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
@@ -81,6 +84,14 @@ def resize(n: Node) -> Expr:
     return x
 
 
+def _fraction(n: Node, value: float) -> Fraction:
+    """What a float of 32 bits stands for."""
+    if not math.isfinite(value):
+        raise n.error(f"a scale or region of {value}", "finite numbers")
+    plain = Fraction(value).limit_denominator(_PLAIN)
+    return plain if np.float32(plain) == np.float32(value) else Fraction(value)
+
+
 def _resized(n: Node, x: Expr, axes: Sequence[int]) -> list[_Axis]:
     """What the node says of each of `axes`."""
     attribute = n.kind == "Upsample" and n.opset < 9
@@ -90,50 +101,49 @@ def _resized(n: Node, x: Expr, axes: Sequence[int]) -> list[_Axis]:
     policy = n.choice("keep_aspect_ratio_policy", "stretch", "stretch", "not_larger", "not_smaller")
     if not old and n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
         n.value(1)  # the region of interest
-    roi = _regions(n, len(axes)) if not old else [(0.0, 1.0)] * len(axes)
+    roi = [_WHOLE] * len(axes) if old else _regions(n, len(axes))
     sizes = [x.shape[a] for a in axes]
-    factors = [] if scales is None else [np.float32(s) for s in scales]
+    factors = [] if scales is None else [_fraction(n, float(s)) for s in scales]
     if bool(factors) == bool(wanted):
         raise n.error("both scales and sizes" if factors else "neither scales nor sizes", "one of the two")
     if len(factors or wanted or ()) != len(axes):
         raise n.error(f"{len(factors or wanted or ())} scales or sizes for {len(axes)} axes", "one for each axis")
     if wanted:
         changed = [(a, b) for a, b in zip(wanted, sizes, strict=True) if a != b or policy != "stretch"]
-        if not all(a.is_const and b.is_const for a, b in changed):
-            raise n.error("sizes that are symbolic", "scales, or fixed sizes")
-        factors = [
-            np.float32(1) if a == b else np.float32(a.value) / np.float32(b.value)
-            for a, b in zip(wanted, sizes, strict=True)
-        ]
+        if not all(a.is_const and b.is_const and b.value for a, b in changed):
+            raise n.error("sizes that are symbolic or 0", "scales, or fixed sizes")
+        factors = [Fraction(1) if a == b else Fraction(a.value, b.value) for a, b in zip(wanted, sizes, strict=True)]
         if policy != "stretch":
             kept = min(factors) if policy == "not_larger" else max(factors)
-            wanted = tuple(
-                d if kept == 1 else Dim.of(math.floor(float(kept * np.float32(d.value)) + 0.5)) for d in sizes
-            )
+            wanted = tuple(Dim.of(math.floor(kept * d.value + _HALF)) for d in sizes)
             factors = [kept] * len(sizes)
-    if any(not f > 0 or not np.isfinite(f) for f in factors):
+    if any(f <= 0 for f in factors):
         raise n.error(f"the scales {[float(f) for f in factors]}", "scales above 0")
     made: list[_Axis] = []
     for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
         if wanted:
             result = wanted[i]
         elif size.is_const:
-            part = np.float32(roi[i][1]) - np.float32(roi[i][0])
-            result = Dim.of(math.floor(np.float32(size.value) * part * factor))
+            result = Dim.of(math.floor(size.value * factor))
+            if result != math.floor(size.value * (roi[i][1] - roi[i][0]) * factor):
+                # ONNX's text has the part's size times the scale; its shape inference and runtimes the whole one's.
+                raise n.error(
+                    "scales of a part of an axis", "sizes with coordinate_transformation_mode='tf_crop_and_resize'"
+                )
         else:
             result = size * int(factor)
         made.append(_Axis(size, factor, result, roi[i]))
     return made
 
 
-def _regions(n: Node, count: int) -> list[tuple[float, float]]:
+def _regions(n: Node, count: int) -> list[tuple[Fraction, Fraction]]:
     """Where the part of each axis begins and ends that is looked at."""
     if n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
-        return [(0.0, 1.0)] * count
+        return [_WHOLE] * count
     found = n.known(1, "the region of interest")
     if found is None or found.size != 2 * count:
         raise n.error("no region of interest for each axis", "roi with a start and an end for each axis")
-    values = [float(v) for v in found.reshape(-1)]
+    values = [_fraction(n, float(v)) for v in found.reshape(-1)]
     return list(zip(values[:count], values[count:], strict=True))
 
 
@@ -142,42 +152,38 @@ def _places(n: Node, way: _Way, axis: _Axis) -> tuple[Array, Array]:
     size, count = axis.size.value, axis.result.value
     if count > MOST_KNOWN:
         raise n.error(f"{count} elements along an axis", f"up to {MOST_KNOWN}")
-    at = _coordinates(way.coordinates, axis, np.arange(count, dtype=np.float32))
-    chosen = _nearest(n, way, axis, at)
-    beyond = (at < 0) | (at > size - 1) if way.coordinates == "tf_crop_and_resize" else np.zeros(count, bool)
-    return np.clip(chosen, 0, max(size - 1, 0)).astype(np.int64), beyond
-
-
-def _nearest(n: Node, way: _Way, axis: _Axis, at: Array) -> Array:
     if n.opset < 11 and axis.factor < 1:
-        raise n.error(f"the factor {axis.factor:g}", "factors of at least 1, or opset 11")
-    return _ROUNDED[way.nearest](at)
+        raise n.error(f"the factor {float(axis.factor):g}", "factors of at least 1, or opset 11")
+    at = [_coordinate(way.coordinates, axis, i) for i in range(count)]
+    chosen = [min(max(_ROUNDED[way.nearest](p), 0), size - 1) for p in at]
+    cropped = way.coordinates == "tf_crop_and_resize"
+    return np.array(chosen, np.int64), np.array([cropped and not 0 <= p <= size - 1 for p in at], bool)
 
 
-def _coordinates(kind: str, axis: _Axis, at: Array) -> Array:
-    one, half = np.float32(1), np.float32(0.5)
-    size, count, factor = np.float32(axis.size.value), np.float32(axis.result.value), axis.factor
-    first, last = map(np.float32, axis.roi)
+def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:
+    """Where place `i` of the result lies in the operand."""
+    size, count, factor = axis.size.value, axis.result.value, axis.factor
+    first, last = axis.roi
     match kind:
         case "tf_crop_and_resize":
             if count > 1:
-                return first * (size - one) + at * (last - first) * (size - one) / (count - one)
-            return np.full_like(at, half * (first + last) * (size - one))
+                return (first + Fraction(i, count - 1) * (last - first)) * (size - 1)
+            return _HALF * (first + last) * (size - 1)
         case _ if factor == 1:
-            return at
+            return Fraction(i)
         case "asymmetric":
-            return at / factor
+            return i / factor
         case "align_corners":
-            return at * (size - one) / (count - one) if count > 1 else np.zeros_like(at)
+            return Fraction(i * (size - 1), count - 1) if count > 1 else Fraction(0)
         case "tf_half_pixel_for_nn":
-            return (at + half) / factor
+            return (i + _HALF) / factor
         case "pytorch_half_pixel" if count <= 1:
-            return np.zeros_like(at)
+            return Fraction(0)
         case "half_pixel_symmetric":
-            offset = size / np.float32(2) * (one - count / (factor * size))
-            return offset + (at + half) / factor - half
+            offset = Fraction(size, 2) * (1 - count / (factor * size))
+            return offset + (i + _HALF) / factor - _HALF
         case _:
-            return (at + half) / factor - half
+            return (i + _HALF) / factor - _HALF
 
 
 def _repeated(n: Node, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
@@ -186,7 +192,9 @@ def _repeated(n: Node, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
     if resized.factor == 1 and way.coordinates != "tf_crop_and_resize":
         return x
     if k != resized.factor:
-        raise n.error(f"the factor {resized.factor:g} of the size {resized.size}", "whole factors, or fixed sizes")
+        raise n.error(
+            f"the factor {float(resized.factor):g} of the size {resized.size}", "whole factors, or fixed sizes"
+        )
     # Element q stands at k*q .. k*q + k - 1 of the result: the middle of its pixel is nearest to theirs, and k divides
     # them down to q.
     centred = way.coordinates in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
