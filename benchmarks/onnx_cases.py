@@ -691,8 +691,8 @@ def _conv_transpose(d: Draw) -> None:
 def _pool(d: Draw) -> None:
     space = _space(d)
     window = d.attr("kernel_shape", lambda: [d.size(1, 3) for _ in space])
-    kind = d.one("finite", "finite", "any")
-    d.add(d.array([d.size(1, 2), d.size(1, 3), *space], d.dtype(), kind))
+    # Without NaN: what is the greatest of numbers and NaN ONNX does not say.
+    d.add(d.array([d.size(1, 2), d.size(1, 3), *space], d.dtype(), "finite"))
     _windowed(d, window)
     d.flag("ceil_mode")
     d.flag("count_include_pad")

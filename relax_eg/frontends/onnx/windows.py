@@ -11,6 +11,7 @@ from relax_eg.ir.expr import Expr
 from relax_eg.ops import api as op
 from relax_eg.shapes import Dim, ceildiv
 
+_POOLS = ("AveragePool", "MaxPool")
 _Pads = list[tuple[int | Dim, int | Dim]]
 
 
@@ -29,6 +30,10 @@ def _pads(n: Node, space: Sequence[Dim], window: Sequence[int], strides: Sequenc
         for size, k, s, d in zip(space, window, strides, around, strict=True):
             reach = (k - 1) * d + 1
             total = (ceildiv(size, s) - 1) * s + reach - size
+            if n.kind in _POOLS and (d > 1 or (total.is_const and total.value < 0)):
+                # ONNX's text has a formula for it, which neither its reference nor runtimes compute with.
+                said = f"auto_pad={auto!r} with the dilation {d} and the stride {s} of a window of {k}"
+                raise n.error(said, "pads")
             if total.is_const:
                 total = Dim.of(max(total.value, 0))
             elif s > reach:
