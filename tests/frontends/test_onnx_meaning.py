@@ -231,7 +231,7 @@ REFUSED = [
     (node("ConvTranspose", "x w", output_shape=[9, 9]), r"output_shape=\[9, 9\] is not supported\n  accepted: a ConvT"),
     (node("MaxPool", "x", "y at", kernel_shape=[2, 2]), r"output 1, `at`, is not supported\n  accepted: a MaxPool of"),
     (node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2], auto_pad="VALID", ceil_mode=1), "auto_pad='VALID' with"),
-    (node("MaxPool", "x", kernel_shape=[1, 1], strides=[3, 3], auto_pad="SAME_UPPER"), "and the stride 3 of a window of 1"),
+    (node("MaxPool", "x", kernel_shape=[1, 1], strides=[3, 3], auto_pad="SAME_UPPER"), "the stride 3 of a window of 1"),
     (node("MaxPool", "x", kernel_shape=[2, 2], dilations=[2, 2], auto_pad="SAME_LOWER"), "with the dilation 2"),
     (node("AveragePool", "x", kernel_shape=[2, 2], auto_pad="SOME"), "auto_pad='SOME'\n  accepted: auto_pad='NOTSET'"),
     (node("AveragePool", "x", kernel_shape=[2, 2], ceil_mode=2), "ceil_mode=2\n  accepted: ceil_mode=0 or ceil_mode=1"),
