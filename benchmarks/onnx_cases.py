@@ -7,215 +7,14 @@ new attribute of an operator is not left out unnoticed.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-Array = np.ndarray[Any, Any]
-Rng = np.random.Generator
-
-OLDEST = 7
-# How often each dtype is drawn among those that an operator takes.
-_OFTEN = {
-    "float": 6, "float16": 4, "double": 2, "int64": 3, "int32": 2, "uint8": 2, "int8": 1, "int16": 1, "uint16": 1,
-    "uint32": 1, "uint64": 1, "bool": 1, "bfloat16": 1,
-}  # fmt: skip
-_NUMPY = {"float": "float32", "double": "float64"}
-_SYMBOLIC = 1 / 3  # of the sets have named sizes
-_SPECIAL = 1 / 6  # of the arrays of floats have infinities, NaN and signed zeros in them
-_LEFT_OUT = 1 / 3  # of optional attributes
-_INT64 = np.int64
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model of one node, and the arrays that it is called with."""
-
-    kind: str
-    model: Any
-    arrays: dict[str, Array]
-
-    def __str__(self) -> str:
-        (node,) = self.model.graph.node
-        (opset,) = self.model.opset_import
-        attributes = {a.name: _shown(helper.get_attribute_value(a)) for a in node.attribute}
-        given = {i.name: self.arrays[i.name] for i in self.model.graph.input}
-        held = {t.name: numpy_helper.to_array(t) for t in self.model.graph.initializer}
-        parts = [f"{n or '-'}={_text((given | held)[n], n in held) if n else ''}" for n in node.input]
-        sizes = [[d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in self.model.graph.input]
-        return f"{self.kind}-{opset.version} {attributes} {' '.join(parts)} {sizes}"
-
-
-def _shown(value: Any) -> Any:
-    return numpy_helper.to_array(value).tolist() if isinstance(value, TensorProto) else value
-
-
-def _text(x: Array, held: bool) -> str:
-    return f"{x.dtype.name}{list(x.shape)}" + (f"{x.reshape(-1)[:8].tolist()}" if held else "")
-
-
-class Draw:
-    """One random use of an operator in the making."""
-
-    def __init__(self, kind: str, rng: Rng, opset: int) -> None:
-        self.kind, self.rng, self.opset = kind, rng, opset
-        self.schema = defs.get_schema(kind, opset, "")
-        self.attributes: dict[str, Any] = {}
-        self.asked: set[str] = set()
-        self.inputs: list[tuple[Array, bool] | None] = []
-        self.outputs = 1
-        self.symbolic = rng.random() < _SYMBOLIC
-
-    # --- draws ---
-
-    def one(self, *values: Any) -> Any:
-        """One of these."""
-        return values[int(self.rng.integers(len(values)))]
-
-    def chance(self, p: float = 0.5) -> bool:
-        return bool(self.rng.random() < p)
-
-    def size(self, low: int = 1, high: int = 6) -> int:
-        return int(self.rng.integers(low, high + 1))
-
-    def shape(self, rank: int | None = None, low: int = 1, high: int = 6) -> list[int]:
-        count = self.size(1, 4) if rank is None else rank
-        return [self.size(low, high) for _ in range(count)]
-
-    def attr(self, name: str, value: Callable[[], Any] | Sequence[Any], default: Any = None) -> Any:
-        """Attribute `name` of one of these values, or left out where that may be: then `default`. None where this
-        version of the operator has no such attribute."""
-        self.asked.add(name)
-        known = self.schema.attributes.get(name)
-        if known is None:
-            return default
-        if not known.required and self.chance(_LEFT_OUT):
-            return default
-        found = value() if callable(value) else self.one(*value)
-        if found is None:
-            return default
-        self.attributes[name] = found
-        return found
-
-    def flag(self, name: str, default: int = 0) -> int:
-        return self.attr(name, (0, 1), default)
-
-    def axis(self, rank: int, default: int, last: bool = False) -> int:
-        """The attribute `axis`, counted from the front."""
-        found = self.attr("axis", lambda: int(self.rng.integers(-rank, rank + last)), default)
-        return found % rank if found < 0 else found
-
-    def has(self, attribute: str) -> bool:
-        return attribute in self.schema.attributes
-
-    def dtype(self, place: int = 0, among: Sequence[str] | None = None) -> str:
-        """A dtype that input `place` takes, as numpy names it."""
-        taken = self.schema.inputs[min(place, len(self.schema.inputs) - 1)].types
-        names = [t.removeprefix("tensor(").removesuffix(")") for t in taken if t.startswith("tensor(")]
-        names = [t for t in names if t in _OFTEN and (among is None or _NUMPY.get(t, t) in among)]
-        weights = np.array([_OFTEN[t] for t in names], float)
-        name = names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
-        return _NUMPY.get(name, name)
-
-    # --- inputs ---
-
-    def array(self, shape: Sequence[int], dtype: str, kind: str = "any") -> Array:
-        """Random numbers. `kind`: "any", with infinities among floats at times; "finite"; "positive"; "unit", between
-        -1 and 1; "over", at least 1; "nonzero"."""
-        to = np.dtype(getattr(ml_dtypes, dtype, dtype) if dtype == "bfloat16" else dtype)
-        if to.kind == "b":
-            return self.rng.random(shape) < 0.5
-        if to.kind in "iu":
-            low = 0 if to.kind == "u" or kind in ("positive", "over") else -9
-            made = self.rng.integers(low, 10, shape)
-            return np.where(made == 0, 3, made).astype(to) if kind in ("nonzero", "over") else made.astype(to)
-        made = np.asarray(self.rng.standard_normal(shape) * self.one(0.5, 2.0))
-        if kind == "unit":
-            made = np.tanh(made) * 0.99
-        if kind in ("positive", "over"):
-            made = np.abs(made) + (1 if kind == "over" else 0.05)
-        if kind == "nonzero":
-            made = np.where(np.abs(made) < 0.05, 1, made)
-        if kind == "any" and self.chance(_SPECIAL) and made.size:
-            flat = made.reshape(-1).copy()
-            for v in (np.inf, -np.inf, np.nan, 0.0, -0.0):
-                if self.chance():
-                    flat[int(self.rng.integers(flat.size))] = v
-            made = flat.reshape(made.shape)
-        return made.astype(to)
-
-    def add(self, x: Any, held: bool = False, dtype: Any = None) -> Array:
-        """An input of the node; `held`: known when the model is read."""
-        array = np.asarray(x, dtype)
-        self.inputs.append((array, held))
-        return array
-
-    def left_out(self) -> None:
-        self.inputs.append(None)
-
-    def was(self, name: str, x: Any, attribute: bool, dtype: Any = _INT64) -> None:
-        """What is an attribute of older versions and a known input of newer ones; None leaves it out."""
-        self.asked.add(name)
-        if attribute:
-            if x is not None:
-                self.attributes[name] = x
-        elif x is not None:
-            self.add(x, True, dtype)
-        else:
-            self.left_out()
-
-    def broadcast(self, shape: Sequence[int]) -> list[int]:
-        """A shape that broadcasts to this one."""
-        kept = list(shape[self.size(0, len(shape)) if self.chance(0.4) and shape else 0 :])
-        return [1 if self.chance(0.3) else d for d in kept]
-
-    # --- what comes of it ---
-
-    def finish(self) -> Case:
-        if missing := set(self.schema.attributes) - self.asked:
-            raise LookupError(f"{self.kind}-{self.opset} has the attributes {sorted(missing)}, which nothing draws")
-        while self.inputs and self.inputs[-1] is None:
-            self.inputs.pop()
-        named = [(f"x{i}" if given else "", given) for i, given in enumerate(self.inputs)]
-        node = helper.make_node(
-            self.kind, [n for n, _ in named], [f"y{i}" for i in range(self.outputs)], **self.attributes
-        )
-        arrays = {n: g[0] for n, g in named if g is not None and not g[1]}
-        infos = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), self._sizes(a))
-            for n, a in arrays.items()
-        ]
-        held = [numpy_helper.from_array(g[0], n) for n, g in named if g is not None and g[1]]
-        outputs = [helper.make_empty_tensor_value_info(f"y{i}") for i in range(self.outputs)]
-        graph = helper.make_graph([node], "g", infos, outputs, held)
-        imported = helper.make_opsetid("", self.opset)
-        return Case(self.kind, helper.make_model(graph, opset_imports=[imported], ir_version=10), arrays)
-
-    def _sizes(self, x: Array) -> list[int | str]:
-        # Equal sizes have one name, so that what has to agree does.
-        return [f"s{d}" if self.symbolic and d > 1 else d for d in x.shape]
-
-
-def versions(kind: str) -> list[int]:
-    """An opset for each version of an operator that is read: the last one of it."""
-    first = sorted(s.since_version for s in defs.get_all_schemas_with_history() if s.name == kind and s.domain == "")
-    newest = NEWEST
-    ends = [*(v - 1 for v in first[1:]), newest]
-    return [
-        min(e, newest) for s, e in zip(first, ends, strict=True) if e >= OLDEST and s <= newest and _is_there(kind, e)
-    ]
-
-
-def _is_there(kind: str, opset: int) -> bool:
-    try:
-        return not defs.get_schema(kind, min(opset, NEWEST), "").deprecated
-    except defs.SchemaError:
-        return False
+from benchmarks import onnx_windows
+from benchmarks.onnx_draws import INT64, WIDTHS, Array, Case, Draw, versions
 
 
 def draw(kind: str, seed: int) -> Case:
@@ -357,7 +156,7 @@ def _reshape(d: Draw) -> None:
         to = [0 if i < len(shape) and n == shape[i] and d.chance(0.3) else n for i, n in enumerate(to)]
         if d.chance() and 0 not in shape:
             to[d.size(0, len(to) - 1)] = -1
-    d.add(to, True, _INT64)
+    d.add(to, True, INT64)
 
 
 def _flatten(d: Draw) -> None:
@@ -402,7 +201,7 @@ def _expand(d: Draw) -> None:
         n if i < len(shape) - len(x) or n != x[i - len(shape) + len(x)] or d.chance() else 1
         for i, n in enumerate(shape)
     ]
-    d.add(to, True, _INT64)
+    d.add(to, True, INT64)
 
 
 def _concat(d: Draw) -> None:
@@ -469,7 +268,7 @@ def _gather_elements(d: Draw) -> None:
 def _tile(d: Draw) -> None:
     shape = d.shape()
     d.add(d.array(shape, d.dtype(), "finite"))
-    d.add([d.size(0 if d.chance(0.1) else 1, 3) for _ in shape], True, _INT64)
+    d.add([d.size(0 if d.chance(0.1) else 1, 3) for _ in shape], True, INT64)
 
 
 def _pad(d: Draw) -> None:
@@ -496,7 +295,7 @@ def _pad(d: Draw) -> None:
 
 
 def _constant_of_shape(d: Draw) -> None:
-    d.add(d.shape(d.size(0, 3), low=0), True, _INT64)
+    d.add(d.shape(d.size(0, 3), low=0), True, INT64)
     dtype = d.one("float32", "int64", "int32", "bool", "uint8", "float16", "float64", "int8", "uint64")
     d.attr("value", lambda: numpy_helper.from_array(d.array((1,), dtype, "finite")))
 
@@ -543,7 +342,7 @@ def _cumsum(d: Draw) -> None:
 def _trilu(d: Draw) -> None:
     d.add(d.array(d.shape(d.size(2, 4)), d.dtype(), "finite"))
     if d.chance(0.7):
-        d.add(d.one(*range(-4, 5), 2**40), True, _INT64)
+        d.add(d.one(*range(-4, 5), 2**40), True, INT64)
     d.flag("upper", 1)
 
 
@@ -587,7 +386,8 @@ def _gemm(d: Draw) -> None:
 def _reduction(kind: str = "finite") -> Callable[[Draw], None]:
     def drawn(d: Draw) -> None:
         shape = d.shape()
-        d.add(d.array(shape, d.dtype(), kind))
+        # Sums of uint32 are uint64 to the reference, which alone computes them.
+        d.add(d.array(shape, d.dtype(0, [t for t in WIDTHS if t != "uint32"]), kind))
         d.flag("keepdims", 1)
         d.flag("noop_with_empty_axes")
         axes = [int(a) for a in d.rng.permutation(len(shape))[: d.size(1, len(shape))]]
@@ -637,166 +437,6 @@ def _dropout(d: Draw) -> None:
     d.outputs = d.size(1, 2) if d.opset >= 12 else 1
 
 
-# --- windows ---
-
-
-def _space(d: Draw, most: int = 3) -> list[int]:
-    return [d.size(3, 7) for _ in range(d.one(*[1, 2, 2, 3][: most + 1]))]
-
-
-def _windowed(d: Draw, window: Sequence[int], auto: bool = True) -> None:
-    """Strides, dilations, and pads that are smaller than the window."""
-    rank = len(window)
-    d.attr("strides", lambda: [d.size(1, 3) for _ in range(rank)])
-    if all(k <= 2 for k in window):
-        d.attr("dilations", lambda: [d.size(1, 2) for _ in range(rank)])
-    d.asked |= {"dilations", "pads"}
-    way = d.attr(
-        "auto_pad", ("NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER") if auto else ("NOTSET",), "NOTSET"
-    )
-    if way == "NOTSET":
-        d.attr("pads", lambda: [d.size(0, k - 1) for k in (*window, *window)])
-
-
-def _conv(d: Draw) -> None:
-    dtype, space, groups = d.dtype(), _space(d), d.attr("group", (1, 2, 3), 1)
-    window = [d.size(1, 3) for _ in space]
-    each, out = d.size(1, 2), groups * d.size(1, 2)
-    d.add(d.array([d.size(1, 2), groups * each, *space], dtype, "finite"))
-    d.add(d.array([out, each, *window], dtype, "finite"), d.chance())
-    if d.chance():
-        d.add(d.array([out], dtype, "finite"))
-    d.attr("kernel_shape", (window,))
-    _windowed(d, window)
-
-
-def _conv_transpose(d: Draw) -> None:
-    dtype, space, groups = d.dtype(), _space(d), d.attr("group", (1, 2), 1)
-    window = [d.size(1, 3) for _ in space]
-    each, out = d.size(1, 2), d.size(1, 2)
-    d.add(d.array([d.size(1, 2), groups * each, *space], dtype, "finite"))
-    d.add(d.array([groups * each, out, *window], dtype, "finite"), d.chance())
-    if d.chance():
-        d.add(d.array([groups * out], dtype, "finite"))
-    d.attr("kernel_shape", (window,))
-    _windowed(d, window)
-    strides = d.attributes.get("strides", [1] * len(space))
-    d.attr("output_padding", lambda: [d.size(0, s - 1) for s in strides])
-    if d.chance(0.2):
-        d.attr("output_shape", lambda: [n * s for n, s in zip(space, strides, strict=True)])
-        d.attributes.pop("pads", None)
-    d.asked.add("output_shape")
-
-
-def _pool(d: Draw) -> None:
-    space = _space(d)
-    window = d.attr("kernel_shape", lambda: [d.size(1, 3) for _ in space])
-    # Without NaN: what is the greatest of numbers and NaN ONNX does not say.
-    d.add(d.array([d.size(1, 2), d.size(1, 3), *space], d.dtype(), "finite"))
-    _windowed(d, window)
-    d.flag("ceil_mode")
-    d.flag("count_include_pad")
-    d.asked.add("storage_order")  # of the indices, which are not given
-
-
-def _global(d: Draw) -> None:
-    # Of other dtypes onnxruntime has no kernels, and what the reference makes has a wrong shape.
-    d.add(d.array([d.size(1, 2), d.size(1, 3), *_space(d)], d.dtype(0, ("float32", "float16")), "finite"))
-
-
-def _epsilon(d: Draw) -> None:
-    d.attr("epsilon", (1e-5, 1e-2))
-
-
-def _batch_norm(d: Draw) -> None:
-    dtype, channels = d.dtype(), d.size(1, 4)
-    d.add(d.array([d.size(1, 2), channels, *_space(d)], dtype, "finite"))
-    for kind in ("finite", "finite", "finite", "positive"):
-        d.add(d.array([channels], dtype, kind), d.chance(0.3))
-    _epsilon(d)
-    d.attr("momentum", (0.9, 0.5))
-    d.asked |= {"training_mode", "spatial"}  # for training
-
-
-def _layer_norm(d: Draw) -> None:
-    shape, dtype = d.shape(d.size(1, 4), low=2), d.dtype()
-    axis = d.axis(len(shape), -1)
-    x = d.array(shape, dtype, "finite")
-    d.add(x * x.dtype.type(200) if d.chance(0.3) else x)  # squares are beyond half precision
-    d.add(d.array(shape[axis:], dtype, "finite"))  # of another dtype than the operand's the reference knows nothing
-    if d.kind == "LayerNormalization" and d.chance():
-        d.add(d.array(shape[axis:], dtype, "finite"))
-    _epsilon(d)
-    d.attr("stash_type", (1,))
-    if d.kind == "LayerNormalization" and dtype != "bfloat16":  # of which the reference gives statistics of no float32
-        d.outputs = d.size(1, 3)
-
-
-def _channel_norm(d: Draw) -> None:
-    dtype, groups = d.dtype(), d.attr("num_groups", (1, 2, 3), 1)
-    channels = groups * d.size(1, 2)
-    x = d.array([d.size(1, 2), channels, *_space(d)], dtype, "finite")
-    d.add(x * x.dtype.type(200) if d.chance(0.3) else x)
-    per = groups if d.kind == "GroupNormalization" and d.opset < 21 else channels
-    d.add(d.array([per], dtype, "finite"))
-    d.add(d.array([per], dtype, "finite"))
-    _epsilon(d)
-    d.attr("stash_type", (1,))
-
-
-def _lrn(d: Draw) -> None:
-    # Of doubles onnxruntime has no kernel, and the reference takes roots in float32.
-    d.add(d.array([d.size(1, 2), d.size(1, 6), *_space(d)], d.dtype(0, ("float32", "float16")), "finite"))
-    d.attr("size", (1, 3, 5))
-    d.attr("alpha", (1e-4, 0.5))
-    d.attr("beta", (0.75, 0.5))
-    d.attr("bias", (1.0, 2.0))
-
-
-_WAYS = (
-    "half_pixel", "asymmetric", "pytorch_half_pixel", "align_corners", "tf_crop_and_resize", "half_pixel_symmetric",
-)  # fmt: skip
-
-
-def _resize(d: Draw) -> None:
-    shape = [d.size(1, 2), d.size(1, 2), *[d.size(2, 6) for _ in range(d.size(1, 2))]]
-    rank = len(shape)
-    d.add(d.array(shape, d.dtype(0), "finite"))
-    d.attr("mode", ("nearest",))
-    d.asked |= {"antialias", "cubic_coeff_a", "exclude_outside"}  # of other modes
-    old = d.kind == "Upsample" or d.opset < 11
-    axes = list(range(rank))
-    if d.opset >= 18 and d.chance():
-        axes = [int(a) for a in d.rng.permutation(rank)[: d.size(1, rank)]]
-        d.attributes["axes"] = [a - rank if d.chance() else a for a in axes]
-    d.asked.add("axes")
-    factors = [1, 2, 3, 1.5] if old else [0.5, 1, 2, 3, 1.5, 0.6, 2.4]
-    scales = [float(d.one(*factors)) if shape[a] > 1 else 1.0 for a in axes]
-    if old:
-        d.was("scales", scales, d.has("scales"), np.float32)
-        return
-    way = d.attr("coordinate_transformation_mode", _WAYS[: 5 if d.opset < 19 else 6], "half_pixel")
-    d.attr("nearest_mode", ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))
-    d.attr("extrapolation_value", (0.0, 2.0))
-    cropped = way == "tf_crop_and_resize"
-    if cropped:
-        d.add([*[d.one(0.0, 0.2, -0.1) for _ in axes], *[d.one(1.0, 0.8, 1.2) for _ in axes]], True, np.float32)
-    else:
-        d.left_out()
-    by_sizes = cropped or d.chance()  # scales of a part of an axis mean different things to ONNX and its runtimes
-    d.asked.add("keep_aspect_ratio_policy")
-    if by_sizes:
-        if d.has("keep_aspect_ratio_policy"):
-            d.attr("keep_aspect_ratio_policy", ("stretch", "not_larger", "not_smaller"))
-        if d.opset >= 13:
-            d.left_out()
-        else:
-            d.add([], True, np.float32)
-        d.add([max(1, math.floor(shape[a] * s)) for a, s in zip(axes, scales, strict=True)], True, _INT64)
-    else:
-        d.add(scales, True, np.float32)
-
-
 DRAWN: dict[str, Callable[[Draw], None]] = {
     **dict.fromkeys((
         "Abs Ceil Cos Elu Erf Exp Floor Identity IsNaN LeakyRelu Neg Not Relu Round Selu Sigmoid Sign Sin Size "
@@ -818,12 +458,6 @@ DRAWN: dict[str, Callable[[Draw], None]] = {
     **dict.fromkeys("ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 ReduceSumSquare".split(), _reduction()),
     **dict.fromkeys("ReduceMax ReduceMin ReduceLogSumExp".split(), _reduction("any")),
     "ReduceLogSum": _reduction("positive"), "ArgMax": _position, "ArgMin": _position, "TopK": _top_k,
-    "Softmax": _softmax, "LogSoftmax": _softmax, "Dropout": _dropout, "Conv": _conv, "ConvTranspose": _conv_transpose,
-    "MaxPool": _pool, "AveragePool": _pool, "GlobalAveragePool": _global, "GlobalMaxPool": _global,
-    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "RMSNormalization": _layer_norm,
-    "InstanceNormalization": _channel_norm, "GroupNormalization": _channel_norm, "LRN": _lrn, "Resize": _resize,
-    "Upsample": _resize,
+    "Softmax": _softmax, "LogSoftmax": _softmax, "Dropout": _dropout,
+    **onnx_windows.DRAWN,
 }  # fmt: skip
-
-# The newest opset that the onnxruntime at hand runs; the table of the `onnx` package may know more.
-NEWEST = min(defs.onnx_opset_version(), 26)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import typer
@@ -30,6 +31,8 @@ from relax_eg.backend.lower import run_function
 from relax_eg.errors import OnnxError
 
 Array = np.ndarray[Any, Any]
+
+_NARROW = {"tensor(float8e4m3fn)": ml_dtypes.float8_e4m3fn, "tensor(float8e5m2)": ml_dtypes.float8_e5m2}
 
 _TRIES = 4  # sets drawn for each that is to be compared, at most
 # Of the result's greatest number, per dtype: a few roundings of sums of a hundred elements.
@@ -91,7 +94,9 @@ def of_runtime(case: Case) -> list[Array]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(case.model.SerializeToString(), options)
     given = {n: onnxruntime.OrtValue.ortvalue_from_numpy(a) for n, a in case.arrays.items()}
-    return [np.asarray(f) for f in session.run_with_ort_values(None, given) for f in (f.numpy(),)]
+    found = [np.asarray(f.numpy()) for f in session.run_with_ort_values(None, given)]
+    # Narrow floats are handed out as bytes.
+    return [f.view(_NARROW.get(o.type, f.dtype)) for f, o in zip(found, session.get_outputs(), strict=True)]
 
 
 def of_reference(case: Case) -> list[Array]:

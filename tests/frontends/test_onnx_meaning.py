@@ -264,3 +264,13 @@ def test_arrays_in_attributes_are_read_like_initializers() -> None:
     value = numpy_helper.from_array(np.array([2**40], np.int64))
     proto = model([node("ConstantOfShape", "s", value=value)], {}, weights={"s": ints(3, 2)})
     agrees(proto)
+
+
+def test_inputs_that_are_not_read_may_be_left_out() -> None:
+    x = RNG.standard_normal((1, 1, 2, 3)).astype(np.float32)
+    weights = {"s": np.array([1, 1, 2, 3], np.float32)}
+    made = node("Resize", "x - s", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    found = rx.from_onnx(model([made], {"x": (x.shape, FLOAT)}, weights=weights, opset=11))  # which asks for a region
+    np.testing.assert_array_equal(results(found, x)[0], x.repeat(2, 2).repeat(3, 3))
+    with pytest.raises(OnnxError, match=r"node 0 \(Reshape, opset 17\): input 1 is left out"):
+        rx.from_onnx(model([helper.make_node("Reshape", ["x", ""], ["y"])], {"x": (x.shape, FLOAT)}))

@@ -221,8 +221,12 @@ def _axes(n: Node) -> tuple[int, ...] | None:
     return None if found is None else tuple(found)
 
 
+def _need_axes(n: Node) -> tuple[int, ...]:
+    return tuple(d.value for d in n.all_sizes("axes", 1))
+
+
 def _reshape(n: Node) -> Known:
-    x, shape = _array(n, 0), n.listed("shape", 1) or []
+    x, shape = _array(n, 0), [d.value for d in n.all_sizes("shape", 1)]
     if not n.flag("allowzero"):
         shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
     return known(x.reshape(shape), n.dtype(0))
@@ -239,7 +243,7 @@ _FOLDS: dict[str, Fold] = {
     "Min": _binary(lambda a, b: a if _less(a, b) else b, np.minimum),
     "Neg": _neg, "Where": _where, "ReduceProd": _product, "Cast": _cast, "Identity": _identity, "Gather": _gather,
     "Concat": _concat, "Slice": _slice, "Reshape": _reshape,
-    "Unsqueeze": lambda n: known(np.expand_dims(_array(n, 0), _axes(n) or ()), n.dtype(0)),
+    "Unsqueeze": lambda n: known(np.expand_dims(_array(n, 0), _need_axes(n)), n.dtype(0)),
     "Squeeze": lambda n: known(np.squeeze(_array(n, 0), _axes(n)), n.dtype(0)),
     "Transpose": lambda n: known(np.transpose(_array(n, 0), n.at("perm")), n.dtype(0)),
 }  # fmt: skip

@@ -135,6 +135,13 @@ class Node:
             raise self.error(f"the {name}, {array.dtype}", "whole numbers")
         return None if array is None else dims(array)
 
+    def all_sizes(self, name: str, i: int) -> tuple[Dim, ...]:
+        """As `sizes`, which must be there."""
+        found = self.sizes(name, i)
+        if found is None:
+            raise self.error(f"input {i} is left out", f"a {self.kind} with this input")
+        return found
+
     def steps(self, name: str, rank: int) -> list[int]:
         """Attribute `name`, a whole number from 1 on for each of `rank` axes of space; ones where it is left out."""
         found = [int(v) for v in self.at(name, [1] * rank)]

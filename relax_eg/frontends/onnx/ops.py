@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from relax_eg.frontends.onnx import normalisation, resize, windows
+from relax_eg.frontends.onnx import creation, normalisation, resize, windows
+from relax_eg.frontends.onnx.creation import from_the_front
 from relax_eg.frontends.onnx.folding import effective
 from relax_eg.frontends.onnx.nodes import Handler, Node
-from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, Known, Value, known
+from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, Known
 from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.ir.annotations import is_float, is_integer
-from relax_eg.ir.expr import Expr, const, np_dtype
+from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import ZERO, product
 from relax_eg.shapes import Dim, Proved, dim_max, dim_min, dim_select, prove
@@ -110,7 +110,8 @@ def _pow(n: Node) -> Expr:
     exponent = n[1]
     if not is_float(x.dtype):
         raise n.error(f"a power of {x.dtype}s", f"floats, or a constant exponent from 0 to {_MOST_MULTIPLIED}")
-    both = x.dtype if not is_float(exponent.dtype) else np.promote_types(*map(np_dtype, (x.dtype, exponent.dtype))).name
+    floats = {x.dtype, exponent.dtype} if is_float(exponent.dtype) else {x.dtype}
+    both = x.dtype if len(floats) == 1 else "float64" if "float64" in floats else "float32"
     return op.astype(op.power(op.astype(x, both), op.astype(exponent, both)), x.dtype)
 
 
@@ -164,7 +165,7 @@ def _gemm(n: Node) -> Expr:
 
 def _reshape(n: Node) -> Expr:
     x = n[0]
-    shape = list(n.sizes("shape", 1) or ())
+    shape = list(n.all_sizes("shape", 1))
     if not n.flag("allowzero"):
         if any(d == 0 for d in shape[x.ndim :]):
             raise n.error(
@@ -194,7 +195,7 @@ def _concat(n: Node) -> Expr:
 
 
 def _expand(n: Node) -> Expr:
-    x, shape = n[0], list(n.sizes("shape", 1) or ())
+    x, shape = n[0], list(n.all_sizes("shape", 1))
     own = [Dim.of(1)] * (len(shape) - x.ndim) + list(x.shape)
     shape = [Dim.of(1)] * (x.ndim - len(shape)) + shape
     # A size of 1 in the shape leaves the axis as it is.
@@ -226,7 +227,7 @@ _NO_END = 10**9  # no axis is as long; how exporters write that a slice has no e
 
 def _slice(n: Node) -> Expr:
     x = n[0]
-    starts, ends = n.sizes("starts", 1) or (), n.sizes("ends", 2) or ()
+    starts, ends = n.all_sizes("starts", 1), n.all_sizes("ends", 2)
     if not len(starts) == len(ends):
         raise n.error(f"{len(starts)} starts and {len(ends)} ends", "as many starts as ends")
     axes, steps = n.listed("axes", 3), n.listed("steps", 4)
@@ -290,13 +291,7 @@ def _gather(n: Node) -> Expr:
             return op.getitem(x, tuple(key))
         if size.is_const:
             return op.take(x, np.where(array < 0, array + size.value, array).astype(np.int32), axis, mode="clip")
-    return op.take(x, _from_the_front(n[1], size), axis, mode="clip")
-
-
-def _from_the_front(indices: Expr, size: Dim) -> Expr:
-    """Indices, of which negative ones count from the end of an axis."""
-    length = size.value if size.is_const else size
-    return op.where(op.less(indices, 0), indices + length, indices)
+    return op.take(x, from_the_front(n[1], size), axis, mode="clip")
 
 
 def _gather_elements(n: Node) -> Expr:
@@ -306,11 +301,11 @@ def _gather_elements(n: Node) -> Expr:
         raise n.error(f"indices of rank {at.ndim} for data of rank {x.ndim}", "equal ranks")
     # Along the other axes the indices may be fewer than the data.
     x = op.getitem(x, tuple(slice(None) if a == axis else slice(0, d) for a, d in enumerate(at.shape)))
-    return op.take_along_axis(x, _from_the_front(at, x.shape[axis]), axis, mode="clip")
+    return op.take_along_axis(x, from_the_front(at, x.shape[axis]), axis, mode="clip")
 
 
 def _tile(n: Node) -> Expr:
-    x, times = n[0], n.sizes("repeats", 1) or ()
+    x, times = n[0], n.all_sizes("repeats", 1)
     if len(times) != x.ndim:
         raise n.error(f"{len(times)} repeats for rank {x.ndim}", "one for each axis")
     inner = [s for d in x.shape for s in (Dim.of(1), d)]
@@ -321,7 +316,7 @@ def _tile(n: Node) -> Expr:
 
 def _pad(n: Node) -> Expr:
     x, mode = n[0], n.choice("mode", "constant", "constant", "reflect", "edge", "wrap")
-    pads, given = n.sizes("pads", 1) or (), n.listed("axes", 3)
+    pads, given = n.all_sizes("pads", 1), n.listed("axes", 3)
     axes = [n.from_the_front(a, x.ndim) for a in (range(x.ndim) if given is None else given)]
     if len(pads) != 2 * len(axes) or len(set(axes)) < len(axes):
         raise n.error(f"{len(pads)} pads for axes {axes}", "two for each axis, each axis once")
@@ -348,91 +343,6 @@ def _places_around(n: Node, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
         raise n.error(f"mode={mode!r} with the widths {low} and {high}", f"up to {MOST_KNOWN} elements")
     at = np.arange(size.value)[max(-low.value, 0) : size.value + min(high.value, 0)]
     return np.pad(at, (max(low.value, 0), max(high.value, 0)), mode).astype(np.int32)
-
-
-def _constant_of_shape(n: Node) -> Value:
-    shape, given = n.sizes("shape", 0) or (), n.at("value")
-    value = given if isinstance(given, Known) else Known(np.zeros(1, np.float32), "float32")
-    fill = value.array.reshape(())
-    if all(d.is_const for d in shape) and math.prod(d.value for d in shape) <= _FEW_EQUAL:
-        return Known(np.full([d.value for d in shape], fill), value.dtype)
-    return op.full(shape, const(fill))
-
-
-_FEW_EQUAL = 64  # equal elements that are a constant, which may be part of a shape; more are a program
-
-
-def _range(n: Node) -> Value:
-    parts = [n.known(i, "the limits") for i in range(3)]
-    start, stop, step = (p.reshape(()).item() for p in parts if p is not None)
-    dtype = n.dtype(0)
-    n.choice("stash_type", 1, 1)  # half precision counts in float32
-    if isinstance(step, Dim):
-        raise n.error(f"the step {step}", "a step that is known")
-    if step == 0:
-        raise n.error("a step of 0", "steps other than 0")
-    if is_float(dtype):
-        return _floats_between(n, float(start), float(stop), float(step), dtype)
-    start, stop = Dim.of(start), Dim.of(stop)
-    if start.is_const and stop.is_const:
-        count = max(-((start.value - stop.value) // step), 0)
-        if count <= MOST_KNOWN:
-            return known(np.array(range(start.value, stop.value, step), np.int64), dtype)
-        if count >= 2**63:
-            raise n.error(f"{count} elements", "fewer than 2**63")
-    return op.arange(start, stop, step, dtype)
-
-
-def _floats_between(n: Node, start: float, stop: float, step: float, dtype: str) -> Value:
-    wide = np.dtype("float64" if dtype == "float64" else "float32").type
-    with np.errstate(all="ignore"):
-        quotient = (wide(stop) - wide(start)) / wide(step)
-    if not all(map(math.isfinite, (start, stop, step))) or not quotient < 2**63:
-        raise n.error(f"limits {start}, {stop} and the step {step}", "finite numbers, and fewer than 2**63 elements")
-    count = max(math.ceil(quotient), 0)
-    if count <= MOST_KNOWN:
-        return known(wide(start) + np.arange(count).astype(wide) * wide(step), dtype)
-    places = op.astype(op.arange(count, dtype="int64"), str(np.dtype(wide)))
-    return op.astype(float(wide(start)) + places * float(wide(step)), dtype)
-
-
-def _shape(n: Node) -> Value:
-    shape = n.shape(0)
-    made = np.empty(len(shape), object)
-    made[:] = list(shape)
-    return known(made[n.at("start", 0) : n.at("end")], "int64")
-
-
-def _size(n: Node) -> Value:
-    return known(product(n.shape(0)), "int64")
-
-
-def _one_hot(n: Node) -> Expr:
-    at, depth, values = n[0], n.sizes("depth", 1), n[2]
-    if depth is None or len(depth) != 1:
-        raise n.error("no single depth", "a known depth")
-    axis = n.axis(-1, at.ndim + 1)
-    at = op.expand_dims(_from_the_front(op.astype(at, "int64"), depth[0]), axis)
-    places = op.reshape(op.arange(depth[0], dtype="int64"), [depth[0] if a == axis else 1 for a in range(at.ndim)])
-    return op.where(op.equal(at, places), values[1], values[0])
-
-
-def _cumsum(n: Node) -> Expr:
-    x, axes, back = n[0], n.listed("axis", 1) or [], n.flag("reverse")
-    if len(axes) != 1:
-        raise n.error(f"{len(axes)} axes", "one axis")
-    axis = n.from_the_front(axes[0], x.ndim)
-    if n.flag("exclusive"):  # the sums of the axis moved by one, so that nothing is lost by taking an element away
-        moved = (-1, 1) if back else (1, -1)
-        x = op.pad(x, [moved if a == axis else (0, 0) for a in range(x.ndim)])
-    return in_float32(lambda wide: op.cumsum(wide, axis, back), x)
-
-
-def _trilu(n: Node) -> Expr:
-    x, k = n[0], n.known(1, "the diagonal")
-    f = op.triu if n.flag("upper", 1) else op.tril
-    far = 2**30  # beyond every diagonal, and within 32 bits
-    return f(x, 0 if k is None else min(max(int(k.reshape(())), -far), far))
 
 
 def _transpose(n: Node) -> Expr:
@@ -543,7 +453,7 @@ HANDLERS: dict[str, Handler] = {
     **{name: _folded(f) for name, f in {"Max": op.maximum, "Min": op.minimum, "Sum": op.add}.items()},
     **{name: _reduced(f) for name, f in {
         "ReduceSum": op.sum, "ReduceMean": _mean, "ReduceMax": op.max, "ReduceMin": op.min, "ReduceProd": op.prod,
-        "ReduceSumSquare": lambda x, a, k: op.sum(x * x, a, k), "ReduceL1": lambda x, a, k: op.sum(op.abs(x), a, k),
+        "ReduceSumSquare": lambda x, a, k: op.sum(x * x, a, k), "ReduceL1": lambda x, a, k: op.sum(_abs(x), a, k),
         "ReduceL2": lambda x, a, k: op.sqrt(op.sum(x * x, a, k)), "ReduceLogSumExp": _log_sum_exp,
         "ReduceLogSum": lambda x, a, k: op.log(op.sum(x, a, k)),
     }.items()},
@@ -555,10 +465,10 @@ HANDLERS: dict[str, Handler] = {
     "Softmax": _softmax(op.softmax), "LogSoftmax": _softmax(op.log_softmax), "Gemm": _gemm,
     "Cast": _cast, "CastLike": _cast, "Dropout": _dropout,
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Expand": _expand, "Split": _split,
-    "Unsqueeze": lambda n: op.expand_dims(n[0], tuple(n.listed("axes", 1) or ())),
+    "Unsqueeze": lambda n: op.expand_dims(n[0], tuple(d.value for d in n.all_sizes("axes", 1))),
     "Transpose": _transpose, "Concat": _concat, "Slice": _slice,
     "Gather": _gather, "GatherElements": _gather_elements, "Tile": _tile, "Pad": _pad,
-    "ConstantOfShape": _constant_of_shape, "Range": _range, "Shape": _shape, "Size": _size, "OneHot": _one_hot,
-    "CumSum": _cumsum, "Trilu": _trilu, "ArgMax": _position(op.argmax), "ArgMin": _position(op.argmin),
-    "TopK": _top_k, **windows.HANDLERS, **normalisation.HANDLERS, "Resize": resize.resize, "Upsample": resize.resize,
+    "ArgMax": _position(op.argmax), "ArgMin": _position(op.argmin),
+    "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
+    **normalisation.HANDLERS,
 }  # fmt: skip
