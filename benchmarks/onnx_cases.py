@@ -119,7 +119,8 @@ def _cast_operand(d: Draw, to: int) -> Array:
     dtype = d.dtype(0)
     x = d.array(d.shape(), dtype, "positive")  # of what is out of range the result is not defined
     if to in _SATURATED and dtype in ("float32", "float16", "float64"):
-        x = d.array(x.shape, dtype) * np.dtype(dtype).type(d.one(1, 300, 60000))
+        with np.errstate(over="ignore"):
+            x = d.array(x.shape, dtype) * np.dtype(dtype).type(d.one(1, 300, 60000))
     return x
 
 

@@ -158,8 +158,10 @@ def _resize(d: Draw) -> None:
     cropped = way == "tf_crop_and_resize"
     if cropped:
         d.add([*[d.one(0.0, 0.2, -0.1) for _ in axes], *[d.one(1.0, 0.8, 1.2) for _ in axes]], True, np.float32)
-    else:
+    elif d.opset >= 13:
         d.left_out()
+    else:
+        d.add([], True, np.float32)
     by_sizes = cropped or d.chance()  # scales of a part of an axis mean different things to ONNX and its runtimes
     d.asked.add("keep_aspect_ratio_policy")
     if by_sizes:
