@@ -76,6 +76,7 @@ def _top_k(site: Site) -> Annotation:
     if len(site["k"]) != 1:
         raise site.error(f"k is one size; got {len(site['k'])}")
     (k,) = site["k"]
+    need_at_most(site, Dim.of(0), k, "0, and k")
     need_at_most(site, k, shape[axis], f"k, and the size of axis {axis}")
     result = (*shape[:axis], k, *shape[axis + 1 :])
     return Tuple((Tensor(result, dtype), Tensor(result, "int32")))

@@ -9,6 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import FLOAT, INT64, agrees, ints, model, node
 
 import relax_eg as rx
 from relax_eg.backend.lower import run_function
@@ -16,49 +19,11 @@ from relax_eg.errors import OnnxError
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ops.interpret import evaluate
 
-onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from onnx.reference import ReferenceEvaluator  # noqa: E402
-
 RNG = np.random.default_rng(7)
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-KINDS = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(bool): TensorProto.BOOL}
-
-
-def model(nodes, inputs, outputs=("y",), weights=None, opset=17):
-    """A model of these nodes; `inputs`: name -> (sizes, kind)."""
-    given = [helper.make_tensor_value_info(n, kind, shape) for n, (shape, kind) in inputs.items()]
-    made = [helper.make_empty_tensor_value_info(n) for n in outputs]
-    held = [numpy_helper.from_array(v, n) for n, v in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "g", given, made, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-
-
-def node(kind: str, inputs: str, outputs: str = "y", **attributes: Any):
-    names = [n if n != "-" else "" for n in inputs.split()]
-    return helper.make_node(kind, names, outputs.split(), **attributes)
-
-
-def agrees(proto: Any, *arrays: Any, rtol: float = 2e-5) -> rx.Module:
-    """The module, which computes what the reference does."""
-    module = rx.from_onnx(proto)
-    assert rx.parse(str(module)).main.expressions() == module.main.expressions()
-    run = jax.jit(lambda *xs: run_function(module, module.main, xs))
-    found = run(*arrays, *module.weights.values())
-    names = [i.name for i in proto.graph.input]
-    wanted = ReferenceEvaluator(proto).run(None, dict(zip(names, arrays, strict=True)))
-    for f, w in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
-        assert f.shape == w.shape
-        np.testing.assert_allclose(f, w, rtol=rtol, atol=1e-5)
-    return module
 
 
 def floats(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
 
 
 X = floats(2, 3, 8)
@@ -124,7 +89,7 @@ SINGLE = [
 def test_one_node(case: Any) -> None:
     made, x, weights = case
     opset = 20 if made.op_type in ("Gelu", "Mish") else 17
-    inputs = {"x": (x.shape, KINDS[x.dtype])}
+    inputs = {"x": (x.shape, helper.np_dtype_to_tensor_dtype(x.dtype))}
     agrees(model([made], inputs, [o for o in made.output], weights, opset), x)
 
 

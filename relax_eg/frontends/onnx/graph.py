@@ -9,22 +9,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import numpy as np
 
 from relax_eg.errors import OnnxError, RelaxEgError
+from relax_eg.frontends.onnx.folding import folded
 from relax_eg.frontends.onnx.nodes import Node
 from relax_eg.frontends.onnx.ops import HANDLERS
-from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, Known, UndecidedNow, Value, computed, plain
+from relax_eg.frontends.onnx.values import Array, Known, Value
 from relax_eg.frontends.specs import identifier
-from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.annotations import ITEM_BITS, Tensor
 from relax_eg.ir.expr import Expr, postorder, var
 from relax_eg.ir.module import Module, pure_function
 from relax_eg.ir.wellformed import check
-from relax_eg.shapes import Dim
+from relax_eg.shapes import Dim, parse_spec
 
 _INSTALL = "the package `onnx`: pip install relax-eg[onnx]"
 FEW = 16  # whole numbers of an initializer that stay constants
+OLDEST = 7  # the opset from which on operators broadcast as numpy does
 _DOMAINS = ("", "ai.onnx")
 
 
@@ -46,13 +47,21 @@ def from_onnx(model: Any, *, inputs: Mapping[str, str] | None = None, constants:
     of shapes), which are the module's `weights`; with `constants` they are constants of the module instead. Sizes
     that have a name (`dim_param`) are size variables, sizes without one get variables of their own, and `inputs` says
     more: `{"x": "n 3 32*h 32*w"}` for a model that takes multiples of 32 only. What is computed of shapes is computed
-    now. Where JAX has 64-bit numbers switched off, int64 is int32 and float64 is float32.
+    now. Dtypes are the model's own, int64 and float64 included. Of a path, data in other files is read from the model's
+    folder, as ONNX says; bytes and a ModelProto must hold all of theirs.
 
-    OnnxError, with the node, its operator and opset, for what cannot be read or is not supported.
+    OnnxError, with the node, its operator and opset, for what cannot be read or is not supported. An attribute, input
+    or output that a node has and that is not understood is not supported.
     """
     onnx = _package()
     proto, name = _read(onnx, model)
-    return _Graph(onnx, proto, name, inputs or {}, constants).module()
+    try:
+        return _Graph(onnx, proto, name, inputs or {}, constants).module()
+    except OnnxError:
+        raise
+    except Exception as error:  # names that are no text, versions that are none: whatever protobuf lets through
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OnnxError(f"from_onnx: {name} is malformed ({text})\n  accepted: an ONNX model") from error
 
 
 def _package() -> Any:
@@ -72,9 +81,9 @@ def _read(onnx: Any, model: Any) -> tuple[Any, str]:
     try:
         if isinstance(model, bytes):
             return onnx.load_model_from_string(model), "model"
-        return onnx.load(str(model)), Path(model).name
+        return onnx.load(str(model), format="protobuf"), Path(model).name
     except OSError as error:
-        raise OnnxError(f"from_onnx: cannot read {model}: {error.strerror}\n  accepted: {accepted}") from None
+        raise OnnxError(f"from_onnx: cannot read {model}: {error.strerror or error}\n  accepted: {accepted}") from None
     except Exception as error:  # protobuf's errors have no common class of their own
         what = "these bytes are" if isinstance(model, bytes) else f"{model} is"
         raise OnnxError(f"from_onnx: {what} no ONNX model ({error})\n  accepted: {accepted}") from None
@@ -85,32 +94,45 @@ class _Graph:
 
     def __init__(self, onnx: Any, proto: Any, name: str, inputs: Mapping[str, str], constants: bool) -> None:
         self.onnx = onnx
+        self.proto = proto
         self.graph = proto.graph
         self.name = name
         self.inputs = inputs
         self.constants = constants
-        self.opsets = {("" if o.domain in _DOMAINS else o.domain): int(o.version) for o in proto.opset_import}
+        self.opsets = {_domain(o): int(o.version) for o in proto.opset_import}
         self.values: dict[str, Value] = {}
         self.taken: set[str] = set()
         self.params: list[Expr] = []
         self.weights: dict[str, Array] = {}
         self.made: dict[str, Expr] = {}
-        self.waiting: dict[str, Any] = {t.name: t for t in self.graph.initializer}
+        self.waiting: dict[str, Any] = {}
         self.sources: dict[Expr, str] = {}
-        self.sizes: dict[str, Dim] = {}
+        self.sizes: dict[str, Dim] = {}  # those that have a name
+        self.size_names: set[str] = set()
+        # What a node gives and something reads.
+        self.read = {x for node in self.graph.node for x in node.input} | {o.name for o in self.graph.output}
 
     def module(self) -> OnnxModule:
         if not self.graph.node and not self.graph.output:
             raise OnnxError(f"from_onnx: {self.name} has no graph\n  accepted: an ONNX model")
+        for tensor in self.graph.initializer:
+            if tensor.name in self.waiting:
+                raise self._twice(tensor.name)
+            self.waiting[tensor.name] = tensor
+        self._name_sizes()
         for given in self.graph.input:
+            if given.name in self.values:
+                raise self._twice(given.name)
             if given.name not in self.waiting:
                 self._input(given)
         if unknown := self.inputs.keys() - {g.name for g in self.graph.input}:
             has = ", ".join(g.name for g in self.graph.input)
             raise OnnxError(f"{self.name} has no input {sorted(unknown)[0]!r}\n  accepted: {has}")
+        checked = type(self.onnx.checker.DEFAULT_CONTEXT)()
+        checked.ir_version, checked.opset_imports = self.proto.ir_version, self.opsets
         for i, node in enumerate(self.graph.node):
-            self._node(i, node)
-        outputs = [self._expr(o.name, f"output `{o.name}`") for o in self.graph.output]
+            self._node(i, node, checked)
+        outputs = [self._output(o) for o in self.graph.output]
         reached = set(postorder(outputs))
         used = [p for p in self.params if p in reached or p.attr("name") not in self.weights]
         used.sort(key=lambda p: p.attr("name") in self.weights)
@@ -121,18 +143,36 @@ class _Graph:
         check(module)
         return module
 
+    def _twice(self, name: str) -> OnnxError:
+        return OnnxError(f"{self.name}: `{name}` is given twice\n  accepted: one value for each name")
+
     # --- values ---
 
     def _dtype(self, kind: int) -> str:
-        """The dtype of an ONNX element type, as JAX has it in this process."""
-        name = self.onnx.TensorProto.DataType.Name(kind)
+        """The dtype of an ONNX element type."""
+        names = self.onnx.TensorProto.DataType
         try:
-            wide = np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(kind))
+            found = str(np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(kind)))
         except (KeyError, TypeError):
-            wide = np.dtype(object)
-        if wide.kind == "O":
-            raise OnnxError(f"elements of type {name}\n  accepted: numbers and bool")
-        return str(jax.dtypes.canonicalize_dtype(wide))
+            found = ""
+        if found not in ITEM_BITS:
+            name = names.Name(kind) if kind in names.values() else f"number {kind}"
+            raise OnnxError(f"elements of type {name}\n  accepted: {', '.join(ITEM_BITS)}")
+        return found
+
+    def _name_sizes(self) -> None:
+        """Gives each named size of the inputs its variable, so that no size without a name takes one of them."""
+        for given in self.graph.input:
+            for dim in given.type.tensor_type.shape.dim:
+                text = dim.dim_param
+                if re.search(r"\w", text) and text not in self.sizes:
+                    self.sizes[text] = Dim.var(identifier(text, {str(d) for d in self.sizes.values()}))
+        self.size_names = {str(d) for d in self.sizes.values()}
+        for name, text in self.inputs.items():
+            try:
+                self.size_names |= {v for d in parse_spec(text).dims if isinstance(d, Dim) for v in d.variables}
+            except RelaxEgError as error:
+                raise OnnxError(f"inputs[{name!r}]: {error}") from None
 
     def _input(self, given: Any) -> None:
         kind = given.type.WhichOneof("value")
@@ -141,95 +181,149 @@ class _Graph:
             raise OnnxError(f"{self.name}: input `{given.name}` {what}\n  accepted: tensors of known rank")
         tensor = given.type.tensor_type
         name = identifier(given.name, self.taken)
-        shape: list[Dim] | tuple[Dim, ...] = [self._size(d, f"{name}_{i}") for i, d in enumerate(tensor.shape.dim)]
         try:
             if given.name in self.inputs:
-                shape = self._declared(given.name, shape)
+                shape = self._declared(given.name, [self._size(d) for d in tensor.shape.dim])
+            else:
+                sizes = [(self._size(d), f"{name}_{i}") for i, d in enumerate(tensor.shape.dim)]
+                shape = tuple(Dim.var(identifier(own, self.size_names)) if d is None else d for d, own in sizes)
             made = var(name, Tensor(shape, self._dtype(tensor.elem_type)))
         except RelaxEgError as error:
             raise OnnxError(f"{self.name}: input `{given.name}`: {error}") from None
         self.params.append(made)
         self.values[given.name] = made
 
-    def _declared(self, name: str, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    def _declared(self, name: str, shape: Sequence[Dim | None]) -> tuple[Dim, ...]:
         """The sizes that the caller says an input has."""
         told = Tensor(self.inputs[name]).shape
         pairs = None if told is None or len(told) != len(shape) else zip(told, shape, strict=True)
-        if told is None or pairs is None or any(a != b for a, b in pairs if b.is_const):
-            has = " ".join(map(str, shape))
+        if told is None or pairs is None or any(a != b for a, b in pairs if b is not None and b.is_const):
+            has = " ".join("_" if d is None else str(d) for d in shape)
             raise OnnxError(f"inputs[{name!r}] = {self.inputs[name]!r}; the model has {has!r}")
         return told
 
-    def _size(self, dim: Any, own: str) -> Dim:
+    def _size(self, dim: Any) -> Dim | None:
+        """A size of an input; None for one that is neither fixed nor named."""
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return Dim.of(int(dim.dim_value))
-        text = dim.dim_param
-        if not re.search(r"\w", text):
-            return Dim.var(own)
-        if text not in self.sizes:
-            self.sizes[text] = Dim.var(identifier(text, {str(d) for d in self.sizes.values()}))
-        return self.sizes[text]
+        return self.sizes.get(dim.dim_param)
 
     def _value(self, name: str, where: str) -> Value:
         if name not in self.values:
             if name not in self.waiting:
                 accepted = "inputs, initializers, outputs of nodes before"
                 raise OnnxError(f"{where}: nothing gives `{name}`\n  accepted: {accepted}")
-            self.values[name] = self._initializer(name, self.waiting[name])
+            try:
+                self.values[name] = self._initializer(name, self.waiting[name])
+            except OnnxError as error:
+                raise OnnxError(f"{self.name}: initializer `{name}`: {error}") from None
         return self.values[name]
 
     def _initializer(self, name: str, tensor: Any) -> Known:
-        known = self._known(tensor)
-        few = known.array.size <= (1 if known.array.dtype.kind == "f" else FEW)
-        return known if few or self.constants else replace(known, weight=lambda: self._weight(name, known))
+        found = self._tensor(tensor)
+        few = found.array.size <= (1 if found.array.dtype.kind == "f" else FEW)
+        return found if few or self.constants else replace(found, weight=lambda: self._weight(name, found))
 
-    def _weight(self, name: str, known: Known) -> Expr:
+    def _weight(self, name: str, found: Known) -> Expr:
         """The parameter that stands for an initializer."""
         if name not in self.made:
             own = identifier(name, self.taken)
-            array = known.array.astype(known.dtype, copy=False)
-            self.made[name] = var(own, Tensor(array.shape, known.dtype))
-            self.weights[own] = array
+            self.made[name] = var(own, Tensor(found.array.shape, found.dtype))
+            self.weights[own] = found.array
             self.params.append(self.made[name])
         return self.made[name]
 
-    def _known(self, tensor: Any) -> Known:
-        return Known(self.onnx.numpy_helper.to_array(tensor), self._dtype(tensor.data_type))
+    def _tensor(self, tensor: Any) -> Known:
+        """The numbers in a TensorProto, which must hold them itself. OnnxError where it holds others than it says."""
+        if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
+            accepted = "a path to the model, from whose folder its data is read, or onnx.load(path)"
+            raise OnnxError(f"its data is in another file, which bytes and protos do not name\n  accepted: {accepted}")
+        dtype = self._dtype(tensor.data_type)
+        try:
+            array = self.onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # whatever numpy and onnx make of lengths and numbers that do not fit
+            size = f"{dtype} of shape ({', '.join(map(str, tensor.dims))})"
+            raise OnnxError(f"no {size} ({error})\n  accepted: as many numbers as the shape has elements") from None
+        if array.shape != tuple(tensor.dims):
+            raise OnnxError(f"sizes {list(tensor.dims)}\n  accepted: sizes from 0 on")
+        return Known(array, dtype)
 
-    def _expr(self, name: str, where: str) -> Expr:
-        value = self._value(name, where)
-        return value.expr if isinstance(value, Known) else value
+    def _output(self, output: Any) -> Expr:
+        value = self._value(output.name, f"{self.name}: output `{output.name}`")
+        made = value.expr if isinstance(value, Known) else value
+        kind = output.type.tensor_type.elem_type
+        if kind and (dtype := self._dtype(kind)) != made.dtype:
+            text = f"output `{output.name}` is {made.dtype}, and declared {dtype}"
+            raise OnnxError(f"{self.name}: {text}\n  accepted: the dtype that its node gives")
+        return made
 
     # --- nodes ---
 
-    def _node(self, i: int, node: Any) -> None:
-        domain = "" if node.domain in _DOMAINS else node.domain
+    def _node(self, i: int, node: Any, checked: Any) -> None:
+        domain = _domain(node)
         opset = self.opsets.get(domain, 0)
         kind = node.op_type
         label = f"node {i} `{node.name}`" if node.name else f"node {i}"
         where = f"{self.name}: {label} ({domain + '.' if domain else ''}{kind}, opset {opset})"
-        if kind == "Constant" and not domain:
-            self.values[node.output[0]] = self._constant(node, where)
-            return
-        if domain or kind not in HANDLERS:
+        if domain or (kind not in HANDLERS and kind != "Constant"):
             raise OnnxError(f"{where} is not supported\n  accepted: {', '.join(sorted([*HANDLERS, 'Constant']))}")
-        attributes = self._attributes(node)
-        inputs = tuple(self._value(x, where) if x else None for x in node.input)
-        outputs = [o for o in node.output if o]
+        if any(f.name == kind and _domain(f) == domain for f in self.proto.functions):
+            raise OnnxError(f"{where} is a function of the model's own\n  accepted: the operator of this name")
+        newest = self.onnx.defs.onnx_opset_version()
+        if not OLDEST <= opset <= newest:
+            raise OnnxError(f"{where} is not supported\n  accepted: opsets {OLDEST} to {newest}")
+        inputs = [self._value(x, where) if x else None for x in node.input]
         try:
-            made = self._folded(kind, inputs, attributes)
-            if made is None:
-                made = HANDLERS[kind](Node(kind, where, inputs, attributes, len(outputs), opset))
+            self._check(node, checked)
+            results = self._results(node, where, inputs, opset)
         except OnnxError as error:
             text = str(error)
             raise error if text.startswith(where) else OnnxError(f"{where}: {text}") from None
-        except (RelaxEgError, ValueError, TypeError, IndexError, KeyError) as error:
-            accepted = f"inputs and attributes that {kind} takes"
-            raise OnnxError(f"{where}: {str(error) or type(error).__name__}\n  accepted: {accepted}") from None
-        results: list[Value] = [made] if isinstance(made, (Expr, Known)) else list(made)
+        except Exception as error:  # what is raised deep below for a node that is malformed: of any kind
+            text = str(error) if isinstance(error, (RelaxEgError, ValueError)) else f"{type(error).__name__}: {error}"
+            raise OnnxError(f"{where}: {text}\n  accepted: inputs and attributes that {kind} takes") from error
         for name, value in zip(node.output, results, strict=False):
-            self.values[name] = value
-            self._tell_source(value, f"{self.name}:{i}")
+            if name:
+                if name in self.values or name in self.waiting:
+                    raise OnnxError(f"{where}: `{name}` is given twice\n  accepted: one value for each name")
+                self.values[name] = value
+                self._tell_source(value, f"{self.name}:{i}")
+
+    def _check(self, node: Any, checked: Any) -> None:
+        """OnnxError for a node that is none of its operator: by what ONNX's own table of operators says of it."""
+        if not all(node.input):
+            # Exporters leave out inputs that older versions ask for and do not read. What is read must be there.
+            node, given = self.onnx.NodeProto.FromString(node.SerializeToString()), list(node.input)
+            node.input[:] = [x or "left_out" for x in given]
+        try:
+            self.onnx.checker.check_node(node, checked)
+        except self.onnx.checker.ValidationError as error:
+            first = str(error).strip().splitlines()[0]
+            raise OnnxError(f"{first}\n  accepted: a {node.op_type} as ONNX defines it") from None
+
+    def _results(self, node: Any, where: str, inputs: list[Value | None], opset: int) -> list[Value]:
+        """What a node gives: every output that something reads."""
+        if node.op_type == "Constant":
+            return [self._constant(node)]
+        while inputs and inputs[-1] is None:
+            inputs.pop()  # left out in another spelling
+        listed = list(node.output)
+        while listed and not listed[-1]:
+            listed.pop()
+        n = Node(
+            node.op_type, where, tuple(inputs), self._attributes(node), tuple(o in self.read for o in listed), opset
+        )
+        made: Value | Sequence[Value] | None = folded(n)
+        if made is None:
+            n = n.afresh()
+            made = HANDLERS[node.op_type](n)
+        if (unread := n.unread()) is not None:
+            raise n.error(f"{unread} is not supported", f"a {node.op_type} without it")
+        results: list[Value] = [made] if isinstance(made, (Expr, Known)) else list(made)
+        for i, name in enumerate(listed):
+            if i >= len(results) and name in self.read:
+                raise n.error(f"output {i}, `{name}`, is not supported", f"a {node.op_type} of which nothing reads it")
+        return results
 
     def _tell_source(self, value: Value, line: str) -> None:
         if isinstance(value, Expr):
@@ -237,7 +331,10 @@ class _Graph:
                 if e.args:
                     self.sources.setdefault(e, line)
 
-    def _constant(self, node: Any, where: str) -> Known:
+    def _constant(self, node: Any) -> Known:
+        accepted = "one of value, value_float(s), value_int(s)"
+        if len(node.attribute) != 1:
+            raise OnnxError(f"{len(node.attribute)} attributes\n  accepted: {accepted}")
         (a,) = node.attribute
         value = self.onnx.helper.get_attribute_value(a)
         if a.name == "value":
@@ -245,55 +342,20 @@ class _Graph:
         if a.name in ("value_float", "value_floats"):
             return Known(np.array(value, np.float32), "float32")
         if a.name in ("value_int", "value_ints"):
-            return Known(np.array(value, np.int64), str(jax.dtypes.canonicalize_dtype(np.int64)))
-        raise OnnxError(f"{where}: {a.name}\n  accepted: value, value_float(s), value_int(s)")
+            return Known(np.array(value, np.int64), "int64")
+        raise OnnxError(f"{a.name}\n  accepted: {accepted}")
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for a in node.attribute:
             value = self.onnx.helper.get_attribute_value(a)
             if isinstance(value, self.onnx.TensorProto):
-                found[f"{a.name}_dtype"] = self._dtype(value.data_type)
-                value = self.onnx.numpy_helper.to_array(value)
+                value = self._tensor(value)
             found[a.name] = value.decode() if isinstance(value, bytes) else value
         if node.op_type == "Cast":
             found["to"] = self._dtype(found["to"])
         return found
 
-    def _folded(self, kind: str, inputs: tuple[Value | None, ...], attributes: dict[str, Any]) -> Any:
-        """What a node gives where all its inputs are known and small."""
-        known = [x for x in inputs if isinstance(x, Known)]
-        if not known or len(known) < sum(x is not None for x in inputs):
-            return None
-        if any(x.array.size > MOST_KNOWN for x in known) or (known[0].array.dtype.kind == "f" and kind != "Cast"):
-            return None
-        arrays = [None if x is None else x.array for x in inputs if x is None or isinstance(x, Known)]
-        at, xs = _named(kind, arrays, attributes)
-        try:
-            made = computed(kind, xs, at)
-        except UndecidedNow:
-            return None
-        if made is None:
-            return None
-        made = plain(made)
-        dtype = "bool" if made.dtype == bool else attributes["to"] if kind == "Cast" else known[-1].dtype
-        return Known(made, dtype)
 
-
-def _named(kind: str, xs: list[Any], attributes: dict[str, Any]) -> tuple[dict[str, Any], list[Array]]:
-    """Attributes with their defaults, those that newer versions pass as inputs among them; the other inputs."""
-    at: dict[str, Any] = {"axis": 0, "axes": None, "perm": None, "keepdims": 1, **attributes}
-    x = xs[0]
-    rest = [v for v in xs[1:] if v is not None]
-    if kind == "Slice":
-        names = ("starts", "ends", "axes", "steps")
-        at |= {n: v.tolist() for n, v in zip(names, xs[1:], strict=False) if v is not None}
-        at["axes"] = list(range(len(at["starts"]))) if at["axes"] is None else at["axes"]
-        at.setdefault("steps", [1] * len(at["starts"]))
-        return at, [x]
-    if kind in ("Unsqueeze", "Squeeze"):
-        axes = attributes.get("axes", rest[0].tolist() if rest else None)
-        return at | {"axes": None if axes is None else tuple(axes)}, [x]
-    if kind == "Reshape":
-        return at | {"shape": [int(d) for d in (rest[0] if rest else attributes["shape"])]}, [x]
-    return at, [v for v in xs if v is not None]
+def _domain(proto: Any) -> str:
+    return "" if proto.domain in _DOMAINS else str(proto.domain)

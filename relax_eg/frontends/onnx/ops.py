@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from relax_eg.frontends.onnx import windows
+from relax_eg.frontends.onnx import creation, normalisation, resize, windows
+from relax_eg.frontends.onnx.creation import from_the_front
+from relax_eg.frontends.onnx.folding import effective
 from relax_eg.frontends.onnx.nodes import Handler, Node
-from relax_eg.frontends.onnx.values import Known, Value, dims, plain
-from relax_eg.ir.annotations import is_float
+from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, Known
+from relax_eg.frontends.onnx.widths import in_float32
+from relax_eg.ir.annotations import is_float, is_integer
 from relax_eg.ir.expr import Expr, const
 from relax_eg.ops import api as op
-from relax_eg.ops.sizes import ZERO
+from relax_eg.ops.sizes import ZERO, product
 from relax_eg.shapes import Dim, Proved, dim_max, dim_min, dim_select, prove
 
 
@@ -35,23 +37,43 @@ def _softplus(x: Expr) -> Expr:
     return op.maximum(x, 0) + op.log1p(op.exp(-op.abs(x)))
 
 
-def _div(n: Node) -> Expr:
-    a, b = n[0], n[1]
-    if is_float(a.dtype):
-        return a / b
-    raise n.error(f"a division of {a.dtype}s that are computed when the model runs", "floats, or sizes")
+def _fits(n: Node, y: Expr, x: Expr) -> Expr:
+    """`y`, which has the shape of `x` unless an operand that is broadcast to `x` is larger than it."""
+    if y.shape != x.shape:
+        shapes = f"{', '.join(map(str, y.shape))} instead of {', '.join(map(str, x.shape))}"
+        raise n.error(f"an operand makes the result larger: {shapes}", "operands that broadcast to the first one")
+    return y
+
+
+def _single(n: Node, i: int, what: str) -> Expr | None:
+    """Input `i`, which has a single element, as a scalar; None where it is left out."""
+    found = n.given(i)
+    if found is not None and product(found.shape) != 1:
+        raise n.error(f"{what} of shape ({', '.join(map(str, found.shape))})", f"a scalar as {what}")
+    return None if found is None else op.reshape(found, ())
 
 
 def _clip(n: Node) -> Expr:
     x = n[0]
-    low = n.at("min") if n.opset < 11 else n.given(1)
-    high = n.at("max") if n.opset < 11 else n.given(2)
+    if n.opset < 11:
+        low, high = n.at("min"), n.at("max")
+    else:
+        low, high = _single(n, 1, "min"), _single(n, 2, "max")
     x = x if low is None else op.maximum(x, low)
     return x if high is None else op.minimum(x, high)
 
 
+def _abs(x: Expr) -> Expr:
+    return x if x.dtype.startswith("uint") else op.abs(x)
+
+
+def _prelu(n: Node) -> Expr:
+    x, slope = n[0], n[1]
+    return _fits(n, op.where(op.less(x, 0), slope * x, x), x)
+
+
 def _gelu(n: Node) -> Expr:
-    return op.gelu(n[0], approximate=n.at("approximate", "none") == "tanh")
+    return op.gelu(n[0], approximate=n.choice("approximate", "none", "none", "tanh") == "tanh")
 
 
 def _elu(x: Expr, alpha: float) -> Expr:
@@ -60,6 +82,10 @@ def _elu(x: Expr, alpha: float) -> Expr:
 
 def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
     return op.minimum(op.maximum(x * alpha + beta, 0), 1)
+
+
+def _celu(x: Expr, alpha: float) -> Expr:
+    return op.maximum(x, 0) + op.minimum(alpha * op.expm1(x / alpha), 0)
 
 
 def _selu(n: Node) -> Expr:
@@ -72,42 +98,66 @@ def _leaky(n: Node) -> Expr:
     return op.where(op.less(x, 0), n.at("alpha", 0.01) * x, x)
 
 
+_MOST_MULTIPLIED = 8  # a constant exponent up to which a power is a product
+
+
 def _pow(n: Node) -> Expr:
-    x, y = n[0], n.inputs[1]
-    if isinstance(y, Known) and y.array.size == 1 and not y.is_symbolic:
+    x, y = n[0], n.needed(1)
+    if isinstance(y, Known) and y.array.size == 1 and not y.is_symbolic and y.array.ndim <= x.ndim:
         value = float(y.array.reshape(()))
-        if value == int(value) and abs(value) <= 8 and y.array.ndim <= x.ndim:
+        if abs(value) <= _MOST_MULTIPLIED and value == int(value) and (value >= 0 or is_float(x.dtype)):
             return op.integer_pow(x, int(value))
-    return op.power(x, op.astype(n[1], x.dtype))
+    exponent = n[1]
+    if not is_float(x.dtype):
+        raise n.error(f"a power of {x.dtype}s", f"floats, or a constant exponent from 0 to {_MOST_MULTIPLIED}")
+    floats = {x.dtype, exponent.dtype} if is_float(exponent.dtype) else {x.dtype}
+    both = x.dtype if len(floats) == 1 else "float64" if "float64" in floats else "float32"
+    return op.astype(op.power(op.astype(x, both), op.astype(exponent, both)), x.dtype)
 
 
 def _mod(n: Node) -> Expr:
-    if n.at("fmod", 0):
-        return op.remainder(n[0], n[1])
-    raise n.error("fmod=0", "fmod=1")
+    x, y = n[0], n[1]
+    left = op.remainder(x, y)  # of the sign of x
+    if n.flag("fmod") or x.dtype.startswith("uint"):
+        return left
+    if is_float(x.dtype):
+        raise n.error(f"fmod=0 of {x.dtype}s", "fmod=1, or whole numbers")
+    differs = op.logical_and(op.not_equal(left, 0), op.not_equal(op.less(left, 0), op.less(y, 0)))
+    return op.where(differs, left + y, left)
 
 
 def _softmax(f: Callable[[Expr, int], Expr]) -> Handler:
     def handler(n: Node) -> Expr:
         x = n[0]
         if n.opset >= 13:
-            return f(x, n.at("axis", -1))
-        axis = n.at("axis", 1) % x.ndim
-        if axis == x.ndim - 1:
-            return f(x, axis)
-        flat = op.reshape(x, (*x.shape[:axis], -1))  # over all axes from this one on
-        return op.reshape(f(flat, axis), x.shape)
+            return in_float32(lambda wide: f(wide, n.axis(-1, x.ndim)), x)
+        axis = n.axis(1, x.ndim)
+        flat = op.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))  # over all axes from this one on
+        return op.reshape(in_float32(lambda wide: f(wide, axis), flat), x.shape)
 
     return handler
 
 
+def _scale(n: Node, name: str, dtype: str) -> Any:
+    """Attribute `name`, a float, as a number of `dtype`."""
+    found = float(n.at(name, 1.0))
+    if is_float(dtype):
+        return found
+    if found != int(found):
+        raise n.error(f"{name}={found:g} with {dtype}s", f"a whole {name}")
+    return int(found)
+
+
 def _gemm(n: Node) -> Expr:
-    a = op.permute_dims(n[0]) if n.at("transA", 0) else n[0]
-    b = op.permute_dims(n[1]) if n.at("transB", 0) else n[1]
-    y = a @ b
-    y = y if n.at("alpha", 1.0) == 1 else n.at("alpha") * y
-    c, beta = n.given(2), n.at("beta", 1.0)
-    return y if c is None or beta == 0 else y + (c if beta == 1 else beta * c)
+    a, b = n[0], n[1]
+    if a.ndim != 2 or b.ndim != 2:
+        raise n.error(f"operands of rank {a.ndim} and {b.ndim}", "matrices")
+    a = op.permute_dims(a) if n.flag("transA") else a
+    b = op.permute_dims(b) if n.flag("transB") else b
+    alpha, beta = _scale(n, "alpha", a.dtype), _scale(n, "beta", a.dtype)
+    y, c = a @ b, n.given(2)
+    y = y if alpha == 1 else alpha * y
+    return y if c is None or beta == 0 else _fits(n, y + (c if beta == 1 else beta * c), y)
 
 
 # --- movement ---
@@ -115,27 +165,37 @@ def _gemm(n: Node) -> Expr:
 
 def _reshape(n: Node) -> Expr:
     x = n[0]
-    shape = list(n.sizes("shape", 1) or ())
-    if not n.at("allowzero", 0):
+    shape = list(n.all_sizes("shape", 1))
+    if not n.flag("allowzero"):
+        if any(d == 0 for d in shape[x.ndim :]):
+            raise n.error(
+                f"a size of 0, which is to be copied, beyond rank {x.ndim}", "sizes of 0 where there are axes"
+            )
         shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
     return op.reshape(x, shape)
 
 
 def _flatten(n: Node) -> Expr:
-    x, axis = n[0], n.at("axis", 1)
-    axis = axis % x.ndim if axis < 0 else axis
-    rows: Dim = functools.reduce(lambda a, b: a * b, x.shape[:axis], Dim.of(1))
-    columns: Dim = functools.reduce(lambda a, b: a * b, x.shape[axis:], Dim.of(1))
-    return op.reshape(x, (rows, columns))
+    x = n[0]
+    axis = n.axis(1, x.ndim, last=True)
+    return op.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
 def _squeeze(n: Node) -> Expr:
-    axes = n.listed("axes", 1)
-    return op.squeeze(n[0], None if axes is None else tuple(axes))
+    x, axes = n[0], n.listed("axes", 1)
+    if axes is None and any(not d.is_const for d in x.shape):
+        shape = ", ".join(map(str, x.shape))
+        raise n.error(f"no axes, and sizes that may be 1 ({shape})", "axes, or fixed sizes")
+    return op.squeeze(x, None if axes is None else tuple(axes))
+
+
+def _concat(n: Node) -> Expr:
+    xs = n.all
+    return op.concat(xs, n.axis(None, xs[0].ndim))
 
 
 def _expand(n: Node) -> Expr:
-    x, shape = n[0], list(n.sizes("shape", 1) or ())
+    x, shape = n[0], list(n.all_sizes("shape", 1))
     own = [Dim.of(1)] * (len(shape) - x.ndim) + list(x.shape)
     shape = [Dim.of(1)] * (x.ndim - len(shape)) + shape
     # A size of 1 in the shape leaves the axis as it is.
@@ -143,11 +203,20 @@ def _expand(n: Node) -> Expr:
 
 
 def _split(n: Node) -> Sequence[Expr]:
-    x, axis = n[0], n.at("axis", 0)
-    parts = n.sizes("split", 1)
+    x = n[0]
+    axis, size = n.axis(0, x.ndim), x.shape[n.axis(0, x.ndim)]
+    parts, count = n.sizes("split", 1), len(n.outputs)
     if parts is None:
-        made = op.split(x, n.at("num_outputs", n.outputs), axis)
+        if (told := n.at("num_outputs", count)) != count:
+            raise n.error(f"num_outputs={told} with {count} outputs", "as many outputs as num_outputs")
+        if n.opset < 18 and size.is_const and size.value % count:
+            raise n.error(f"{size} elements in {count} equal parts", "sizes that are divided")
+        made = op.split(x, count, axis)
     else:
+        total = functools.reduce(lambda a, b: a + b, parts, Dim.of(0))
+        if len(parts) != count or (total != size and (total - size).is_const):
+            text = ", ".join(map(str, parts))
+            raise n.error(f"parts of {text} of {size} elements for {count} outputs", "parts that make up the axis")
         cuts = [functools.reduce(lambda a, b: a + b, parts[: i + 1]) for i in range(len(parts) - 1)]
         made = op.split(x, cuts, axis)
     return list(made)
@@ -158,20 +227,35 @@ _NO_END = 10**9  # no axis is as long; how exporters write that a slice has no e
 
 def _slice(n: Node) -> Expr:
     x = n[0]
-    starts, ends = n.sizes("starts", 1) or (), n.sizes("ends", 2) or ()
+    starts, ends = n.all_sizes("starts", 1), n.all_sizes("ends", 2)
+    if not len(starts) == len(ends):
+        raise n.error(f"{len(starts)} starts and {len(ends)} ends", "as many starts as ends")
     axes, steps = n.listed("axes", 3), n.listed("steps", 4)
+    along = [n.from_the_front(a, x.ndim) for a in (range(len(starts)) if axes is None else axes)]
+    by = [1] * len(starts) if steps is None else steps
+    if len(set(along)) < len(along) or len(along) != len(starts) or len(by) != len(starts) or 0 in by:
+        raise n.error(f"axes {along}, steps {by}", "as many as starts, an axis once, steps other than 0")
     keys: list[slice] = [slice(None)] * x.ndim
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        step = 1 if steps is None else steps[i]
+    turned: list[int] = []
+    for axis, start, end, step in zip(along, starts, ends, by, strict=True):
+        size = x.shape[axis]
+        if size.is_const and start.is_const and end.is_const:
+            first, count = effective(start.value, end.value, step, size.value)
+            if step > 0 or not count:
+                keys[axis] = slice(first, min(first + count * step, size.value) if count else first, max(step, 1))
+            else:
+                keys[axis] = slice(first + (count - 1) * step, first + 1, -step)
+                turned.append(axis)
+            continue
         if step < 0 and not (step == -1 and start in (-1,) and end.is_const and end.value <= -_NO_END):
             raise n.error(f"the step {step} from {start} to {end}", "steps >= 1, or a whole axis backwards")
-        axis = i if axes is None else axes[i]
         if step < 0:
             keys[axis] = slice(None, None, step)
             continue
-        low, high = (_place(at, x.shape[axis]) for at in (start, end))
+        low, high = (_place(at, size) for at in (start, end))
         keys[axis] = slice(low, high if _proved(low, high) else dim_max(low, high), step)
-    return op.getitem(x, tuple(keys))
+    x = op.getitem(x, tuple(keys))
+    return op.flip(x, tuple(turned)) if turned else x
 
 
 def _place(at: Dim, size: Dim) -> Dim:
@@ -196,7 +280,8 @@ def _proved(low: Dim, high: Dim) -> bool:
 
 
 def _gather(n: Node) -> Expr:
-    x, axis, at = n[0], n.at("axis", 0), n.inputs[1]
+    x, at = n[0], n.needed(1)
+    axis = n.axis(0, x.ndim)
     size = x.shape[axis]
     if isinstance(at, Known) and not at.is_symbolic:
         array = at.array
@@ -206,22 +291,23 @@ def _gather(n: Node) -> Expr:
             return op.getitem(x, tuple(key))
         if size.is_const:
             return op.take(x, np.where(array < 0, array + size.value, array).astype(np.int32), axis, mode="clip")
-    return op.take(x, _from_the_front(n[1], size), axis, mode="clip")
-
-
-def _from_the_front(indices: Expr, size: Dim) -> Expr:
-    """Indices, of which negative ones count from the end of an axis."""
-    length = size.value if size.is_const else size
-    return op.where(op.less(indices, 0), indices + length, indices)
+    return op.take(x, from_the_front(n[1], size), axis, mode="clip")
 
 
 def _gather_elements(n: Node) -> Expr:
-    x, axis = n[0], n.at("axis", 0)
-    return op.take_along_axis(x, _from_the_front(n[1], x.shape[axis]), axis, mode="clip")
+    x, at = n[0], n[1]
+    axis = n.axis(0, x.ndim)
+    if at.ndim != x.ndim:
+        raise n.error(f"indices of rank {at.ndim} for data of rank {x.ndim}", "equal ranks")
+    # Along the other axes the indices may be fewer than the data.
+    x = op.getitem(x, tuple(slice(None) if a == axis else slice(0, d) for a, d in enumerate(at.shape)))
+    return op.take_along_axis(x, from_the_front(at, x.shape[axis]), axis, mode="clip")
 
 
 def _tile(n: Node) -> Expr:
-    x, times = n[0], n.sizes("repeats", 1) or ()
+    x, times = n[0], n.all_sizes("repeats", 1)
+    if len(times) != x.ndim:
+        raise n.error(f"{len(times)} repeats for rank {x.ndim}", "one for each axis")
     inner = [s for d in x.shape for s in (Dim.of(1), d)]
     outer = [s for d, k in zip(x.shape, times, strict=True) for s in (k, d)]
     whole = [d * k for d, k in zip(x.shape, times, strict=True)]
@@ -229,71 +315,34 @@ def _tile(n: Node) -> Expr:
 
 
 def _pad(n: Node) -> Expr:
-    x = n[0]
-    if n.at("mode", "constant") != "constant":
-        raise n.error(f"mode={n.at('mode')!r}", "mode='constant'")
-    pads = n.sizes("pads", 1) or ()
-    value = n.at("value", 0.0) if n.opset < 11 else n.given(2)
-    axes = n.listed("axes", 3) or list(range(x.ndim))
+    x, mode = n[0], n.choice("mode", "constant", "constant", "reflect", "edge", "wrap")
+    pads, given = n.all_sizes("pads", 1), n.listed("axes", 3)
+    axes = [n.from_the_front(a, x.ndim) for a in (range(x.ndim) if given is None else given)]
+    if len(pads) != 2 * len(axes) or len(set(axes)) < len(axes):
+        raise n.error(f"{len(pads)} pads for axes {axes}", "two for each axis, each axis once")
     width: list[tuple[Dim, Dim]] = [(Dim.of(0), Dim.of(0))] * x.ndim
     for i, axis in enumerate(axes):
         width[axis] = (pads[i], pads[i + len(axes)])
-    fill = const(0, x.dtype) if value is None else value if isinstance(value, Expr) else const(value, x.dtype)
-    return op.pad(x, width, op.reshape(fill, ()))
+    if mode == "constant":
+        value = n.at("value", 0.0) if n.opset < 11 else _single(n, 2, "the constant")
+        fill = const(0, x.dtype) if value is None else value if isinstance(value, Expr) else const(value, x.dtype)
+        return op.pad(x, width, fill)
+    n.without_effect("value")
+    n.value(2)  # the constant
+    for axis, (low, high) in enumerate(width):
+        if (low, high) != (0, 0):
+            x = op.take(x, _places_around(n, mode, x.shape[axis], low, high), axis, mode="clip")
+    return x
 
 
-def _constant_of_shape(n: Node) -> Value:
-    shape = n.sizes("shape", 0) or ()
-    given = n.at("value")
-    value = np.zeros(1, np.float32) if given is None else given
-    dtype = n.at("value_dtype", "float32")
-    if all(d.is_const for d in shape) and math.prod(int(d) for d in shape) <= 64:
-        return Known(np.full([int(d) for d in shape], value.reshape(())), dtype)
-    return op.full(shape, const(value.reshape(()), dtype))
-
-
-def _range(n: Node) -> Value:
-    parts = [n.known(i, "the limits") for i in range(3)]
-    start, stop, step = (dims(p)[0] for p in parts if p is not None)
-    if not step.is_const:
-        raise n.error(f"the step {step}", "a step that is known")
-    if start.is_const and stop.is_const:
-        return Known(np.arange(start.value, stop.value, step.value), "int32")
-    return op.arange(start, stop, step.value)
-
-
-def _shape(n: Node) -> Value:
-    x = n.inputs[0]
-    shape = x.shape if isinstance(x, Expr) else dims(np.array(x.array.shape)) if x is not None else ()
-    made = np.empty(len(shape), object)
-    made[:] = list(shape)
-    return Known(plain(made[n.at("start", 0) : n.at("end")]), "int32")
-
-
-def _size(n: Node) -> Value:
-    made = np.array(functools.reduce(lambda a, b: a * b, n[0].shape, Dim.of(1)), object)
-    return Known(plain(made), "int32")
-
-
-def _one_hot(n: Node) -> Expr:
-    depth, values = n.sizes("depth", 1), n[2]
-    if depth is None or n.at("axis", -1) != -1:
-        raise n.error(f"axis={n.at('axis', -1)}", "axis=-1 and a known depth")
-    ones = op.one_hot(n[0], depth[0], values.dtype)
-    return ones * (values[1] - values[0]) + values[0]
-
-
-def _cumsum(n: Node) -> Expr:
-    if n.at("exclusive", 0):
-        raise n.error("exclusive=1", "exclusive=0")
-    (axis,) = n.listed("axis", 1) or [0]
-    return op.cumsum(n[0], axis % n[0].ndim, bool(n.at("reverse", 0)))
-
-
-def _trilu(n: Node) -> Expr:
-    k = n.known(1, "the diagonal")
-    f = op.triu if n.at("upper", 1) else op.tril
-    return f(n[0], 0 if k is None else int(k))
+def _places_around(n: Node, mode: Any, size: Dim, low: Dim, high: Dim) -> Array:
+    """Which elements of an axis stand along the padded axis."""
+    if not (size.is_const and low.is_const and high.is_const):
+        raise n.error(f"mode={mode!r} with {size} elements and the widths {low} and {high}", "fixed sizes")
+    if size.value + max(low.value, 0) + max(high.value, 0) > MOST_KNOWN:
+        raise n.error(f"mode={mode!r} with the widths {low} and {high}", f"up to {MOST_KNOWN} elements")
+    at = np.arange(size.value)[max(-low.value, 0) : size.value + min(high.value, 0)]
+    return np.pad(at, (max(low.value, 0), max(high.value, 0)), mode).astype(np.int32)
 
 
 def _transpose(n: Node) -> Expr:
@@ -305,52 +354,89 @@ def _transpose(n: Node) -> Expr:
 
 def _reduced(f: Callable[..., Expr]) -> Handler:
     def handler(n: Node) -> Expr:
-        axes = n.listed("axes", 1)
-        if not axes and n.at("noop_with_empty_axes", 0):
-            return n[0]
-        return f(n[0], tuple(axes) if axes else None, bool(n.at("keepdims", 1)))
+        x, axes = n[0], n.listed("axes", 1)
+        # Over no axes, but with all that is done of elements.
+        none = n.flag("noop_with_empty_axes") and not axes
+        over = () if none else tuple(axes) if axes else tuple(range(x.ndim))
+        keep = n.flag("keepdims", 1)
+        return in_float32(lambda wide: f(wide, over, keep), x)
 
     return handler
 
 
-def _log_sum_exp(x: Expr, axis: Any, keepdims: bool) -> Expr:
-    top = op.max(x, axis, True)
-    total = op.log(op.sum(op.exp(x - top), axis, keepdims))
-    return total + (top if keepdims else op.max(x, axis, False))
+def _mean(x: Expr, axes: Any, keepdims: bool) -> Expr:
+    if not is_integer(x.dtype):
+        return op.mean(x, axes, keepdims)
+    count = product(x.shape[a] for a in axes)
+    return op.divide(op.sum(x, axes, keepdims), count.value if count.is_const else count)
+
+
+def _log_sum_exp(x: Expr, axes: Any, keepdims: bool) -> Expr:
+    top = op.max(x, axes, True)
+    # Of infinities nothing is taken away: -inf - -inf is no number.
+    top = op.where(op.isfinite(top), top, 0)
+    total = op.log(op.sum(op.exp(x - top), axes, keepdims))
+    return total + (top if keepdims else op.squeeze(top, axes))
 
 
 def _position(f: Callable[..., Expr]) -> Handler:
     def handler(n: Node) -> Expr:
-        if n.at("select_last_index", 0):
-            raise n.error("select_last_index=1", "select_last_index=0")
-        return f(n[0], n.at("axis", 0), bool(n.at("keepdims", 1)))
+        x, keep = n[0], n.flag("keepdims", 1)
+        axis = n.axis(0, x.ndim)
+        if not n.flag("select_last_index"):
+            return f(x, axis, keep, "int64")
+        size = x.shape[axis]
+        last = size.value - 1 if size.is_const else size - 1
+        return op.subtract(last, f(op.flip(x, axis), axis, keep, "int64"))
 
     return handler
 
 
 def _top_k(n: Node) -> Sequence[Expr]:
-    k = n.sizes("k", 1)
-    if k is None or not n.at("largest", 1):
-        raise n.error("the smallest", "largest=1 and a known k")
-    return list(op.top_k(n[0], k[0], n.at("axis", -1)))
+    x, k = n[0], n.sizes("k", 1)
+    if k is None or len(k) != 1:
+        raise n.error("no single k", "a known k")
+    axis = n.axis(-1, x.ndim)
+    n.flag("sorted", 1)  # 0 leaves the order open, so sorted is right as well
+    if n.flag("largest", 1):
+        values, at = op.top_k(x, k[0], axis)
+    else:
+        # What turns the order around without leaving the dtype.
+        turned = op.negative if is_float(x.dtype) else op.bitwise_not
+        values, at = op.top_k(turned(x), k[0], axis)
+        values = turned(values)
+    return [values, op.astype(at, "int64")]
+
+
+# The greatest numbers of the dtypes to which `saturate` applies.
+_GREATEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
 def _cast(n: Node) -> Expr:
-    to = n[1].dtype if n.kind == "CastLike" else n.at("to")
-    x = n[0]
-    return op.not_equal(x, 0) if to == "bool" and x.dtype != "bool" else op.astype(x, to)
+    x, to = n[0], n.dtype(1) if n.kind == "CastLike" else n.at("to")
+    n.without_effect("round_mode")  # of a dtype that there is not here
+    saturate = n.flag("saturate", 1)
+    if to == "bool":
+        return x if x.dtype == "bool" else op.not_equal(x, 0)
+    if (most := _GREATEST.get(to)) is not None and saturate and x.dtype != to:
+        x = x if is_float(x.dtype) and x.dtype not in _GREATEST else op.astype(x, "float32")
+        x = op.minimum(op.maximum(x, -most), most)  # NaN stays
+    return op.astype(x, to)
 
 
-def _dropout(n: Node) -> Expr:
+def _dropout(n: Node) -> Sequence[Expr]:
     training = n.known(2, "training_mode")
-    if n.outputs > 1 or (training is not None and bool(training)):
+    if training is not None and bool(training.any()):
         raise n.error("dropout in training", "a model exported for inference")
-    return n[0]
+    n.without_effect("seed", "ratio")
+    n.value(1)  # the ratio
+    x = n[0]
+    return [x, op.ones(x.shape, "bool")] if n.opset >= 10 else [x]
 
 
 HANDLERS: dict[str, Handler] = {
     **{name: _unary(f) for name, f in {
-        "Abs": op.abs, "Acos": op.acos, "Acosh": op.acosh, "Asin": op.asin, "Asinh": op.asinh, "Atan": op.atan,
+        "Abs": _abs, "Acos": op.acos, "Acosh": op.acosh, "Asin": op.asin, "Asinh": op.asinh, "Atan": op.atan,
         "Atanh": op.atanh, "Ceil": op.ceil, "Cos": op.cos, "Cosh": op.cosh, "Erf": op.erf, "Exp": op.exp,
         "Floor": op.floor, "Identity": lambda x: x, "IsNaN": op.isnan, "Log": op.log, "Neg": op.negative,
         "Not": op.logical_not, "Reciprocal": op.reciprocal, "Relu": op.relu, "Round": op.round,
@@ -359,31 +445,30 @@ HANDLERS: dict[str, Handler] = {
         "HardSwish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5), "Mish": lambda x: x * op.tanh(_softplus(x)),
     }.items()},
     **{name: _binary(f) for name, f in {
-        "Add": op.add, "Sub": op.subtract, "Mul": op.multiply, "MatMul": op.matmul, "Equal": op.equal,
+        "Add": op.add, "Sub": op.subtract, "Mul": op.multiply, "Div": op.divide, "MatMul": op.matmul, "Equal": op.equal,
         "Less": op.less, "LessOrEqual": op.less_equal, "Greater": op.greater, "GreaterOrEqual": op.greater_equal,
         "And": op.logical_and, "Or": op.logical_or, "Xor": op.logical_xor, "BitwiseAnd": op.bitwise_and,
         "BitwiseOr": op.bitwise_or, "BitwiseXor": op.bitwise_xor,
-        "PRelu": lambda x, slope: op.where(op.less(x, 0), slope * x, x),
     }.items()},
     **{name: _folded(f) for name, f in {"Max": op.maximum, "Min": op.minimum, "Sum": op.add}.items()},
     **{name: _reduced(f) for name, f in {
-        "ReduceSum": op.sum, "ReduceMean": op.mean, "ReduceMax": op.max, "ReduceMin": op.min, "ReduceProd": op.prod,
-        "ReduceSumSquare": lambda x, a, k: op.sum(x * x, a, k), "ReduceL1": lambda x, a, k: op.sum(op.abs(x), a, k),
+        "ReduceSum": op.sum, "ReduceMean": _mean, "ReduceMax": op.max, "ReduceMin": op.min, "ReduceProd": op.prod,
+        "ReduceSumSquare": lambda x, a, k: op.sum(x * x, a, k), "ReduceL1": lambda x, a, k: op.sum(_abs(x), a, k),
         "ReduceL2": lambda x, a, k: op.sqrt(op.sum(x * x, a, k)), "ReduceLogSumExp": _log_sum_exp,
         "ReduceLogSum": lambda x, a, k: op.log(op.sum(x, a, k)),
     }.items()},
-    "Mean": lambda n: functools.reduce(op.add, n.all) / len(n.inputs),
-    "Div": _div, "Pow": _pow, "Mod": _mod, "Clip": _clip, "Where": lambda n: op.where(n[0], n[1], n[2]),
+    "Mean": lambda n: in_float32(lambda *xs: functools.reduce(op.add, xs) / len(xs), *n.all),
+    "PRelu": _prelu, "Pow": _pow, "Mod": _mod, "Clip": _clip, "Where": lambda n: op.where(n[0], n[1], n[2]),
     "Gelu": _gelu, "Elu": lambda n: _elu(n[0], n.at("alpha", 1.0)), "Selu": _selu, "LeakyRelu": _leaky,
-    "Celu": lambda n: _elu(n[0] / n.at("alpha", 1.0), 1.0) * n.at("alpha", 1.0),
+    "Celu": lambda n: _celu(n[0], n.at("alpha", 1.0)),
     "HardSigmoid": lambda n: _hard_sigmoid(n[0], n.at("alpha", 0.2), n.at("beta", 0.5)),
     "Softmax": _softmax(op.softmax), "LogSoftmax": _softmax(op.log_softmax), "Gemm": _gemm,
     "Cast": _cast, "CastLike": _cast, "Dropout": _dropout,
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Expand": _expand, "Split": _split,
-    "Unsqueeze": lambda n: op.expand_dims(n[0], tuple(n.listed("axes", 1) or ())),
-    "Transpose": _transpose, "Concat": lambda n: op.concat(n.all, n.at("axis")), "Slice": _slice,
+    "Unsqueeze": lambda n: op.expand_dims(n[0], tuple(d.value for d in n.all_sizes("axes", 1))),
+    "Transpose": _transpose, "Concat": _concat, "Slice": _slice,
     "Gather": _gather, "GatherElements": _gather_elements, "Tile": _tile, "Pad": _pad,
-    "ConstantOfShape": _constant_of_shape, "Range": _range, "Shape": _shape, "Size": _size, "OneHot": _one_hot,
-    "CumSum": _cumsum, "Trilu": _trilu, "ArgMax": _position(op.argmax), "ArgMin": _position(op.argmin),
-    "TopK": _top_k, **windows.HANDLERS,
+    "ArgMax": _position(op.argmax), "ArgMin": _position(op.argmin),
+    "TopK": _top_k, "Resize": resize.resize, "Upsample": resize.resize, **creation.HANDLERS, **windows.HANDLERS,
+    **normalisation.HANDLERS,
 }  # fmt: skip

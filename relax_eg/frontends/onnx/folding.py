@@ -1,0 +1,249 @@
+"""What ONNX nodes give for arrays that are known while the graph is read: shapes, and what is computed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from relax_eg.frontends.onnx.nodes import Node
+from relax_eg.frontends.onnx.values import MOST_KNOWN, MOST_SIZES, Array, Known, known
+from relax_eg.ir.expr import np_dtype
+from relax_eg.ops.sizes import rest
+from relax_eg.shapes import Dim, Proved, prove
+
+
+class UndecidedNow(Exception):
+    """A question of sizes that has no answer for all of them, or an answer that is too large to be computed now.
+
+    The node is computed when the program runs."""
+
+
+def folded(node: Node) -> Known | None:
+    """What a node gives, where all its inputs are known and small; None where it is left to the program."""
+    inputs = [v for v in node.inputs if v is not None]
+    if node.kind not in _FOLDS or not inputs:
+        return None
+    for v in inputs:
+        if not isinstance(v, Known) or v.array.size > (MOST_SIZES if v.is_symbolic else MOST_KNOWN):
+            return None
+    try:
+        return _FOLDS[node.kind](node)
+    except UndecidedNow:
+        return None
+
+
+def _array(n: Node, i: int) -> Array:
+    """Input `i`, whose elements are whole numbers, sizes or booleans."""
+    found = n.known(i, f"input {i}")
+    if found is None or found.dtype.kind not in "iubO":
+        raise UndecidedNow
+    return found
+
+
+def _need_few(count: int, *xs: Array) -> None:
+    if count > (MOST_SIZES if any(x.dtype == object for x in xs) else MOST_KNOWN):
+        raise UndecidedNow
+
+
+# --- comparisons and arithmetic ---
+
+
+def _dim(x: Any) -> Dim:
+    return x if isinstance(x, Dim) else Dim.of(int(x))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    left, right = _dim(a), _dim(b)
+    if left == right:
+        return True
+    if isinstance(prove(f"{left} != {right}", timeout_ms=0), Proved):
+        return False
+    raise UndecidedNow
+
+
+def _less(a: Any, b: Any) -> bool:
+    for text, answer in ((f"{a} < {b}", True), (f"{a} >= {b}", False)):
+        if isinstance(prove(text, timeout_ms=0), Proved):
+            return answer
+    raise UndecidedNow
+
+
+def _part(a: Any, b: Any) -> Dim:
+    """A size divided by another one: what is left of a product, where that is plain."""
+    left, right = _dim(a), _dim(b)
+    found = rest((left,), (right,))
+    return found if found is not None and found * right == left else left // right
+
+
+def _quotients(a: Array, b: Array) -> Array:
+    """Whole numbers divided towards zero."""
+    if not b.all():
+        raise UndecidedNow
+    down = a // b
+    return down + ((down * b != a) & ((a < 0) != (b < 0))).astype(down.dtype)
+
+
+def _remainders(a: Array, b: Array) -> Array:
+    if not b.all():
+        raise UndecidedNow
+    return np.mod(a, b)
+
+
+def _binary(f: Callable[[Any, Any], Any], plain: Callable[[Array, Array], Any], dtype: str = "") -> Fold:
+    """Element by element: `f` of sizes, `plain` of whole numbers. `dtype`: the result's, unless it is the operands'."""
+
+    def fold(n: Node) -> Known:
+        a, b = _array(n, 0), _array(n, 1)
+        if len(n.inputs) != 2 or n.dtype(0) != n.dtype(1) or a.dtype == bool:
+            raise UndecidedNow
+        _need_few(math.prod(np.broadcast_shapes(a.shape, b.shape)), a, b)
+        symbolic = a.dtype == object or b.dtype == object
+        with np.errstate(all="ignore"):  # whole numbers wrap
+            made = np.frompyfunc(f, 2, 1)(a, b) if symbolic else plain(a, b)
+        return known(made, dtype or n.dtype(0))
+
+    return fold
+
+
+def _mod(n: Node) -> Known:
+    if n.flag("fmod"):
+        raise UndecidedNow
+    return _binary(lambda a, b: _dim(a) % _dim(b), _remainders)(n)
+
+
+def _neg(n: Node) -> Known:
+    x = _array(n, 0)
+    if x.dtype.kind not in "iO":
+        raise UndecidedNow
+    return known(-x, n.dtype(0))
+
+
+def _where(n: Node) -> Known:
+    at, x, y = _array(n, 0), _array(n, 1), _array(n, 2)
+    if at.dtype != bool or n.dtype(1) != n.dtype(2):
+        raise UndecidedNow
+    _need_few(math.prod(np.broadcast_shapes(at.shape, x.shape, y.shape)), x, y)
+    return known(np.where(at, x, y), n.dtype(1))
+
+
+def _product(n: Node) -> Known:
+    x = _array(n, 0)
+    axes = n.listed("axes", 1)
+    if x.ndim != 1 or axes not in (None, [0], [-1]) or x.dtype == bool:
+        raise UndecidedNow
+    if axes is None and n.flag("noop_with_empty_axes"):
+        raise UndecidedNow
+    with np.errstate(all="ignore"):
+        wide = None if x.dtype == object else x.dtype
+        return known(np.prod(x, keepdims=n.flag("keepdims", 1), dtype=wide), n.dtype(0))
+
+
+def _cast(n: Node) -> Known:
+    value, to = n.needed(0), n.at("to")
+    assert isinstance(value, Known)
+    x = value.array
+    n.without_effect("saturate", "round_mode")
+    if value.is_symbolic:
+        # A size is a whole number that every wider type than a byte is taken to hold.
+        if to not in ("int32", "int64"):
+            raise UndecidedNow
+        return known(x, to)
+    kind = np_dtype(to)
+    if x.dtype.kind not in "iubf" or kind.kind not in "iubf" or (x.dtype.kind == "f" and value.weight is not None):
+        raise UndecidedNow
+    if x.dtype.kind == "f" and kind.kind in "iu":
+        limits = np.iinfo(kind)
+        if not (np.isfinite(x) & (x >= limits.min) & (x <= limits.max)).all():
+            raise UndecidedNow
+    with np.errstate(all="ignore"):
+        return known(x.astype(kind), to)
+
+
+# --- movement ---
+
+
+def _identity(n: Node) -> Known:
+    value = n.needed(0)
+    assert isinstance(value, Known)
+    return value
+
+
+def _gather(n: Node) -> Known:
+    x, at = _array(n, 0), _array(n, 1)
+    axis = n.axis(0, x.ndim)
+    if at.dtype.kind not in "iu":
+        raise UndecidedNow
+    _need_few(at.size * math.prod(d for a, d in enumerate(x.shape) if a != axis), x)
+    return known(np.take(x, at.astype(np.int64), axis=axis), n.dtype(0))
+
+
+def _concat(n: Node) -> Known:
+    xs = [_array(n, i) for i in range(len(n.inputs))]
+    if len({n.dtype(i) for i in range(len(xs))}) > 1:
+        raise UndecidedNow
+    _need_few(sum(x.size for x in xs), *xs)
+    axis = n.axis(None, xs[0].ndim)
+    wide = object if any(x.dtype == object for x in xs) else xs[0].dtype
+    return known(np.concatenate([x.astype(wide) for x in xs], axis=axis), n.dtype(0))
+
+
+def effective(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+    """Where the slice of an axis begins, and how many elements it has, as ONNX has it."""
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    if step > 0:
+        first, last = min(max(start, 0), size), min(max(end, 0), size)
+        return first, max(-(-(last - first) // step), 0)
+    first, last = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
+    return first, max(-(-(first - last) // -step), 0)
+
+
+def _slice(n: Node) -> Known:
+    x = _array(n, 0)
+    starts, ends, axes, steps = (n.sizes(s, i) for i, s in enumerate(("starts", "ends", "axes", "steps"), 1))
+    if starts is None or ends is None or any(not d.is_const for d in (*starts, *ends, *(axes or ()), *(steps or ()))):
+        raise UndecidedNow
+    along = range(len(starts)) if axes is None else [d.value for d in axes]
+    by = [1] * len(starts) if steps is None else [d.value for d in steps]
+    for axis, start, end, step in zip(along, starts, ends, by, strict=True):
+        at = n.from_the_front(axis, x.ndim)
+        if step == 0:
+            raise n.error("a step of 0", "steps other than 0")
+        first, count = effective(start.value, end.value, step, x.shape[at])
+        x = np.take(x, [first + i * step for i in range(count)], axis=at)
+    return known(x, n.dtype(0))
+
+
+def _axes(n: Node) -> tuple[int, ...] | None:
+    found = n.listed("axes", 1)
+    return None if found is None else tuple(found)
+
+
+def _need_axes(n: Node) -> tuple[int, ...]:
+    return tuple(d.value for d in n.all_sizes("axes", 1))
+
+
+def _reshape(n: Node) -> Known:
+    x, shape = _array(n, 0), [d.value for d in n.all_sizes("shape", 1)]
+    if not n.flag("allowzero"):
+        shape = [x.shape[i] if d == 0 else d for i, d in enumerate(shape)]
+    return known(x.reshape(shape), n.dtype(0))
+
+
+Fold = Callable[[Node], Known]
+
+_FOLDS: dict[str, Fold] = {
+    "Add": _binary(lambda a, b: a + b, np.add), "Sub": _binary(lambda a, b: a - b, np.subtract),
+    "Mul": _binary(lambda a, b: a * b, np.multiply), "Div": _binary(_part, _quotients), "Mod": _mod,
+    "Equal": _binary(_equal, np.equal, "bool"), "Less": _binary(_less, np.less, "bool"),
+    "Greater": _binary(lambda a, b: _less(b, a), np.greater, "bool"),
+    "Max": _binary(lambda a, b: b if _less(a, b) else a, np.maximum),
+    "Min": _binary(lambda a, b: a if _less(a, b) else b, np.minimum),
+    "Neg": _neg, "Where": _where, "ReduceProd": _product, "Cast": _cast, "Identity": _identity, "Gather": _gather,
+    "Concat": _concat, "Slice": _slice, "Reshape": _reshape,
+    "Unsqueeze": lambda n: known(np.expand_dims(_array(n, 0), _need_axes(n)), n.dtype(0)),
+    "Squeeze": lambda n: known(np.squeeze(_array(n, 0), _axes(n)), n.dtype(0)),
+    "Transpose": lambda n: known(np.transpose(_array(n, 0), n.at("perm")), n.dtype(0)),
+}  # fmt: skip

@@ -1,0 +1,119 @@
+"""ONNX nodes that normalise.
+
+They have two stages: statistics and the normalised value are computed in the dtype that `stash_type` names, float32
+unless it says more; scale and bias are applied in the operands' own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relax_eg.frontends.onnx.nodes import Handler, Node
+from relax_eg.frontends.onnx.values import Value
+from relax_eg.frontends.onnx.widths import in_float32, wide
+from relax_eg.frontends.onnx.windows import channels, space_of
+from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ops import api as op
+
+_STASH = {1: "float32", 16: "bfloat16"}  # ONNX's numbers of the dtypes that statistics may have
+_EPSILON = 1e-5
+
+
+def _stash(n: Node) -> str:
+    return _STASH[n.choice("stash_type", 1, *_STASH)]
+
+
+def _stage(x: Expr, stash: str) -> Expr:
+    """`x` in the dtype of the first stage. Doubles stay: with fewer digits than the operands have the result would be
+    wrong in all of the others, and no runtime does so."""
+    return x if x.dtype == "float64" else op.astype(x, stash)
+
+
+def _statistics(x: Expr, axes: tuple[int, ...], epsilon: float) -> tuple[Expr, Expr, Expr]:
+    """`x` normalised over `axes`, its mean, and one over its standard deviation."""
+    mean = op.mean(x, axes, keepdims=True)
+    centred = x - mean
+    inverse = op.rsqrt(op.mean(centred * centred, axes, keepdims=True) + epsilon)
+    return centred * inverse, mean, inverse
+
+
+def _scaled(n: Node, y: Expr, scale: Expr, bias: Expr | None) -> Expr:
+    made = y * scale if bias is None else y * scale + bias
+    if made.shape != y.shape:
+        raise n.error(f"a scale or bias that does not broadcast to {y.tensor.short}", "shapes that broadcast to it")
+    return made
+
+
+def _layer_norm(n: Node) -> list[Value]:
+    x, scale, stash = n[0], n[1], _stash(n)
+    axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
+    y, mean, inverse = _statistics(_stage(x, stash), axes, n.at("epsilon", _EPSILON))
+    return [
+        _scaled(n, op.astype(y, x.dtype), scale, n.given(2)),
+        op.astype(mean, stash),
+        op.astype(inverse, stash),
+    ]
+
+
+def _rms_norm(n: Node) -> Expr:
+    x, scale, stash = n[0], n[1], _stash(n)
+    axes = tuple(range(n.axis(-1, x.ndim), x.ndim))
+    staged = _stage(x, stash)
+    y = staged * op.rsqrt(op.mean(staged * staged, axes, keepdims=True) + n.at("epsilon", _EPSILON))
+    return _scaled(n, op.astype(op.astype(y, x.dtype), scale.dtype), scale, None)
+
+
+def _instance_norm(n: Node) -> Expr:
+    x, scale, bias = n[0], n[1], n[2]
+    y, _, _ = _statistics(_stage(x, "float32"), space_of(x), n.at("epsilon", _EPSILON))
+    return op.astype(y, x.dtype) * channels(scale, x.ndim) + channels(bias, x.ndim)
+
+
+def _group_norm(n: Node) -> Expr:
+    x, scale, bias, groups = n[0], n[1], n[2], n.at("num_groups")
+    stash = _stash(n)
+    if x.ndim < 3 or not x.shape[1].is_const or groups < 1 or x.shape[1].value % groups:
+        raise n.error(f"{groups} groups of {x.tensor.short}", "groups that divide the channels, which are known")
+    split = op.reshape(x, (x.shape[0], groups, x.shape[1].value // groups, *x.shape[2:]))
+    y, _, _ = _statistics(_stage(split, stash), tuple(range(2, split.ndim)), n.at("epsilon", _EPSILON))
+    y = op.astype(y, x.dtype)
+    if n.opset < 21:  # scale and bias are the groups' there, the channels' afterwards
+        return op.reshape(y * channels(scale, split.ndim) + channels(bias, split.ndim), x.shape)
+    return op.reshape(y, x.shape) * channels(scale, x.ndim) + channels(bias, x.ndim)
+
+
+def _batch_norm(n: Node) -> Expr:
+    if n.opset < 14 and len(n.outputs) > 1:
+        raise n.error(f"{len(n.outputs)} outputs, which mean training", "a model exported for inference")
+    if n.flag("training_mode") or not n.flag("spatial", 1):
+        raise n.error("training_mode=1 or spatial=0", "a model exported for inference")
+    n.without_effect("momentum")  # of the running statistics
+    x, *others = (n[i] for i in range(5))
+    dtype = str(np.result_type(*(np_dtype(wide(e.dtype)) for e in (x, *others))))
+    scale, bias, mean, variance = (op.astype(e, dtype) for e in others)
+    factor = scale * op.rsqrt(variance + n.at("epsilon", _EPSILON))
+    y = op.astype(x, dtype) * channels(factor, x.ndim) + channels(bias - mean * factor, x.ndim)
+    return op.astype(y, x.dtype)
+
+
+def _lrn(n: Node) -> Expr:
+    size, bias = n.at("size"), n.at("bias", 1.0)
+    alpha, beta = n.at("alpha", 1e-4), float(n.at("beta", 0.75))
+    before = (size - 1) // 2
+
+    def normalised(x: Expr) -> Expr:
+        pads = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
+        squares = op.reduce_window(x * x, "sum", (1, size, *[1] * (x.ndim - 2)), None, pads)
+        return x / op.power(bias + alpha / size * squares, beta)
+
+    return in_float32(normalised, n[0])
+
+
+HANDLERS: dict[str, Handler] = {
+    "BatchNormalization": _batch_norm,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "LayerNormalization": _layer_norm,
+    "LRN": _lrn,
+    "RMSNormalization": _rms_norm,
+}

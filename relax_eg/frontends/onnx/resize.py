@@ -1,0 +1,209 @@
+"""ONNX's Resize and Upsample, to the nearest element.
+
+Every place of the result takes one element of the operand, found along each axis alone. Where an axis is symbolic its
+elements are repeated as often as the factor says; else it is computed now which elements are taken. Coordinates are
+exact fractions, so no rounding decides between two elements: a scale is the plainest fraction that is it in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from relax_eg.frontends.onnx.nodes import Node
+from relax_eg.frontends.onnx.values import MOST_KNOWN, Array
+from relax_eg.ir.expr import Expr
+from relax_eg.ops import api as op
+from relax_eg.shapes import Dim
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How coordinates of the result are taken to those of the operand (`coordinates`), and those to whole numbers."""
+
+    coordinates: str
+    nearest: str
+    extrapolated: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """An axis that is resized: its size, the factor, and the part of it that is looked at (`tf_crop_and_resize`)."""
+
+    size: Dim
+    factor: Fraction
+    result: Dim
+    roi: tuple[Fraction, Fraction]
+
+
+_HALF, _WHOLE = Fraction(1, 2), (Fraction(0), Fraction(1))
+_PLAIN = 1000  # the greatest denominator of a fraction that exporters write as a float
+
+_ROUNDED: dict[str, Callable[[Fraction], int]] = {
+    "round_prefer_floor": lambda x: math.ceil(x - _HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + _HALF),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+_COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
+)  # fmt: skip
+
+
+def resize(n: Node) -> Expr:
+    """Resize and Upsample with mode "nearest"."""
+    x = n[0]
+    n.choice("mode", "nearest", "nearest")
+    # They say how elements are weighed, of which there is one here.
+    n.without_effect("antialias", "cubic_coeff_a", "exclude_outside")
+    old = n.kind == "Upsample" or n.opset < 11
+    way = _Way(
+        "asymmetric" if old else n.choice("coordinate_transformation_mode", "half_pixel", *_COORDINATES),
+        "floor" if old else n.choice("nearest_mode", "round_prefer_floor", *_ROUNDED),
+        n.at("extrapolation_value", 0.0),
+    )
+    axes = [n.from_the_front(a, x.ndim) for a in n.at("axes", range(x.ndim))]
+    outside: dict[int, Array] = {}
+    for axis, resized in zip(axes, _resized(n, x, axes), strict=True):
+        if resized.size.is_const:
+            at, beyond = _places(n, way, resized)
+            if beyond.any():
+                outside[axis] = beyond
+            if not np.array_equal(at, np.arange(resized.size.value)):
+                x = op.take(x, at.astype(np.int32), axis, mode="clip")
+        else:
+            x = _repeated(n, way, x, axis, resized)
+    for axis, beyond in outside.items():
+        mask = beyond.reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+        x = op.where(mask, op.astype(op.full((), way.extrapolated, "float32"), x.dtype), x)
+    return x
+
+
+def _fraction(n: Node, value: float) -> Fraction:
+    """What a float of 32 bits stands for."""
+    if not math.isfinite(value):
+        raise n.error(f"a scale or region of {value}", "finite numbers")
+    plain = Fraction(value).limit_denominator(_PLAIN)
+    return plain if np.float32(plain) == np.float32(value) else Fraction(value)
+
+
+def _resized(n: Node, x: Expr, axes: Sequence[int]) -> list[_Axis]:
+    """What the node says of each of `axes`."""
+    attribute = n.kind == "Upsample" and n.opset < 9
+    old = n.kind == "Upsample" or n.opset < 11
+    scales = n.at("scales") if attribute else n.known(1 if old else 2, "the scales")
+    wanted = None if old else n.sizes("sizes", 3)
+    policy = n.choice("keep_aspect_ratio_policy", "stretch", "stretch", "not_larger", "not_smaller")
+    if not old and n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
+        n.value(1)  # the region of interest
+    roi = [_WHOLE] * len(axes) if old else _regions(n, len(axes))
+    sizes = [x.shape[a] for a in axes]
+    factors = [] if scales is None else [_fraction(n, float(s)) for s in scales]
+    if bool(factors) == bool(wanted):
+        raise n.error("both scales and sizes" if factors else "neither scales nor sizes", "one of the two")
+    if len(factors or wanted or ()) != len(axes):
+        raise n.error(f"{len(factors or wanted or ())} scales or sizes for {len(axes)} axes", "one for each axis")
+    if wanted:
+        changed = [(a, b) for a, b in zip(wanted, sizes, strict=True) if a != b or policy != "stretch"]
+        if not all(a.is_const and b.is_const and b.value for a, b in changed):
+            raise n.error("sizes that are symbolic or 0", "scales, or fixed sizes")
+        factors = [Fraction(1) if a == b else Fraction(a.value, b.value) for a, b in zip(wanted, sizes, strict=True)]
+        if policy != "stretch":
+            kept = min(factors) if policy == "not_larger" else max(factors)
+            wanted = tuple(Dim.of(math.floor(kept * d.value + _HALF)) for d in sizes)
+            factors = [kept] * len(sizes)
+    if any(f <= 0 for f in factors):
+        raise n.error(f"the scales {[float(f) for f in factors]}", "scales above 0")
+    made: list[_Axis] = []
+    for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+        if wanted:
+            result = wanted[i]
+        elif size.is_const:
+            result = Dim.of(math.floor(size.value * factor))
+            if result != math.floor(size.value * (roi[i][1] - roi[i][0]) * factor):
+                # ONNX's text has the part's size times the scale; its shape inference and runtimes the whole one's.
+                raise n.error(
+                    "scales of a part of an axis", "sizes with coordinate_transformation_mode='tf_crop_and_resize'"
+                )
+        else:
+            result = size * int(factor)
+        made.append(_Axis(size, factor, result, roi[i]))
+    return made
+
+
+def _regions(n: Node, count: int) -> list[tuple[Fraction, Fraction]]:
+    """Where the part of each axis begins and ends that is looked at."""
+    if n.at("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return [_WHOLE] * count
+    found = n.known(1, "the region of interest")
+    if found is None or found.size != 2 * count:
+        raise n.error("no region of interest for each axis", "roi with a start and an end for each axis")
+    values = [_fraction(n, float(v)) for v in found.reshape(-1)]
+    return list(zip(values[:count], values[count:], strict=True))
+
+
+def _places(n: Node, way: _Way, axis: _Axis) -> tuple[Array, Array]:
+    """Which element of a fixed axis each place takes, and which places are beyond its ends and take none."""
+    size, count = axis.size.value, axis.result.value
+    if count > MOST_KNOWN:
+        raise n.error(f"{count} elements along an axis", f"up to {MOST_KNOWN}")
+    if n.opset < 11 and axis.factor < 1:
+        raise n.error(f"the factor {float(axis.factor):g}", "factors of at least 1, or opset 11")
+    at = [_coordinate(way.coordinates, axis, i) for i in range(count)]
+    chosen = [min(max(_ROUNDED[way.nearest](p), 0), size - 1) for p in at]
+    cropped = way.coordinates == "tf_crop_and_resize"
+    return np.array(chosen, np.int64), np.array([cropped and not 0 <= p <= size - 1 for p in at], bool)
+
+
+def _coordinate(kind: str, axis: _Axis, i: int) -> Fraction:
+    """Where place `i` of the result lies in the operand."""
+    size, count, factor = axis.size.value, axis.result.value, axis.factor
+    first, last = axis.roi
+    match kind:
+        case "tf_crop_and_resize":
+            if count > 1:
+                return (first + Fraction(i, count - 1) * (last - first)) * (size - 1)
+            return _HALF * (first + last) * (size - 1)
+        case _ if factor == 1:
+            return Fraction(i)
+        case "asymmetric":
+            return i / factor
+        case "align_corners":
+            return Fraction(i * (size - 1), count - 1) if count > 1 else Fraction(0)
+        case "tf_half_pixel_for_nn":
+            return (i + _HALF) / factor
+        case "pytorch_half_pixel" if count <= 1:
+            return Fraction(0)
+        case "half_pixel_symmetric":
+            offset = Fraction(size, 2) * (1 - count / (factor * size))
+            return offset + (i + _HALF) / factor - _HALF
+        case _:
+            return (i + _HALF) / factor - _HALF
+
+
+def _repeated(n: Node, way: _Way, x: Expr, axis: int, resized: _Axis) -> Expr:
+    """Each element of a symbolic axis as often as the factor says, where the way comes to that at every size."""
+    k = int(resized.factor)
+    if resized.factor == 1 and way.coordinates != "tf_crop_and_resize":
+        return x
+    if k != resized.factor:
+        raise n.error(
+            f"the factor {float(resized.factor):g} of the size {resized.size}", "whole factors, or fixed sizes"
+        )
+    # Element q stands at k*q .. k*q + k - 1 of the result: the middle of its pixel is nearest to theirs, and k divides
+    # them down to q.
+    centred = way.coordinates in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+    repeats = way.nearest.startswith("round") if centred else way.nearest == "floor"
+    if not repeats or not (centred or way.coordinates in ("asymmetric", "tf_half_pixel_for_nn")):
+        both = f"coordinate_transformation_mode={way.coordinates!r} and nearest_mode={way.nearest!r}"
+        accepted = "half_pixel with round_prefer_floor or round_prefer_ceil, asymmetric with floor, or fixed sizes"
+        raise n.error(f"{both} with the size {resized.size}", accepted)
+    size = x.shape
+    x = op.expand_dims(x, axis + 1)
+    x = op.broadcast_to(x, (*size[: axis + 1], k, *size[axis + 1 :]))
+    return op.reshape(x, (*size[:axis], size[axis] * k, *size[axis + 1 :]))
