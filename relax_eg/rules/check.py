@@ -4,6 +4,9 @@ What passes may be more: `proved`, by the formal checker (`verify_formal`), whic
 
 Which judges a rule meets follows from its numerics class (`judge.py`): equality over the reals always; the same bits
 for `exact`; the accuracy law for `reassociate`. The same seed gives the same verdict.
+
+What no draw may be left to meet by luck is enumerated (`suspects.py`): special values and those that stand in the rule,
+sizes around the numbers in it, and every float type that an open dtype stands for.
 """
 
 from __future__ import annotations
@@ -23,27 +26,42 @@ from typing import Literal
 import numpy as np
 
 from relax_eg.errors import RuleError
-from relax_eg.ir.annotations import is_float
+from relax_eg.ir.annotations import FLOATS, is_float
 from relax_eg.ir.expr import postorder
 from relax_eg.ops.libraries import library_of
 from relax_eg.rules import samples as draws
 from relax_eg.rules.check_schemas import first_difference
 from relax_eg.rules.domain import instances, need_instance
 from relax_eg.rules.hypotheses import under_hypotheses
-from relax_eg.rules.judge import Absent, Case, Judge, accurate, exactly, is_rational, over_the_reals, same_bits
+from relax_eg.rules.judge import (
+    Absent,
+    Case,
+    Judge,
+    accurate,
+    exactly,
+    failing,
+    is_rational,
+    over_the_reals,
+    same_bits,
+    widened,
+)
 from relax_eg.rules.raised import unloadable
 from relax_eg.rules.rule import Instance, Rule, RuleSet
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
 from relax_eg.rules.schemas import Schema
+from relax_eg.rules.suspects import size_suspects, sizes_near, special_suspects
 from relax_eg.rules.witness import Counterexample, witness
 
 # Raise when a change makes the checker stricter: verdicts on disk and in memory are then given anew.
-CHECKER_VERSION = 2
+CHECKER_VERSION = 3
 SAMPLES = 48
 # About as many points are tried by each judge of what is not proved; 48 let a sign of zero pass once.
 UNPROVED_SAMPLES = 400
 _INSTANCES = 12
-_OTHER_FLOATS = ("float16", "bfloat16", "float64")
+# Instances of each of the other float types that an open dtype stands for.
+_INSTANCES_OF_OTHERS = 2
+# Instances that are tried at sizes near the numbers in a rule.
+_INSTANCES_AT_LARGE_SIZES = 3
 # Exact arithmetic is slow: its samples hold no more elements than this where smaller sizes exist.
 _EXACT_ELEMENTS = 150
 
@@ -56,7 +74,8 @@ class Verdict:
     """What is known of a rule: `tested` at `samples` points, `proved` for all sizes besides, or `refuted` by a
     counterexample, of text `problem`.
 
-    `seconds` is 0 for a verdict that was known already. Of what is proved, `theory` is "exact" (the same bits),
+    `seconds` is 0 for a verdict that was known already. `untested`: sizes that stand in the rule and are too large to
+    be tried. Of what is proved, `theory` is "exact" (the same bits),
     "modular" (integers modulo 2^w) or "real", and `ranks` tells of which ranks of `*b` blocks ("all", "0 to 3", "").
     """
 
@@ -68,6 +87,7 @@ class Verdict:
     problem: str = ""
     theory: str = ""
     ranks: str = ""
+    untested: str = ""
 
     def __str__(self) -> str:
         if self.status == "refuted":
@@ -77,7 +97,8 @@ class Verdict:
             return f"{self.rule}      proved ({self.theory}{ranks}), {1000 * self.seconds:.0f} ms"
         if self.status == "missing":
             return f"{self.rule}      missing: {self.problem}"
-        return f"{self.rule}      tested at {self.samples} points, {1000 * self.seconds:.0f} ms"
+        less = f", not tested at {self.untested}" if self.untested else ""
+        return f"{self.rule}      tested at {self.samples} points{less}, {1000 * self.seconds:.0f} ms"
 
 
 @dataclass(frozen=True)
@@ -112,31 +133,75 @@ def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
                 return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
         if tested == before:
             raise rule.error("the left side exists at none of the sampled sizes and values: nothing can be tested")
-    return Verdict(rule, "tested", tested, None, time.perf_counter() - started)
+    found = _enumerated(rule, seed)
+    if found is not None:
+        return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
+    return Verdict(rule, "tested", tested, None, time.perf_counter() - started, untested=_untested(rule))
+
+
+def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instance]]]:
+    """The instances at which a rule is tested: those of its first float type, and of each other one."""
+    chosen = list(instances(rule, limit=_INSTANCES))
+    if not rule.has_open_dtype:
+        return chosen, {}
+    # That the sides have one shape and dtype is seen when an instance is made: RuleError otherwise.
+    others = [d for d in FLOATS if d != rule.dtypes[0]]
+    return chosen, {d: list(instances(rule, limit=_INSTANCES_OF_OTHERS, dtypes=(d,))) for d in others}
+
+
+def _enumerated(rule: Rule, seed: int) -> Counterexample | None:
+    """A counterexample among what is enumerated, if there is one."""
+    chosen, others = tested_instances(rule)
+    bits = rule.numerics == "exact"
+    judge: Judge = same_bits if bits else over_the_reals
+    draw = under_hypotheses(draws.special) if bits else under_hypotheses(draws.moderate, wide=True)
+    every = [*chosen, *(i for found in others.values() for i in found if bits or not _is_known(i, chosen))]
+    large = [*chosen[:_INSTANCES_AT_LARGE_SIZES], *(i for i in every if i not in chosen)]
+    suspects = chain(
+        *(special_suspects(i, bits) for i in every),
+        *(size_suspects(i, bits, draw) for i in large),
+    )  # fmt: skip
+    for index, case in enumerate(suspects):
+        failure = failing(judge, case)
+        if failure is not None:
+            return witness(case, failure, judge, draw, seed + index)
+    return None
+
+
+def _is_known(instance: Instance, chosen: Sequence[Instance]) -> bool:
+    """Whether an instance of another float type says over the reals what one of `chosen` says."""
+    wide = widened(instance)
+    return any((w.left, w.right) == (wide.left, wide.right) for w in map(widened, chosen))
+
+
+def _untested(rule: Rule) -> str:
+    """At which sizes that stand in the rule it was not tested, since they are too large; empty where there is none."""
+    found: dict[str, None] = {}
+    for instance in instances(rule, limit=_INSTANCES_AT_LARGE_SIZES):
+        found.update(dict.fromkeys(f"{name} = {number:,}" for name, number in sizes_near(instance)[1]))
+    return ", ".join(found)
 
 
 def _plans(rule: Rule, samples: int) -> Iterator[_Plan]:
-    chosen = list(instances(rule, limit=_INSTANCES))
-    if rule.has_open_dtype:
-        # That the sides have one shape and dtype is seen when an instance is made: RuleError otherwise.
-        others = {d: list(instances(rule, limit=2, dtypes=(d,))) for d in _OTHER_FLOATS}
-    else:
-        others: dict[str, list[Instance]] = {}
+    chosen, others = tested_instances(rule)
     moderate, mixed = under_hypotheses(draws.moderate, wide=True), under_hypotheses(draws.mixed)
     yield _Plan(over_the_reals, moderate, chosen, max(samples, 4 * len(chosen)))
+    apart = [i for found in others.values() for i in found if not _is_known(i, chosen)]
+    if apart:  # what is another function in another float type
+        yield _Plan(over_the_reals, moderate, apart, max(samples // 4, 4 * len(apart)))
     rational = [i for i in chosen if is_rational(i)]
     if rational:
         yield _Plan(exactly, under_hypotheses(draws.rationals), rational, samples // 3, elements=_EXACT_ELEMENTS)
-    narrow = others.get("float16")
     if rule.numerics == "exact":
         special = under_hypotheses(draws.special)
         yield _Plan(same_bits, special, chosen, samples // 2)
-        if narrow:
-            yield _Plan(same_bits, special, narrow, samples // 8)
+        for found in filter(None, others.values()):
+            yield _Plan(same_bits, special, found, samples // 8)
     if rule.numerics == "reassociate" and _has_floats(chosen):
         yield _Plan(accurate, mixed, chosen, samples // 2, least=1)
-        if narrow:
-            yield _Plan(accurate, mixed, narrow, samples // 8, least=1)
+        for dtype, found in others.items():
+            if found and dtype != "float64":  # it stands for exact
+                yield _Plan(accurate, mixed, found, samples // 8, least=1)
 
 
 def _has_floats(chosen: Sequence[Instance]) -> bool:

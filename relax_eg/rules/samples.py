@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Tensor, is_float, is_integer
+from relax_eg.ir.annotations import Tensor, is_complex, is_float, is_integer
 from relax_eg.ir.expr import Expr, np_dtype, postorder
 from relax_eg.ops.sizes import dilated, product
 from relax_eg.rules.conditions import Condition, Guard
@@ -235,6 +235,10 @@ def drawn(
             values[name] = integers(p.dtype, shape, rng, index)
         else:
             made = np.asarray(floats(shape, rng, index))  # numpy makes scalars of arrays without axes
+            if is_complex(p.dtype) and made.dtype != object:
+                whole = np.empty(shape, np.complex128)  # adding 1j times an infinity would make NaN of the other part
+                whole.real, whole.imag = made, floats(shape, rng, index + 1)
+                made = whole
             values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
     return values
 
