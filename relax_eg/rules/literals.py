@@ -14,10 +14,10 @@ import numpy as np
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.conditions import Condition, ValueTest
+from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
-from relax_eg.tir.expr import Apply, Const, Index, Reduce, Select, walk
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, walk
 from relax_eg.tir.program import TensorProgram
 
 Number = int | float | complex
@@ -43,17 +43,16 @@ class Literals:
 @lru_cache(1 << 10)
 def literals(instance: Instance) -> Literals:
     """The numbers in both sides and conditions of `instance`."""
-    written: dict[Number, None] = {}
-    for n in _written(instance):
-        if n == n:  # NaN is enumerated anyway, and equals nothing
-            written.setdefault(n)
-    plain = [n for n in written if n not in (0, 1, -1) and not _is_infinite(n)]
-    extents = sorted({e for n in plain if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT})
-    return Literals(tuple(dict.fromkeys([*plain, *_derived(plain)]))[:_MOST_NUMBERS], tuple(extents))
+    of_sides = list(filter(_is_plain, _of_sides(instance)))
+    of_guards = [float(g.number) for g in instance.guards if isinstance(g, ValueTest)]
+    written = dict.fromkeys([*of_sides, *filter(_is_plain, of_guards)])
+    extents = sorted({e for n in of_sides if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT})
+    return Literals(tuple(dict.fromkeys([*written, *_derived(list(written))]))[:_MOST_NUMBERS], tuple(extents))
 
 
-def _is_infinite(n: Number) -> bool:
-    return not isinstance(n, (complex, int)) and math.isinf(n)
+def _is_plain(n: Number) -> bool:
+    """Whether a number is to be looked at: 0, 1, infinities and NaN are anyway."""
+    return n not in (0, 1, -1) and (isinstance(n, complex) or math.isfinite(n))
 
 
 def _whole(n: Number) -> int | None:
@@ -77,7 +76,7 @@ def _derived(plain: list[Number]) -> Iterator[Number]:
         yield a * b
 
 
-def _written(instance: Instance) -> Iterator[Number]:
+def _of_sides(instance: Instance) -> Iterator[Number]:
     left, right = tuple(inlined(instance.left)), tuple(inlined(instance.right))
     for e in postorder((*left, *right)):
         if e.op == CONSTANT:
@@ -91,11 +90,6 @@ def _written(instance: Instance) -> Iterator[Number]:
         else:  # axes, steps and other small numbers are no values
             attributes = _numbers(e.shape if e.op == VAR else (v for _, v in e.attrs))
             yield from (n for n in attributes if not isinstance(n, int) or abs(n) > TRIED_ANYWAY)
-    for g in instance.guards:
-        if isinstance(g, ValueTest):
-            yield g.number
-        elif isinstance(g, Condition):
-            yield from (n for n in _numbers((g.left, g.right)) if not isinstance(n, int) or abs(n) > TRIED_ANYWAY)
 
 
 def _elements(value: np.ndarray[Any, Any]) -> Iterator[Number]:
@@ -140,6 +134,17 @@ def is_piecewise(instance: Instance) -> bool:
         or (isinstance(t, Reduce) and t.kind in ("max", "min", "argmax", "argmin"))
         for t in _terms(instance)
     )  # fmt: skip
+
+
+@lru_cache(1 << 10)
+def computes(instance: Instance) -> bool:
+    """Whether anything is computed of the variables' values. What is only moved is the same bits whatever they are."""
+    if any(program_of(site_of(e)) is None for e in _operators(instance)):
+        return True
+    return any(
+        isinstance(t, (Apply, Cast, Reduce)) and any(isinstance(inner, Read) for inner in walk(t))
+        for t in _terms(instance)
+    )
 
 
 @lru_cache(1 << 10)

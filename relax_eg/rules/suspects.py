@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from relax_eg.errors import BoundsError, OperatorError
-from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.annotations import Tensor, is_complex, is_float
 from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, postorder
 from relax_eg.ops.interpret import evaluate_points
 from relax_eg.ops.record import TABLE, program_of, site_of
 from relax_eg.rules.enumeration import Points, special_points
 from relax_eg.rules.judge import TOLERANCE, Case, Prepared, prepared, wide_array, widened
-from relax_eg.rules.literals import counts, literals
+from relax_eg.rules.literals import computes, counts, is_piecewise, literals
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, fits, holds, needs, size_variables
 from relax_eg.tir.expr import Reduce, walk
@@ -45,12 +45,24 @@ _DRAWS = 6
 def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
     """Suspects among the enumerated special values, at the least sizes with elements and at those of 2. `bits`: whether
     the sides must have the same bits, or be equal over the reals."""
+    if not is_telling(instance, bits):
+        return
     p = prepared(instance) if bits else widened(instance)
     for sizes in small_sizes(instance):
         work = max(_work(p, sizes), 1)
         points = special_points(instance, sizes, bits, max(_MOST_WORK // work, 64))
         if points is not None:
             yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
+
+
+def is_telling(instance: Instance, bits: bool) -> bool:
+    """Whether special values can tell the sides apart. Over the reals floats do where a side is one function here and
+    another there: other functions are the same everywhere if they are near some point. What is only moved never does."""
+    return computes(instance) and (bits or is_piecewise(instance) or not all(is_real(p.dtype) for p in instance.params))
+
+
+def is_real(dtype: str) -> bool:
+    return is_float(dtype) or is_complex(dtype)
 
 
 def small_sizes(instance: Instance) -> list[dict[str, int]]:

@@ -182,7 +182,7 @@ def _plain(value: Any) -> float:
     """How far from simple a number is: 0, then 1 and 2, then anything else."""
     if isinstance(value, (np.bool_, bool)):
         return 0.0
-    size = abs(complex(value)) if isinstance(value, complex) else abs(float(value))
+    size = abs(complex(value)) if np.iscomplexobj(value) else abs(float(value))
     return size if size in (0.0, 1.0, 2.0) else 3.0
 
 
