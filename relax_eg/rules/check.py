@@ -279,13 +279,34 @@ def _tested(rule: Rule | Schema) -> Verdict:
 
         return check_library(rule, rule.library)
     if isinstance(rule, Rule):
-        return check(rule)
+        return _or_proved(check(rule))
     started = time.perf_counter()
     right, problem = first_difference(rule)
     if not right and not problem:
         problem = "  it proposes nothing for any of the loops and calls it is tested on"
     seconds = time.perf_counter() - started
     return Verdict(rule, "refuted" if problem else "tested", right, None, seconds, problem)
+
+
+def _or_proved(verdict: Verdict) -> Verdict:
+    """`verdict`; of an exact rule that sizes were left out of, that of a proof: what is not known to hold there does not
+    run as exact."""
+    rule = verdict.rule
+    if not verdict.untested or rule.numerics != "exact" or not isinstance(rule, Rule):
+        return verdict
+    from relax_eg.rules.verify_formal import prove_rule  # it imports z3, which nothing else here needs
+
+    proof = prove_rule(rule)
+    seconds = verdict.seconds + proof.seconds
+    if proof.status == "proved":
+        theory, ranks = proof.theory or "", proof.ranks
+        return replace(verdict, status="proved", theory=theory, ranks=ranks, untested="", seconds=seconds)
+    problem = (
+        f"  not tested at {verdict.untested}, a number that stands in it, which is too large to be tried, and not proved "
+        f"({proof.reason})\n  accepted: a smaller number, a condition such as when=\"n <= 1000\" that keeps sizes "
+        'below it, or numerics="reassociate"'
+    )
+    return replace(verdict, status="refuted", problem=problem, seconds=seconds)
 
 
 def raised(verdict: Verdict) -> Verdict:

@@ -46,8 +46,23 @@ def literals(instance: Instance) -> Literals:
     of_sides = list(filter(_is_plain, _of_sides(instance)))
     of_guards = [float(g.number) for g in instance.guards if isinstance(g, ValueTest)]
     written = dict.fromkeys([*of_sides, *filter(_is_plain, of_guards)])
-    extents = sorted({e for n in of_sides if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT})
+    whole = {e for n in of_sides if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT}
+    extents = sorted(whole | _held_up_to(instance))
     return Literals(tuple(dict.fromkeys([*written, *_derived(list(written))]))[:_MOST_NUMBERS], tuple(extents))
+
+
+# Up to where these hold every whole number.
+_HOLDS = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}
+
+
+def _held_up_to(instance: Instance) -> set[int]:
+    """The whole numbers up to which the narrow dtypes of positions, and of counts, hold all."""
+    return {
+        _HOLDS[t.dtype]
+        for t in _terms(instance)
+        if t.dtype in _HOLDS
+        and (isinstance(t, (Index, Reduce)) or (isinstance(t, Cast) and t.arg.dtype.startswith(("int", "uint"))))
+    }
 
 
 def _is_plain(n: Number) -> bool:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ops.facts import impossible
@@ -199,7 +201,7 @@ class Rule:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            with strictly():
+            with strictly(), np.errstate(over="ignore"):  # a number beyond a float type is an infinity there
                 return (function or self.function)(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise

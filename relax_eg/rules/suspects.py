@@ -23,7 +23,7 @@ from relax_eg.rules.judge import TOLERANCE, Case, Prepared, prepared, wide_array
 from relax_eg.rules.literals import computes, counts, is_piecewise, literals
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, fits, holds, needs, size_variables
-from relax_eg.tir.expr import Reduce, walk
+from relax_eg.tir.expr import Reduce, loop_names, walk
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,7 @@ _AT_ONCE = 1 << 19
 _MOST_WORK = 1 << 21
 # What one evaluation at a large size may hold (elements of all values), and how many steps a fold or scan may take: a
 # few tenths of a second each.
-_LARGEST_WORK = 1 << 23
+_LARGEST_WORK = 1 << 24
 _MOST_STEPS = 1 << 15
 _MOST_SCANNED = 1 << 12
 # Suspects told of one enumeration, and points judged one by one where they cannot be evaluated together.
@@ -84,20 +84,26 @@ def size_suspects(instance: Instance, bits: bool, draw: Draw) -> Iterator[Case]:
         work = max(_work(p, sizes), 1)
         count = max(min(_DRAWS, _AT_ONCE // work), 2)
         rng = np.random.default_rng(count)
-        drawn = [_ordered(draw(instance, sizes, rng, k), k) for k in range(count)]
+        drawn = [_patterned(draw(instance, sizes, rng, k), k) for k in range(count)]
         points = Points(count, {n: np.stack([d[n] for d in drawn]) for n in drawn[0]} if drawn[0] else {})
         yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
 
 
-def _ordered(values: dict[str, Array], k: int) -> dict[str, Array]:
-    """Of three draws the first ascends, so that extremes stand at the end; the second descends; the third is as drawn."""
-    if k % 3 == 2:
+def _patterned(values: dict[str, Array], k: int) -> dict[str, Array]:
+    """Values for one of the draws at a large size: ones, so that counts are as large as they can be; values that ascend
+    or descend, so that extremes stand at an end; positions; as drawn."""
+    pattern = k % _DRAWS
+    if pattern >= 4:
         return values
     made: dict[str, Array] = {}
     for name, v in values.items():
+        if pattern == 0:
+            made[name] = np.ones_like(v)
+            continue
         flat = v.reshape(-1).astype(np.float64) if v.dtype.kind == "V" else v.reshape(-1)
         order = np.argsort(flat, kind="stable")
-        made[name] = v.reshape(-1)[order if k % 3 == 0 else order[::-1]].reshape(v.shape)
+        sorted_ = {1: v.reshape(-1)[order], 2: v.reshape(-1)[order[::-1]], 3: np.arange(v.size).astype(v.dtype)}
+        made[name] = sorted_[pattern].reshape(v.shape)
     return made
 
 
@@ -125,7 +131,7 @@ def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[st
                     if sizes is None:
                         reached = reached or not _may_be(instance, base, name, n)
                         continue
-                if not (fits(instance, sizes, _LARGEST_WORK) and _is_feasible(p, sizes)):
+                if not (fits(instance, sizes, _LARGEST_WORK >> 2) and _is_feasible(p, sizes)):
                     continue
                 reached = True
                 found.append(sizes)
@@ -148,12 +154,11 @@ def _moved(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[
 def _work(p: Prepared, sizes: Sizes) -> int:
     """Elements of all values, those of what is reduced included."""
     total = 0
-    for e in (*p.nodes, *postorder((*p.left, *p.right))):
-        if isinstance(e.annotation, Tensor):
-            total += math.prod(int(d.evaluate(sizes)) for d in e.shape) if e.annotation.shape is not None else 0
-        for kind, steps in _loops(e, sizes):
-            del kind
-            total += steps
+    for e in postorder((*p.left, *p.right)):
+        elements = 1
+        if isinstance(e.annotation, Tensor) and e.annotation.shape is not None:
+            elements = math.prod(int(d.evaluate(sizes)) for d in e.shape)
+        total += elements * max(1, *(steps for kind, steps in _steps(e, sizes) if kind != "scan"), 1)
     return total
 
 
@@ -162,13 +167,6 @@ def _is_feasible(p: Prepared, sizes: Sizes) -> bool:
         return False
     limits = {"fold": _MOST_STEPS, "scan": _MOST_SCANNED, "other": _LARGEST_WORK}
     return all(steps <= limits[kind] for e in postorder((*p.left, *p.right)) for kind, steps in _steps(e, sizes))
-
-
-def _loops(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
-    """Of each reduction in an operator: the elements that it goes over."""
-    shape = math.prod(int(d.evaluate(sizes)) for d in e.shape) if isinstance(e.annotation, Tensor) else 1
-    for kind, steps in _steps(e, sizes):
-        yield kind, steps * max(shape, 1) if kind == "fold" else steps
 
 
 def _steps(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
@@ -181,14 +179,8 @@ def _steps(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
             yield "scan", math.prod(int(stage.output.shape[s.axis].evaluate(sizes)) for s in stage.scans)
         for t in walk(stage.value):
             if isinstance(t, Reduce):
-                extents = math.prod(int(d.evaluate(sizes)) for _, d in t.over if not _has_loops(d))
+                extents = math.prod(int(d.evaluate(sizes)) for _, d in t.over if not loop_names(d))
                 yield ("other" if t.kind.startswith("arg") else "fold"), extents
-
-
-def _has_loops(d: Any) -> bool:
-    from relax_eg.tir.expr import loop_names
-
-    return bool(loop_names(d))
 
 
 def _suspects(

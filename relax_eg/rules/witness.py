@@ -197,6 +197,7 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
             or found[1].left is None
             or found[1].right is None
             or found[1].left.shape != found[1].right.shape
+            or found[1].left.dtype.kind == "c"
         ):
             return ""
         try:
