@@ -14,14 +14,15 @@ from __future__ import annotations
 import runpy
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -118,8 +119,22 @@ def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
     """Test `rule` at about `samples` points for each judge it meets. Raises RuleError where it cannot be formed."""
     started = time.perf_counter()
     need_instance(rule)
+    chosen, others = tested_instances(rule)
+    for instance in (*chosen, *chain.from_iterable(others.values())):
+        rule.require_same_sides(instance)
+    tested, found = _compared(rule, chosen, others, samples, seed)
+    seconds = time.perf_counter() - started
+    if found is not None:
+        return Verdict(rule, "refuted", tested, found, seconds, str(found))
+    return Verdict(rule, "tested", tested, None, seconds, untested=_untested(rule))
+
+
+def _compared(
+    rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int, seed: int
+) -> tuple[int, Counterexample | None]:
+    """At how many drawn points the sides of instances were compared, and where they differ."""
     tested = 0
-    for n, plan in enumerate(_plans(rule, samples)):
+    for n, plan in enumerate(_plans(rule, chosen, others, samples)):
         rng = np.random.default_rng((seed, n, zlib.crc32(rule.name.encode())))
         before = tested
         for index, case in enumerate(_cases(rule, plan, rng)):
@@ -129,14 +144,10 @@ def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
                 continue
             tested += 1
             if failure is not None:
-                found = witness(case, failure, plan.judge, plan.draw, seed + index)
-                return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
+                return tested, witness(case, failure, plan.judge, plan.draw, seed + index)
         if tested == before:
             raise rule.error("the left side exists at none of the sampled sizes and values: nothing can be tested")
-    found = _enumerated(rule, seed)
-    if found is not None:
-        return Verdict(rule, "refuted", tested, found, time.perf_counter() - started, str(found))
-    return Verdict(rule, "tested", tested, None, time.perf_counter() - started, untested=_untested(rule))
+    return tested, _enumerated(rule, chosen, others, seed)
 
 
 def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instance]]]:
@@ -149,9 +160,10 @@ def tested_instances(rule: Rule) -> tuple[list[Instance], dict[str, list[Instanc
     return chosen, {d: list(instances(rule, limit=_INSTANCES_OF_OTHERS, dtypes=(d,))) for d in others}
 
 
-def _enumerated(rule: Rule, seed: int) -> Counterexample | None:
+def _enumerated(
+    rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], seed: int
+) -> Counterexample | None:
     """A counterexample among what is enumerated, if there is one."""
-    chosen, others = tested_instances(rule)
     bits = rule.numerics == "exact"
     judge: Judge = same_bits if bits else over_the_reals
     draw = under_hypotheses(draws.special) if bits else under_hypotheses(draws.moderate, wide=True)
@@ -182,8 +194,9 @@ def _untested(rule: Rule) -> str:
     return ", ".join(found)
 
 
-def _plans(rule: Rule, samples: int) -> Iterator[_Plan]:
-    chosen, others = tested_instances(rule)
+def _plans(
+    rule: Rule, chosen: Sequence[Instance], others: Mapping[str, Sequence[Instance]], samples: int
+) -> Iterator[_Plan]:
     moderate, mixed = under_hypotheses(draws.moderate, wide=True), under_hypotheses(draws.mixed)
     yield _Plan(over_the_reals, moderate, chosen, max(samples, 4 * len(chosen)))
     apart = [i for found in others.values() for i in found if not _is_known(i, chosen)]
@@ -238,7 +251,10 @@ def _fitted(instance: Instance, sizes: Sizes, plan: _Plan, k: int) -> Sizes:
     return sizes
 
 
-_verdicts: dict[str, Verdict] = {}
+_Key = tuple[Any, ...]
+# Verdicts by the content of a rule, each with the instances that it was reached on; and the instances that passed.
+_verdicts: dict[str, tuple[Verdict, frozenset[_Key]]] = {}
+_passed: set[_Key] = set()
 _checking: ContextVar[bool] = ContextVar("checking", default=True)
 
 
@@ -262,15 +278,58 @@ def require_tested(rule: Rule) -> None:
 
 
 def remembered(rule: Rule | Schema) -> Verdict:
-    """The verdict on `rule`, from memory where one of the same content was given."""
+    """The verdict on `rule`, from memory where one of the same content, with the same sides, was given. From then on an
+    instance that a search makes of it is tested before it is used, unless it was."""
     from relax_eg.rules.certificates import content_hash
 
     key = content_hash(rule)
-    found = _verdicts.get(key)
-    if found is None:
-        found = _verdicts[key] = _tested(rule)
-        return found
-    return Verdict(rule, found.status, found.samples, found.counterexample, 0.0, found.problem)
+    known, there = _verdicts.get(key, (None, frozenset[_Key]()))
+    # What a function returns may hang on more than its content tells.
+    if known is not None and there == _keys(rule):
+        verdict = replace(known, rule=rule, seconds=0.0)
+    else:
+        verdict = _tested(rule)
+        _remember(key, verdict)
+    if isinstance(rule, Rule):
+        rule.test_at_use()
+    return verdict
+
+
+def _remember(key: str, verdict: Verdict) -> None:
+    keys = _keys(verdict.rule)
+    _verdicts[key] = verdict, keys
+    if verdict.status in ("tested", "proved"):
+        _passed.update(keys)
+
+
+@lru_cache(1 << 10)
+def _keys(rule: Rule | Schema) -> frozenset[_Key]:
+    """What the instances that a rule is tested at say. A library rule's are run, whatever they say."""
+    if not isinstance(rule, Rule) or rule.library is not None:
+        return frozenset()
+    chosen, others = tested_instances(rule)
+    return frozenset(map(_key, (*chosen, *chain.from_iterable(others.values()))))
+
+
+def _key(i: Instance) -> _Key:
+    return i.rule.numerics, i.params, i.left, i.right, i.guards
+
+
+def may_be_used(instance: Instance) -> bool:
+    """Whether an instance was tested, or is now and passes. False where it cannot be tested; RuleError, with the
+    counterexample, where it is refuted."""
+    rule, key = instance.rule, _key(instance)
+    if key in _passed:
+        return True
+    rule.require_same_sides(instance)
+    try:
+        _, found = _compared(rule, [instance], {}, SAMPLES // 3, 0)
+    except RuleError:  # no sizes or values to test it at
+        return False
+    if found is not None:
+        raise RuleError(f"{rule.where} rule `{rule.name}` is refuted\n{found}")
+    _passed.add(key)
+    return True
 
 
 def _tested(rule: Rule | Schema) -> Verdict:
@@ -368,8 +427,8 @@ class Report:
 
 
 def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
-    """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes; no
-    verdict is taken from memory."""
+    """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes. No
+    verdict is taken from memory; those that are found go there, so that reports say what is proved."""
     if isinstance(rules, (str, Path)):
         chosen: Iterable[Rule | Schema] = rules_of(Path(rules))
     elif isinstance(rules, RuleSet):
@@ -380,9 +439,13 @@ def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path
 
 
 def _verdict(rule: Rule | Schema) -> Verdict:
+    from relax_eg.rules.certificates import content_hash
+
     started = time.perf_counter()
     try:
-        return raised(_tested(rule))
+        verdict = raised(_tested(rule))
+        _remember(content_hash(rule), verdict)
+        return verdict
     except RuleError as e:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 

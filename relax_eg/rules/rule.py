@@ -144,6 +144,38 @@ class Rule:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
         return self._instances[key]
 
+    def test_at_use(self) -> None:
+        """From now on `usable` tests instances that were not tested before."""
+        self.__dict__["_is_tested_at_use"] = True
+
+    def usable(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
+        """As `instance`, for a search: of a user's rule, an instance at ranks, float type and attribute values that it
+        was not tested at is tested first; None also where it cannot be. RuleError where it is refuted."""
+        found = self.instance(ranks, dtype, attributes)
+        if found is None or self.library is not None or "_is_tested_at_use" not in self.__dict__:
+            return found
+        from relax_eg.rules.check import may_be_used
+
+        return found if may_be_used(found) else None
+
+    def require_same_sides(self, instance: Instance) -> None:
+        """RuleError where the function, called again for what `instance` was made for, returns other sides."""
+        again = self._call(instance.params, dict(zip(self.stars, instance.ranks, strict=True)), dict(instance.attributes))
+        left, right = self._sides(again) if again is not None else ((), ())
+        if self.reverse:
+            left, right = right, left
+        if (left, right) != (instance.left, instance.right):
+            from relax_eg.rules.format import expression_text
+
+            first, then = (
+                "  =>  ".join(", ".join(map(expression_text, side)) for side in sides) or "None"
+                for sides in ((instance.left, instance.right), (left, right) if left else ())
+            )
+            raise self.error(
+                f"its function returns other sides when it is called again for the same arguments:\n  first  {first}\n"
+                f"  then   {then}\n  accepted: a function whose sides depend on nothing but its arguments"
+            )
+
     def _build(self, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         params = self._params(ranks, dtype)
         try:
