@@ -90,6 +90,14 @@ class Verdict:
     ranks: str = ""
     untested: str = ""
 
+    @property
+    def told(self) -> str:
+        """What is known, in a few words: "proved (real)", "tested, not proved"."""
+        if self.status == "tested":
+            less = f", not tested at {self.untested}" if self.untested else ""
+            return f"tested, {self.theory or 'not proved'}{less}"
+        return f"{self.status} ({self.theory})" if self.theory else self.status
+
     def __str__(self) -> str:
         if self.status == "refuted":
             return f"{self.rule.where} rule `{self.rule.name}` is refuted\n{self.problem}"
