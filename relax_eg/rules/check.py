@@ -46,7 +46,7 @@ from relax_eg.rules.judge import (
     same_bits,
     widened,
 )
-from relax_eg.rules.raised import unloadable
+from relax_eg.rules.raised import require_same_sides, unloadable
 from relax_eg.rules.rule import Instance, Rule, RuleSet
 from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes
 from relax_eg.rules.schemas import Schema
@@ -129,7 +129,7 @@ def check(rule: Rule, samples: int = SAMPLES, seed: int = 0) -> Verdict:
     need_instance(rule)
     chosen, others = tested_instances(rule)
     for instance in (*chosen, *chain.from_iterable(others.values())):
-        rule.require_same_sides(instance)
+        require_same_sides(instance)
     tested, found = _compared(rule, chosen, others, samples, seed)
     seconds = time.perf_counter() - started
     if found is not None:
@@ -329,7 +329,7 @@ def may_be_used(instance: Instance) -> bool:
     rule, key = instance.rule, _key(instance)
     if key in _passed:
         return True
-    rule.require_same_sides(instance)
+    require_same_sides(instance)
     try:
         _, found = _compared(rule, [instance], {}, SAMPLES // 3, 0)
     except RuleError:  # no sizes or values to test it at
@@ -356,8 +356,8 @@ def _tested(rule: Rule | Schema) -> Verdict:
 
 
 def _or_proved(verdict: Verdict) -> Verdict:
-    """`verdict`; of an exact rule that sizes were left out of, that of a proof: what is not known to hold there does not
-    run as exact."""
+    """`verdict`; of an exact rule that was not tested at all sizes that stand in it, that of a proof: what is not known
+    to hold there does not run as exact."""
     rule = verdict.rule
     if not verdict.untested or rule.numerics != "exact" or not isinstance(rule, Rule):
         return verdict
@@ -369,8 +369,8 @@ def _or_proved(verdict: Verdict) -> Verdict:
         theory, ranks = proof.theory or "", proof.ranks
         return replace(verdict, status="proved", theory=theory, ranks=ranks, untested="", seconds=seconds)
     problem = (
-        f"  not tested at {verdict.untested}, a number that stands in it, which is too large to be tried, and not proved "
-        f"({proof.reason})\n  accepted: a smaller number, a condition such as when=\"n <= 1000\" that keeps sizes "
+        f"  not tested at {verdict.untested}, a number that stands in it, which is too large to be tried, and not "
+        f'proved ({proof.reason})\n  accepted: a smaller number, a condition such as when="n <= 1000" that keeps sizes '
         'below it, or numerics="reassociate"'
     )
     return replace(verdict, status="refuted", problem=problem, seconds=seconds)

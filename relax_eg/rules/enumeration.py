@@ -22,7 +22,7 @@ from relax_eg.ops.facts import FACTS, holds
 from relax_eg.rules.hypotheses import adapted, are_met, asked
 from relax_eg.rules.literals import Number, is_piecewise, literals
 from relax_eg.rules.rule import Instance
-from relax_eg.rules.samples import Sizes, shape_of
+from relax_eg.rules.samples import Sizes, limits, shape_of
 
 Array = np.ndarray[Any, Any]
 
@@ -55,10 +55,7 @@ def special_values(dtype: str) -> Array:
     if dtype == "bool":
         return np.array([False, True])
     if is_integer(dtype):
-        import ml_dtypes
-
-        limits = ml_dtypes.iinfo(to)
-        low, high = int(limits.min), int(limits.max)
+        low, high = limits(dtype)
         near = (low, low + 1, low + 2, -2, -1, 0, 1, 2, high - 2, high - 1, high)
         return np.array(list(dict.fromkeys(v for v in near if low <= v <= high)), object).astype(to)
     if is_complex(dtype):
@@ -81,12 +78,10 @@ def values_near(dtype: str, numbers: tuple[Number, ...]) -> Array:
     """`numbers` and their neighbours, as `dtype` holds them: one less, one more, and the next floats."""
     to = np_dtype(dtype)
     if is_integer(dtype):
-        import ml_dtypes
-
-        limits = ml_dtypes.iinfo(to)
+        low, high = limits(dtype)
         reals = [n for n in numbers if not isinstance(n, complex)]
         whole = dict.fromkeys(i for n in reals for i in (int(n) - 1, int(n), int(n) + 1, int(n) + 2))
-        return np.array([i for i in whole if int(limits.min) <= i <= int(limits.max)], object).astype(to)
+        return np.array([i for i in whole if low <= i <= high], object).astype(to)
     if is_complex(dtype):
         return np.array([c for n in numbers for c in (n, n * 1j)], to)
     if not is_float(dtype):

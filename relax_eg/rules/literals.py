@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.ir.annotations import is_complex, is_float
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, program_of, site_of
@@ -133,10 +134,12 @@ def _numbers(values: Iterable[Any]) -> Iterator[Number]:
             yield from _numbers(v)  # type: ignore[reportUnknownArgumentType]
 
 
-# Functions whose value jumps, or which tell one number from its neighbours.
-_PIECEWISE = frozenset({
-    "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "maximum", "minimum", "clamp", "sign", "abs",
-    "floor", "ceil", "round", "trunc", "floor_divide", "floor_mod", "remainder", "isfinite", "isnan", "isinf",
+# Functions of floats that are one and the same wherever they are defined.
+_SMOOTH = frozenset({
+    "add", "subtract", "multiply", "divide", "integer_pow", "power", "square", "reciprocal", "negative", "sqrt",
+    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan", 
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "real", "imag", "conj",
+    "complex",
 })  # fmt: skip
 
 
@@ -145,10 +148,12 @@ def is_piecewise(instance: Instance) -> bool:
     """Whether a side may be one function here and another there. What is not is the same everywhere as soon as it is
     near one point."""
     return any(
-        isinstance(t, Select) or (isinstance(t, Apply) and (t.fn in _PIECEWISE or t.dtype[0] in "biu"))
-        or (isinstance(t, Reduce) and t.kind in ("max", "min", "argmax", "argmin"))
+        isinstance(t, Select)
+        or (isinstance(t, Apply) and t.fn not in _SMOOTH)
+        or (isinstance(t, (Apply, Cast)) and not (is_float(t.dtype) or is_complex(t.dtype)))
+        or (isinstance(t, Reduce) and t.kind not in ("sum", "prod"))
         for t in _terms(instance)
-    )  # fmt: skip
+    )
 
 
 @lru_cache(1 << 10)

@@ -158,24 +158,6 @@ class Rule:
 
         return found if may_be_used(found) else None
 
-    def require_same_sides(self, instance: Instance) -> None:
-        """RuleError where the function, called again for what `instance` was made for, returns other sides."""
-        again = self._call(instance.params, dict(zip(self.stars, instance.ranks, strict=True)), dict(instance.attributes))
-        left, right = self._sides(again) if again is not None else ((), ())
-        if self.reverse:
-            left, right = right, left
-        if (left, right) != (instance.left, instance.right):
-            from relax_eg.rules.format import expression_text
-
-            first, then = (
-                "  =>  ".join(", ".join(map(expression_text, side)) for side in sides) or "None"
-                for sides in ((instance.left, instance.right), (left, right) if left else ())
-            )
-            raise self.error(
-                f"its function returns other sides when it is called again for the same arguments:\n  first  {first}\n"
-                f"  then   {then}\n  accepted: a function whose sides depend on nothing but its arguments"
-            )
-
     def _build(self, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         params = self._params(ranks, dtype)
         try:
@@ -186,7 +168,7 @@ class Rule:
             return None
         if made is None:
             return None
-        left, right = self._sides(made)
+        left, right = self.sides(made)
         if self.reverse:
             left, right = right, left
         if attributes and any(a.op == VAR for a in left):
@@ -240,7 +222,8 @@ class Rule:
         except Exception as e:
             raise self.error(raised(e, function or self.function)) from e
 
-    def _sides(self, made: Any) -> Sides:
+    def sides(self, made: Any) -> Sides:
+        """The two sides in what the function returned, left first as it is written. RuleError where it is none."""
         if not isinstance(made, tuple) or len(made) != 2:  # type: ignore[reportUnknownArgumentType]
             raise self.error("a rule returns its two sides: `return left, right`")
         sides: list[tuple[Expr, ...]] = []

@@ -56,8 +56,9 @@ def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
 
 
 def is_telling(instance: Instance, bits: bool) -> bool:
-    """Whether special values can tell the sides apart. Over the reals floats do where a side is one function here and
-    another there: other functions are the same everywhere if they are near some point. What is only moved never does."""
+    """Whether special values can tell the sides apart. Over the reals those of floats can where a side is one function
+    here and another there: other functions are the same everywhere if they are near some point. What is only moved is
+    the same whatever it is."""
     return computes(instance) and (bits or is_piecewise(instance) or not all(is_real(p.dtype) for p in instance.params))
 
 
@@ -102,8 +103,9 @@ def _patterned(values: dict[str, Array], k: int) -> dict[str, Array]:
             continue
         flat = v.reshape(-1).astype(np.float64) if v.dtype.kind == "V" else v.reshape(-1)
         order = np.argsort(flat, kind="stable")
-        sorted_ = {1: v.reshape(-1)[order], 2: v.reshape(-1)[order[::-1]], 3: np.arange(v.size).astype(v.dtype)}
-        made[name] = sorted_[pattern].reshape(v.shape)
+        with np.errstate(over="ignore"):  # a position beyond the dtype
+            positions = np.arange(v.size).astype(v.dtype)
+        made[name] = (v.reshape(-1)[order], v.reshape(-1)[order[::-1]], positions)[pattern - 1].reshape(v.shape)
     return made
 
 
