@@ -113,7 +113,7 @@ def _candidates(instance: Instance, p: Expr, bits: bool) -> Array:
     else:
         found = np.array([0.0, 1.0, -1.0]).astype(np_dtype(p.dtype))
     found = np.concatenate([found, values_near(p.dtype, numbers)])
-    if not bits and found.dtype.kind in "fcV":
+    if not bits and (is_float(p.dtype) or is_complex(p.dtype)):
         with np.errstate(all="ignore"):
             found = found[np.isfinite(found)]
     return _distinct(found)

@@ -302,7 +302,7 @@ def same_bits(case: Case) -> Failure | None:
 
 
 def _bits(a: Array) -> bytes:
-    if a.dtype.kind not in "biu":
+    if is_float(a.dtype.name) or is_complex(a.dtype.name):
         a = np.where(np.isnan(a.astype(np.float64) if a.dtype.kind == "V" else a), np.asarray(np.nan, a.dtype), a)
     return np.ascontiguousarray(a).tobytes()
 
@@ -358,7 +358,7 @@ _NOT_ACCURATE = 'claim numerics="approximate", or restrict the rule to where it 
 
 def _half_ulp(left: Array, truth: Array) -> Array:
     """No result of this dtype can be asked to be nearer than this to the truth."""
-    if left.dtype.kind in "biu":
+    if not is_float(left.dtype.name):
         return np.zeros(truth.shape)
     bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}.get(left.dtype.name, 23)
     least = {"float16": 2.0**-24, "float64": 2.0**-1074}.get(left.dtype.name, 2.0**-149)

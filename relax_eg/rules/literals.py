@@ -137,9 +137,9 @@ def _numbers(values: Iterable[Any]) -> Iterator[Number]:
 # Functions of floats that are one and the same wherever they are defined.
 _SMOOTH = frozenset({
     "add", "subtract", "multiply", "divide", "integer_pow", "power", "square", "reciprocal", "negative", "sqrt",
-    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan", 
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "real", "imag", "conj",
-    "complex",
+    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "real", "imag",
+    "conj", "complex",
 })  # fmt: skip
 
 

@@ -383,5 +383,5 @@ def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[s
         # Equal and opposite operands: differences that are zeros of either sign.
         base = first.setdefault(v.shape, v)
         if base is not v and v.dtype == base.dtype and v.dtype.kind != "b" and rng.random() < 0.3:
-            values[name] = base if rng.random() < 0.5 else np.asarray(-base)
+            values[name] = base if rng.random() < 0.5 else np.asarray(-base).astype(base.dtype)
     return values

@@ -256,8 +256,8 @@ def _differ(a: Array, b: Array, scale: Array | None) -> Array:
 def _bits_differ(a: Array, b: Array) -> Array:
     if a.dtype != b.dtype:
         return np.ones(a.shape, bool)
-    if a.dtype.kind in "biu":
-        return a != b
+    if not is_real(a.dtype.name):
+        return np.asarray(a != b)
     size = a.dtype.itemsize
     x, y = (np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, size) for v in (a, b))
     wide = [v.astype(np.float64) if v.dtype.kind == "V" else v for v in (a, b)]
