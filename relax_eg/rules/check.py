@@ -386,7 +386,8 @@ def raised(verdict: Verdict) -> Verdict:
     proof = prove_rule(verdict.rule)
     seconds = verdict.seconds + proof.seconds
     if proof.status == "proved":
-        return replace(verdict, status="proved", theory=proof.theory or "", ranks=proof.ranks, seconds=seconds)
+        theory = proof.theory or ""
+        return replace(verdict, status="proved", theory=theory, ranks=proof.ranks, untested="", seconds=seconds)
     if verdict.samples >= UNPROVED_SAMPLES:
         return replace(verdict, seconds=seconds)
     closer = check(verdict.rule, UNPROVED_SAMPLES)
