@@ -9,6 +9,7 @@ rule, with their neighbours.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +20,9 @@ import numpy as np
 from relax_eg.ir.annotations import is_complex, is_float, is_integer
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ops.facts import FACTS, holds
+from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.hypotheses import adapted, are_met, asked
-from relax_eg.rules.literals import Number, is_piecewise, literals
+from relax_eg.rules.literals import LARGEST_EXTENT, Number, is_piecewise, literals
 from relax_eg.rules.rule import Instance
 from relax_eg.rules.samples import Sizes, limits, shape_of
 
@@ -108,6 +110,10 @@ def _candidates(instance: Instance, p: Expr, bits: bool) -> Array:
     """The values that a variable takes in the enumeration: where bits are claimed all special ones, else the finite and
     plain ones at which functions over the reals may part."""
     numbers = literals(instance).numbers if bits or is_piecewise(instance) or not is_float(p.dtype) else ()
+    if not bits:  # the accuracy law has a domain; values far outside are equal to what rounding leaves
+        numbers = tuple(n for n in numbers if abs(n) <= LARGEST_EXTENT)
+    named = [g for g in instance.guards if isinstance(g, ValueTest) and g.name == p.attr("name")]
+    numbers = (*numbers, *(g.number for g in named if math.isfinite(g.number)))
     if bits or not (is_float(p.dtype) or is_complex(p.dtype)):
         found = special_values(p.dtype)
     else:

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import is_complex, is_float
+from relax_eg.ir.annotations import is_complex, is_float, is_integer
 from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
 from relax_eg.ops.libraries import inlined
 from relax_eg.ops.record import TABLE, program_of, site_of
-from relax_eg.rules.conditions import ValueTest
 from relax_eg.rules.rule import Instance
 from relax_eg.shapes import Dim
 from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, walk
@@ -43,13 +42,11 @@ class Literals:
 
 @lru_cache(1 << 10)
 def literals(instance: Instance) -> Literals:
-    """The numbers in both sides and conditions of `instance`."""
-    of_sides = list(filter(_is_plain, _of_sides(instance)))
-    of_guards = [float(g.number) for g in instance.guards if isinstance(g, ValueTest)]
-    written = dict.fromkeys([*of_sides, *filter(_is_plain, of_guards)])
-    whole = {e for n in of_sides if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT}
-    extents = sorted(whole | _held_up_to(instance))
-    return Literals(tuple(dict.fromkeys([*written, *_derived(list(written))]))[:_MOST_NUMBERS], tuple(extents))
+    """The numbers in both sides of `instance`; those in its conditions are for the variables that they speak of."""
+    written = list(dict.fromkeys(filter(_is_plain, _written(instance))))
+    whole = {e for n in written if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT}
+    numbers = dict.fromkeys([*written, *_derived(written)])
+    return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _held_up_to(instance))))
 
 
 # Up to where these hold every whole number.
@@ -62,7 +59,11 @@ def _held_up_to(instance: Instance) -> set[int]:
         _HOLDS[t.dtype]
         for t in _terms(instance)
         if t.dtype in _HOLDS
-        and (isinstance(t, (Index, Reduce)) or (isinstance(t, Cast) and t.arg.dtype.startswith(("int", "uint"))))
+        and (
+            isinstance(t, Index)
+            or (isinstance(t, Reduce) and is_integer(t.dtype))
+            or (isinstance(t, Cast) and is_integer(t.arg.dtype))
+        )
     }
 
 
@@ -92,7 +93,7 @@ def _derived(plain: list[Number]) -> Iterator[Number]:
         yield a * b
 
 
-def _of_sides(instance: Instance) -> Iterator[Number]:
+def _written(instance: Instance) -> Iterator[Number]:
     left, right = tuple(inlined(instance.left)), tuple(inlined(instance.right))
     for e in postorder((*left, *right)):
         if e.op == CONSTANT:
