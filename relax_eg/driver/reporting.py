@@ -22,6 +22,7 @@ from relax_eg.ops.library_needs import version
 from relax_eg.ops.record import TABLE
 from relax_eg.reports import CostReport
 from relax_eg.rules import NUMERICS
+from relax_eg.rules.certificates import not_proved
 
 MOST_LETTERS = 160  # of a source line that a report quotes
 PACKAGES = ("relax-eg", "jax", "egglog", "numpy")
@@ -91,6 +92,7 @@ def report_of(
         others=tuple(others),
         signature=_signature(traced.module),
         rule_set=options.rules.name,
+        not_proved=not_proved(r for r in (*options.rules, *options.rules.schemas) if r.name in used),
         code={line: text[:MOST_LETTERS] for line in lines if (text := text_of(line))},
     )
 

@@ -457,7 +457,7 @@ def _instances_at(
             continue
         for dtype in dtypes:
             for values in product(*choices):
-                instance = rule.instance(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
+                instance = rule.usable(block_ranks, dtype, dict(zip(rule.attributes, values, strict=True)))
                 if instance is not None:
                     found.append(instance)
     return tuple(found)

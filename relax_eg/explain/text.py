@@ -111,12 +111,10 @@ class Explanation:
 
     def _step(self, line: Line) -> Iterator[str]:
         rule = self._rules[line.rule]
-        verdict = status(rule)
-        sure = f"{verdict.status} ({verdict.theory})" if verdict.theory else verdict.status
         yield f"\n  {line.number}. {line.before}" + (f"      {line.source}" if line.source else "")
         yield f"     = {line.after}"
         way = "" if line.forward else ", right to left"
-        yield f"     by {rule}      {rule.where}, {sure}{way}"
+        yield f"     by {rule}      {rule.where}, {status(rule).told}{way}"
         if line.where:
             yield f"     where {'; '.join(line.where)}"
         for c in line.conditions:

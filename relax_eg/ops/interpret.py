@@ -42,10 +42,11 @@ from relax_eg.ops.keys import dtype_name, is_key
 from relax_eg.ops.keys import from_jax as keys_from_jax
 from relax_eg.ops.keys import to_jax as keys_to_jax
 from relax_eg.ops.libraries import Library, library_of
-from relax_eg.ops.record import Site, counts, deduce, get, is_shown, program_of
+from relax_eg.ops.record import TABLE, Site, counts, deduce, get, is_shown, program_of
 from relax_eg.shapes import Binder, Dim, Scope
 from relax_eg.tir import Counts, TensorProgram, count
 from relax_eg.tir import evaluate as evaluate_program
+from relax_eg.tir.points import POINTS, at_points
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "Array | tuple[Any, ...] | str"  # a tensor, a tuple or shape, the name of a function
@@ -94,6 +95,55 @@ def evaluate_expr(
 ) -> Any:
     """The value of `expr` where the nodes in `env`, usually variables, have these values."""
     return _Interpreter(Module(()), domain, ordered, libraries).value(expr, dict(env), dict(sizes))
+
+
+def evaluate_points(
+    roots: Sequence[Expr], env: Mapping[Expr, Array], sizes: Mapping[str, int], count: int, *, ordered: bool = False
+) -> list[Any]:
+    """The values of `roots` at `count` points at once (one or more), where the variables in `env` have arrays whose
+    first axis is that of the points; so have the results. `ordered`: as in `tir.evaluate`.
+
+    Only operators, constants and tuples are evaluated so: OperatorError at any other node. A read out of range at one
+    point is a BoundsError of all.
+    """
+    plain = _Interpreter(Module(()), "numpy", ordered, None)
+    known: dict[Expr, Any] = dict(env)
+    still: dict[Expr, Any] = {}  # what is the same at every point is computed once
+    for e in postorder(roots, stop=known.__contains__):
+        if e in known:
+            continue
+        if e.op != VAR and all(a in still for a in e.args):
+            still[e] = plain.node(e, [still[a] for a in e.args], dict(sizes))
+            continue
+        args = [known[a] if a in known else _at_each(still[a], count) for a in e.args]
+        if e.op in (TUPLE, TUPLE_GET):
+            known[e] = plain.node(e, args, dict(sizes))
+        elif e.op in TABLE:
+            known[e] = _operator_at_points(plain, e, args, dict(sizes), count, ordered)
+        else:
+            raise OperatorError(f"{e.op} is not evaluated at many points at once")
+    return [known[r] if r in known else _at_each(still[r], count) for r in roots]
+
+
+def _at_each(value: Any, count: int) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_at_each(v, count) for v in value)  # type: ignore[reportUnknownVariableType]
+    return np.broadcast_to(value, (count, *value.shape))
+
+
+def _operator_at_points(
+    plain: _Interpreter, e: Expr, args: list[Any], sizes: dict[str, int], count: int, ordered: bool
+) -> Any:
+    shown, program = _equations(e.op, tuple(a.annotation for a in e.args), e.attrs, repr(e.attrs))
+    if not shown:
+        program = program_of(plain.at_sizes(e, [a[0] for a in args], sizes))
+    if program is not None:
+        found = evaluate_program(at_points(program), args, {**sizes, POINTS: count}, ordered=ordered)
+        return tuple(found) if isinstance(e.annotation, Tuple) else found[0]
+    each = [plain.operator(e, [a[i] for a in args], sizes) for i in range(count)]
+    if isinstance(e.annotation, Tuple):
+        return tuple(np.stack(field) for field in zip(*each, strict=True))
+    return np.stack(each)
 
 
 class Values:

@@ -199,6 +199,7 @@ def _statements(reports: Sequence[CostReport], by: str, rows: Sequence[Row]) -> 
     assumed = [r for r in reports if r.assumed_at]
     if assumed:
         found.append(f"sizes were assumed, not given, in {len(assumed)} of {len(reports)}: {sizes(assumed[0].at)}")
+    found += dict.fromkeys(f"{r.name} {text.not_proved(r)}" for r in reports if r.not_proved)
     newer = [r for r in reports if r.more is not None]
     if newer:
         found.append(f"{len(newer)} of {len(reports)} hold fields that this release does not know; they are kept as is")

@@ -57,7 +57,8 @@ class CostReport:
     `at_exact_sizes`: what cannot run at capacity, and why, where the function has symbolic sizes and was asked to.
     Where several programs share the sizes, `family` and `variants` tell how they were found and which serves which,
     and `extracted_at` for which sizes this one was chosen. `expressions`: what both programs do, in the sizes (flops,
-    bytes, launches, bytes of workspace and of what is prepared). `memory`: how `memory_limit` was kept.
+    bytes, launches, bytes of workspace and of what is prepared). `memory`: how `memory_limit` was kept. `not_proved`:
+    those of `rules` that a user wrote and no proof covers, with the line and what is known of each.
 
     `to_json` and `from_json` keep fields of newer releases.
     """
@@ -103,6 +104,7 @@ class CostReport:
     extracted_at: Mapping[str, int] = field(default_factory=dict[str, int])
     expressions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     memory: MemoryRow | None = None
+    not_proved: Mapping[str, str] = field(default_factory=dict[str, str])
     more: Any = field(default=None, compare=False, repr=False)
 
     @property

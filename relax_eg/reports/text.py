@@ -58,6 +58,8 @@ def report(r: CostReport) -> RenderResult:
 def notes(r: CostReport) -> list[str]:
     fired = ", ".join(f"{k} x{v}" for k, v in r.rules.items()) or "none that the chosen program needs"
     lines = [f"rules used: {fired}"]
+    if r.not_proved:
+        lines.append(not_proved(r))
     if r.kept_as_written:
         why = "was measured to be faster" if r.measured else "was predicted to be more than 5% faster"
         lines.append(f"kept as written: no program {why}")
@@ -103,6 +105,12 @@ def notes(r: CostReport) -> list[str]:
         where = f" at {o.source}" if o.source else ""
         lines.append(f"opaque: {o.name}{where}" + (f" x{o.count}" if o.count > 1 else "") + " is not looked into")
     return lines
+
+
+def not_proved(r: CostReport) -> str:
+    """One line on the rules of the user's that the chosen program rests on and no proof covers."""
+    told = "; ".join(f"{rule} ({what})" for rule, what in r.not_proved.items())
+    return f"rests on what is not proved: {told}"
 
 
 def _selection(rows: Sequence[SelectedRow]) -> str:

@@ -189,6 +189,17 @@ def status(rule: Rule | Schema) -> Verdict:
     return known_verdict(rule) or remembered(rule)
 
 
+def not_proved(rules: Iterable[Rule | Schema]) -> dict[str, str]:
+    """Of rules that users wrote: those that no proof covers, with where they stand and what is known of them."""
+    found: dict[str, str] = {}
+    for rule in rules:
+        function = rule.function if isinstance(rule, Rule) else rule.propose
+        module = getattr(function, "__module__", None) or ""
+        if not module.startswith("relax_eg.") and (verdict := status(rule)).status != "proved":
+            found[rule.name] = f"{rule.where}, {verdict.told}"
+    return found
+
+
 def write_verdicts(rules: Iterable[Rule | Schema], path: Path = BOOK_VERDICTS) -> None:
     """Test `rules` as far as that is not known, try to prove what is tested, and write their verdicts, in a fixed
     order. What another machine may have and this one lacks is left out."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.ir.annotations import is_float
 from relax_eg.ops.facts import holds
 from relax_eg.rules.conditions import ValueTest, claims_of
 from relax_eg.rules.rule import Instance
@@ -50,7 +51,7 @@ def under_hypotheses(draw: Draw, wide: bool = False) -> Draw:
         values = draw(instance, sizes, rng, index)
         wanted = asked(instance)
         if wanted and wide:
-            values = {n: np.asarray(v, np.float64) if v.dtype.kind in "fV" else v for n, v in values.items()}
+            values = {n: np.asarray(v, np.float64) if is_float(v.dtype.name) else v for n, v in values.items()}
         for name, facts, tests in wanted:
             values[name] = adapted(np.asarray(values[name]), facts, tests, rng)
         return values
@@ -65,7 +66,7 @@ def adapted(a: Array, facts: Collection[str], tests: Iterable[ValueTest], rng: R
     if not a.size:
         return a
     dtype = a.dtype
-    narrow = dtype.kind == "V"  # bfloat16 and its like: computed in float32
+    narrow = dtype.kind == "V" and is_float(dtype.name)  # bfloat16 and its like: computed in float32
     made = np.array(a, np.float32 if narrow else dtype)
     with np.errstate(over="ignore", invalid="ignore"):  # a number beyond the dtype is an infinity there
         for t in tests:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relax_eg.errors import BoundsError
-from relax_eg.ir.annotations import FLOATS, Tensor, is_float
+from relax_eg.ir.annotations import Tensor, is_complex, is_float
 from relax_eg.ir.expr import (
     CONSTANT,
     TUPLE,
@@ -44,7 +44,7 @@ Domain = Literal["numpy", "exact"]
 
 # Agreement of float64 results, relative to the largest intermediate value: far above its rounding on small sizes,
 # far below what any slip in a rule makes of it.
-_TOLERANCE = 1e-11
+TOLERANCE = 1e-11
 _PERTURBATIONS = 8
 _LAW = 8.0
 
@@ -118,14 +118,15 @@ def _meaning(instance: Instance) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
 
 @lru_cache(1 << 10)
 def widened(instance: Instance) -> Prepared:
-    """The sides with every float type made float64."""
+    """The sides with every float type made float64, every complex one complex128."""
 
     def replace(e: Expr, args: tuple[Expr, ...]) -> Expr:
         if e.op == VAR:
             return var(str(e.attr("name")), Tensor(e.shape, _wide(e.dtype)))
         if e.op == CONSTANT:
             value = constant_value(e)
-            return const(value.astype(np_dtype(_wide(value.dtype.name)))) if is_float(value.dtype.name) else e
+            wide = _wide(value.dtype.name)
+            return const(value.astype(np_dtype(wide))) if wide != value.dtype.name else e
         if e.op == TUPLE:
             return tuple_(args)
         if e.op == TUPLE_GET:
@@ -140,7 +141,7 @@ def widened(instance: Instance) -> Prepared:
 
 
 def _wide(dtype: str) -> str:
-    return "float64" if dtype in FLOATS else dtype
+    return "float64" if is_float(dtype) else "complex128" if is_complex(dtype) else dtype
 
 
 @lru_cache(1 << 10)
@@ -210,8 +211,13 @@ def _keep_promises(p: Prepared, case: Case) -> None:
 
 
 def _widened_case(case: Case) -> Case:
-    values = {n: v.astype(np.float64) if v.dtype.kind in "fV" else v for n, v in case.values.items()}
-    return Case(case.instance, case.sizes, values)
+    return Case(case.instance, case.sizes, {n: wide_array(v) for n, v in case.values.items()})
+
+
+def wide_array(v: Array) -> Array:
+    """Floats as float64, complex numbers as complex128, anything else as it is."""
+    wide = _wide(v.dtype.name)
+    return v.astype(wide) if v.dtype != object and wide != v.dtype.name else v
 
 
 def exactly(case: Case) -> Failure | None:
@@ -255,7 +261,7 @@ def over_the_reals(case: Case) -> Failure | None:
         apart = ~finite & ~(np.isnan(a) & np.isnan(b)) & (a != b)
         if np.any(apart) and not _has_poles(case.instance):
             return Failure("one side is infinite there, the other is not that", a, b, i)
-        if np.any(np.abs(a[finite] - b[finite]) > _TOLERANCE * scale):
+        if np.any(np.abs(a[finite] - b[finite]) > TOLERANCE * scale):
             return Failure("", a, b, i)
     return None
 
@@ -296,7 +302,7 @@ def same_bits(case: Case) -> Failure | None:
 
 
 def _bits(a: Array) -> bytes:
-    if a.dtype.kind not in "biu":
+    if is_float(a.dtype.name) or is_complex(a.dtype.name):
         a = np.where(np.isnan(a.astype(np.float64) if a.dtype.kind == "V" else a), np.asarray(np.nan, a.dtype), a)
     return np.ascontiguousarray(a).tobytes()
 
@@ -352,7 +358,7 @@ _NOT_ACCURATE = 'claim numerics="approximate", or restrict the rule to where it 
 
 def _half_ulp(left: Array, truth: Array) -> Array:
     """No result of this dtype can be asked to be nearer than this to the truth."""
-    if left.dtype.kind in "biu":
+    if not is_float(left.dtype.name):
         return np.zeros(truth.shape)
     bits = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}.get(left.dtype.name, 23)
     least = {"float16": 2.0**-24, "float64": 2.0**-1074}.get(left.dtype.name, 2.0**-149)

@@ -22,7 +22,7 @@ from relax_eg.rules.schemas import Schema
 
 SECONDS = 60.0  # for one rule; the slowest that ships takes about 3
 MEMORY = 4 << 30  # bytes, beyond what the process has when its rules are read
-_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks")
+_FIELDS = ("status", "samples", "seconds", "problem", "theory", "ranks", "untested")
 _context = get_context("spawn")  # threads of JAX do not survive a fork
 # Matrices are small here, and threads of several processes would wait for one another longer than they compute.
 _ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")

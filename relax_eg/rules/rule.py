@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.ops.facts import impossible
@@ -142,6 +144,20 @@ class Rule:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
         return self._instances[key]
 
+    def test_at_use(self) -> None:
+        """From now on `usable` tests instances that were not tested before."""
+        self.__dict__["_is_tested_at_use"] = True
+
+    def usable(self, ranks: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
+        """As `instance`, for a search: of a user's rule, an instance at ranks, float type and attribute values that it
+        was not tested at is tested first; None also where it cannot be. RuleError where it is refuted."""
+        found = self.instance(ranks, dtype, attributes)
+        if found is None or self.library is not None or "_is_tested_at_use" not in self.__dict__:
+            return found
+        from relax_eg.rules.check import may_be_used
+
+        return found if may_be_used(found) else None
+
     def _build(self, ranks: Mapping[str, int], dtype: str, attributes: Mapping[str, Any]) -> Instance | None:
         params = self._params(ranks, dtype)
         try:
@@ -152,7 +168,7 @@ class Rule:
             return None
         if made is None:
             return None
-        left, right = self._sides(made)
+        left, right = self.sides(made)
         if self.reverse:
             left, right = right, left
         if attributes and any(a.op == VAR for a in left):
@@ -199,14 +215,15 @@ class Rule:
         """What the function returns. OperatorError and IndexError pass through: there is no such instance."""
         sizes = {plain_name(n): sizes_named(n, ranks) for n in self.sizes}
         try:
-            with strictly():
+            with strictly(), np.errstate(over="ignore"):  # a number beyond a float type is an infinity there
                 return (function or self.function)(*params, **sizes, **attributes)
         except (OperatorError, IndexError, RuleError):
             raise
         except Exception as e:
             raise self.error(raised(e, function or self.function)) from e
 
-    def _sides(self, made: Any) -> Sides:
+    def sides(self, made: Any) -> Sides:
+        """The two sides in what the function returned, left first as it is written. RuleError where it is none."""
         if not isinstance(made, tuple) or len(made) != 2:  # type: ignore[reportUnknownArgumentType]
             raise self.error("a rule returns its two sides: `return left, right`")
         sides: list[tuple[Expr, ...]] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.ir.annotations import Tensor, is_float, is_integer
+from relax_eg.ir.annotations import ITEM_BITS, Tensor, is_complex, is_float, is_integer, itemsize
 from relax_eg.ir.expr import Expr, np_dtype, postorder
 from relax_eg.ops.sizes import dilated, product
 from relax_eg.rules.conditions import Condition, Guard
@@ -235,21 +235,33 @@ def drawn(
             values[name] = integers(p.dtype, shape, rng, index)
         else:
             made = np.asarray(floats(shape, rng, index))  # numpy makes scalars of arrays without axes
+            if is_complex(p.dtype) and made.dtype != object:
+                whole = np.empty(shape, np.complex128)  # adding 1j times an infinity would make NaN of the other part
+                whole.real, whole.imag = made, floats(shape, rng, index + 1)
+                made = whole
             values[name] = made if made.dtype == object else made.astype(np_dtype(p.dtype))
     return values
 
 
+def limits(dtype: str) -> tuple[int, int]:
+    """The least and the greatest integer of a dtype."""
+    import ml_dtypes
+
+    info = ml_dtypes.iinfo(np_dtype(dtype))
+    return int(info.min), int(info.max)
+
+
 def integers(dtype: str, shape: tuple[int, ...], rng: Random, index: int) -> Array:
     """Integers of `dtype`: small ones (good as indices, too), boundary ones, any."""
-    info = np.iinfo(np_dtype(dtype))
-    low, high = int(info.min), int(info.max)
+    low, high = limits(dtype)
     small = np.asarray(rng.integers(-3 if low else 0, 5, shape))
     match index % 4:
         case 1:
             edge = (low, low + 1, low // 2, -1 if low else 1, 0, 1, 2, 3, high // 2, high // 2 + 1, high - 1, high)
             made = np.asarray(rng.choice(np.array(edge, dtype=object), shape))
         case 2:
-            made = np.asarray(rng.integers(low, high, shape, dtype=np_dtype(dtype), endpoint=True))
+            drawn_as = np_dtype(dtype) if itemsize(dtype) * 8 == ITEM_BITS[dtype] else np.dtype(np.int64)  # not int4
+            made = np.asarray(rng.integers(low, high, shape, dtype=drawn_as, endpoint=True))
         case 3:
             made = np.where(
                 rng.random(shape) < 0.5, small, np.asarray(rng.choice(np.array((low, high), dtype=object), shape))
@@ -371,5 +383,5 @@ def special(instance: Instance, sizes: Sizes, rng: Random, index: int) -> dict[s
         # Equal and opposite operands: differences that are zeros of either sign.
         base = first.setdefault(v.shape, v)
         if base is not v and v.dtype == base.dtype and v.dtype.kind != "b" and rng.random() < 0.3:
-            values[name] = base if rng.random() < 0.5 else np.asarray(-base)
+            values[name] = base if rng.random() < 0.5 else np.asarray(-base).astype(base.dtype)
     return values

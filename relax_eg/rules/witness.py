@@ -16,7 +16,9 @@ from relax_eg.rules.samples import Draw, admits, size_variables
 
 _SHOWN = 24  # elements of an array that are written out
 _TRIES = 16  # random values tried at each smaller size
-_STEPS = 120  # evaluations spent on simpler values
+_STEPS = 120  # evaluations spent on simpler values of up to so many elements, fewer of more
+_SMALL = 4096
+_LEAST = 32  # sizes below this are tried one by one
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,24 @@ class Counterexample:
         why = f"   -- {self.what}" if self.what else ""
         if self.left is not None and self.right is not None:
             lines.append(f"  {which}left = {value_text(self.left)}, right = {value_text(self.right)}{why}")
+            lines += _first_apart(self.left, self.right)
         else:
             lines.append(f"  {which}{self.what}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
+
+
+def _first_apart(left: Array, right: Array) -> list[str]:
+    """A line on the first elements that differ, of arrays too long to be written out."""
+    if left.shape != right.shape or left.size <= _SHOWN or left.dtype == object:
+        return []
+    for i in range(left.size):
+        a, b = left.reshape(-1)[i], right.reshape(-1)[i]
+        if a.tobytes() != b.tobytes() and not (a != a and b != b):
+            index = ", ".join(str(int(n)) for n in np.unravel_index(i, left.shape))
+            return [f"  first at [{index}]: left = {_number(a)}, right = {_number(b)}"]
+    return []
 
 
 def value_text(value: Array) -> str:
@@ -96,7 +111,7 @@ def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed:
     while progress:
         progress = False
         for name in names:
-            for size in range(case.sizes[name]):
+            for size in _below(case.sizes[name]):
                 # Size 0 is no simpler than 1 where the failure is not about emptiness: nothing would be left to see.
                 if size == 0 and 0 not in case.sizes.values():
                     continue
@@ -106,6 +121,17 @@ def _smaller_sizes(case: Case, failure: Failure, judge: Judge, draw: Draw, seed:
                     case, failure, progress = *found, True
                     break
     return case, failure
+
+
+def _below(size: int) -> Iterator[int]:
+    """Sizes worth trying in place of a larger one: the least, then some in between."""
+    yield from range(min(size, _LEAST))
+    step = size - _LEAST
+    while step > 1:
+        step = -(-step // 2)
+        yield size - step
+    if size > _LEAST:
+        yield size - 1
 
 
 def _at(
@@ -121,7 +147,8 @@ def _at(
 
 
 def _simpler_values(case: Case, failure: Failure, judge: Judge) -> tuple[Case, Failure]:
-    steps = _STEPS
+    elements = sum(v.size for v in case.values.values())
+    steps = max(_STEPS * _SMALL // max(elements, _SMALL), 4)
     for name, start in case.values.items():
         for change in _changes(start.size):
             simpler = change(case.values[name])
@@ -182,7 +209,7 @@ def _plain(value: Any) -> float:
     """How far from simple a number is: 0, then 1 and 2, then anything else."""
     if isinstance(value, (np.bool_, bool)):
         return 0.0
-    size = abs(float(value))
+    size = abs(complex(value)) if np.iscomplexobj(value) else abs(float(value))
     return size if size in (0.0, 1.0, 2.0) else 3.0
 
 
@@ -197,6 +224,7 @@ def _relation(case: Case, judge: Judge, draw: Draw, seed: int) -> str:
             or found[1].left is None
             or found[1].right is None
             or found[1].left.shape != found[1].right.shape
+            or found[1].left.dtype.kind == "c"
         ):
             return ""
         try:

@@ -1,0 +1,209 @@
+"""The constants that stand in a rule: values and sizes at which its sides may part, and which no random draw meets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from relax_eg.ir.annotations import is_complex, is_float, is_integer
+from relax_eg.ir.expr import CALL_TIR, CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, constant_value, postorder
+from relax_eg.ops.libraries import inlined
+from relax_eg.ops.record import TABLE, program_of, site_of
+from relax_eg.rules.rule import Instance
+from relax_eg.shapes import Dim
+from relax_eg.tir.expr import Apply, Cast, Const, Index, Read, Reduce, Select, walk
+from relax_eg.tir.program import TensorProgram
+
+Number = int | float | complex
+# Elements of a constant array that are looked at.
+_MOST_ELEMENTS = 16
+# Numbers looked at in all, those written in the rule first, then what arithmetic makes of two of them.
+_MOST_NUMBERS = 24
+# Sizes up to this are tried anyway.
+TRIED_ANYWAY = 5
+# A larger number is no size of an axis: XLA counts elements by int32 where it can, and no memory holds more.
+LARGEST_EXTENT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Literals:
+    """Numbers that stand in a rule or are sums, differences, products, quotients or roots of such; and of the whole
+    numbers written in it those that may be compared with a size."""
+
+    numbers: tuple[Number, ...]
+    extents: tuple[int, ...]
+
+
+@lru_cache(1 << 10)
+def literals(instance: Instance) -> Literals:
+    """The numbers in both sides of `instance`; those in its conditions are for the variables that they speak of."""
+    written = list(dict.fromkeys(filter(_is_plain, _written(instance))))
+    whole = {e for n in written if (e := _whole(n)) is not None and TRIED_ANYWAY < e <= LARGEST_EXTENT}
+    numbers = dict.fromkeys([*written, *_derived(written)])
+    return Literals(tuple(numbers)[:_MOST_NUMBERS], tuple(sorted(whole | _held_up_to(instance))))
+
+
+# Up to where these hold every whole number.
+_HOLDS = {"bfloat16": 256, "float16": 2048, "int8": 127, "uint8": 255}
+
+
+def _held_up_to(instance: Instance) -> set[int]:
+    """The whole numbers up to which the narrow dtypes of positions, and of counts, hold all."""
+    return {
+        _HOLDS[t.dtype]
+        for t in _terms(instance)
+        if t.dtype in _HOLDS
+        and (
+            isinstance(t, Index)
+            or (isinstance(t, Reduce) and is_integer(t.dtype))
+            or (isinstance(t, Cast) and is_integer(t.arg.dtype))
+        )
+    }
+
+
+def _is_plain(n: Number) -> bool:
+    """Whether a number is to be looked at: 0, 1, infinities and NaN are anyway."""
+    return n not in (0, 1, -1) and (isinstance(n, complex) or math.isfinite(n))
+
+
+def _whole(n: Number) -> int | None:
+    """The absolute value of a whole number."""
+    if isinstance(n, complex) or n != int(n):
+        return None
+    return abs(int(n))
+
+
+def _derived(plain: list[Number]) -> Iterator[Number]:
+    """At what else a side may change: x + 3 == 10 at 7, x * x > 144 at 12."""
+    few = [n for n in plain if not isinstance(n, complex) and abs(n) <= LARGEST_EXTENT][:6]
+    yield from (-n for n in plain)
+    for n in few:
+        if n > 0 and math.sqrt(n) == int(math.sqrt(n)):
+            yield int(math.sqrt(n))
+    for a, b in itertools.permutations(few, 2):
+        yield from (a - b, a + b)
+        if a % b == 0:
+            yield a // b
+        yield a * b
+
+
+def _written(instance: Instance) -> Iterator[Number]:
+    left, right = tuple(inlined(instance.left)), tuple(inlined(instance.right))
+    for e in postorder((*left, *right)):
+        if e.op == CONSTANT:
+            value = constant_value(e)
+            if value.dtype.kind in "biufcV":
+                yield from _elements(value)
+        elif e.op == CALL_TIR:
+            program: TensorProgram = e.attr("program").value
+            for stage in program.stages:
+                yield from (t.value for t in walk(stage.value) if isinstance(t, Const) and t.dtype != "bool")
+        else:  # axes, steps and other small numbers are no values
+            attributes = _numbers(e.shape if e.op == VAR else (v for _, v in e.attrs))
+            yield from (n for n in attributes if not isinstance(n, int) or abs(n) > TRIED_ANYWAY)
+
+
+def _elements(value: np.ndarray[Any, Any]) -> Iterator[Number]:
+    flat = value.reshape(-1)
+    if value.dtype.kind == "V":  # bfloat16 and its like
+        flat = flat.astype(np.float64)
+    if flat.size > _MOST_ELEMENTS:
+        flat = np.asarray([flat[0], flat[-1], flat.min(), flat.max()])
+    yield from (x for x in flat.tolist() if not isinstance(x, bool))
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[Number]:
+    """The numbers in attributes and sizes."""
+    for v in values:
+        if isinstance(v, bool):
+            continue
+        if isinstance(v, (int, float, complex)):
+            yield v
+        elif isinstance(v, Dim):
+            yield v.const
+            for monomial, coefficient in v.terms:
+                yield coefficient
+                for atom in monomial:
+                    yield from _numbers(atom.args)
+        elif isinstance(v, (tuple, list)):
+            yield from _numbers(v)  # type: ignore[reportUnknownArgumentType]
+
+
+# Functions of floats that are one and the same wherever they are defined.
+_SMOOTH = frozenset({
+    "add", "subtract", "multiply", "divide", "integer_pow", "power", "square", "reciprocal", "negative", "sqrt",
+    "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma", "real", "imag",
+    "conj", "complex",
+})  # fmt: skip
+
+
+@lru_cache(1 << 10)
+def is_piecewise(instance: Instance) -> bool:
+    """Whether a side may be one function here and another there. What is not is the same everywhere as soon as it is
+    near one point."""
+    return any(
+        isinstance(t, Select)
+        or (isinstance(t, Apply) and t.fn not in _SMOOTH)
+        or (isinstance(t, (Apply, Cast)) and not (is_float(t.dtype) or is_complex(t.dtype)))
+        or (isinstance(t, Reduce) and t.kind not in ("sum", "prod"))
+        for t in _terms(instance)
+    )
+
+
+@lru_cache(1 << 10)
+def computes(instance: Instance) -> bool:
+    """Whether anything is computed of the variables' values. What is only moved is the same bits whatever they are."""
+    if any(program_of(site_of(e)) is None for e in _operators(instance)):
+        return True
+    return any(
+        isinstance(t, (Apply, Cast, Reduce)) and any(isinstance(inner, Read) for inner in walk(t))
+        for t in _terms(instance)
+    )
+
+
+@lru_cache(1 << 10)
+def counts(instance: Instance) -> bool:
+    """Whether values of a side may grow with the sizes: positions, sizes as numbers, sums, windows, sorting."""
+    for e in _operators(instance):
+        program = program_of(site_of(e))
+        if program is None or any(s.scans for s in program.stages):
+            return True
+        if any(not isinstance(v, bool) and isinstance(v, int) for _, v in e.attrs if e.op in ("tril", "triu", "eye")):
+            return True
+    return any(
+        isinstance(t, Index) or (isinstance(t, Reduce) and t.kind in ("sum", "prod", "argmax", "argmin"))
+        for t in _terms(instance)
+    ) or any(_has_numbers(d) for e in _expressions(instance) for d in _dims(e))
+
+
+def _has_numbers(d: Dim) -> bool:
+    return bool(d.variables) and any(abs(n) > TRIED_ANYWAY for n in _numbers((d,)) if not isinstance(n, complex))
+
+
+def _dims(e: Expr) -> Iterator[Dim]:
+    if hasattr(e.annotation, "shape"):
+        yield from e.shape
+    for _, value in e.attrs:
+        yield from (v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Dim))  # type: ignore[reportUnknownVariableType]
+
+
+def _expressions(instance: Instance) -> Iterable[Expr]:
+    return postorder((*inlined(instance.left), *inlined(instance.right)))
+
+
+def _operators(instance: Instance) -> Iterator[Expr]:
+    yield from (e for e in _expressions(instance) if e.op not in (VAR, CONSTANT, TUPLE, TUPLE_GET) and e.op in TABLE)
+
+
+def _terms(instance: Instance) -> Iterator[Any]:
+    for e in _operators(instance):
+        program = program_of(site_of(e))
+        for stage in program.stages if program is not None else ():
+            yield from walk(stage.value)

@@ -1,0 +1,264 @@
+"""Points at which the sides of an instance seem to differ, found by evaluating both at many points at once.
+
+What is enumerated: special values at small sizes (`enumeration`), and sizes around the whole numbers that stand in the
+rule, one size variable at a time. A judge has the last word on every suspect (`check`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import BoundsError, OperatorError
+from relax_eg.ir.annotations import Tensor, is_complex, is_float
+from relax_eg.ir.expr import CONSTANT, TUPLE, TUPLE_GET, VAR, Expr, postorder
+from relax_eg.ops.interpret import evaluate_points
+from relax_eg.ops.record import TABLE, program_of, site_of
+from relax_eg.rules.enumeration import Points, special_points
+from relax_eg.rules.judge import TOLERANCE, Case, Prepared, prepared, wide_array, widened
+from relax_eg.rules.literals import computes, counts, is_piecewise, literals
+from relax_eg.rules.rule import Instance
+from relax_eg.rules.samples import Draw, Sizes, admits, draw_sizes, fits, holds, needs, size_variables
+from relax_eg.tir.expr import Reduce, loop_names, walk
+
+Array = np.ndarray[Any, Any]
+
+# Elements of all values at all points of one evaluation, and at all points of one enumeration.
+_AT_ONCE = 1 << 19
+_MOST_WORK = 1 << 21
+# What one evaluation at a large size may hold (elements of all values), and how many steps a fold or scan may take: a
+# few tenths of a second each.
+_LARGEST_WORK = 1 << 24
+_MOST_STEPS = 1 << 15
+_MOST_SCANNED = 1 << 12
+# Suspects told of one enumeration, and points judged one by one where they cannot be evaluated together.
+_MOST_SUSPECTS = 4
+_ONE_BY_ONE = 24
+# Draws at each size near a constant, where they are small.
+_DRAWS = 6
+
+
+def special_suspects(instance: Instance, bits: bool) -> Iterator[Case]:
+    """Suspects among the enumerated special values, at the least sizes with elements and at those of 2. `bits`: whether
+    the sides must have the same bits, or be equal over the reals."""
+    if not is_telling(instance, bits):
+        return
+    p = prepared(instance) if bits else widened(instance)
+    for sizes in small_sizes(instance):
+        work = max(_work(p, sizes), 1)
+        points = special_points(instance, sizes, bits, max(_MOST_WORK // work, 64))
+        if points is not None:
+            yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
+
+
+def is_telling(instance: Instance, bits: bool) -> bool:
+    """Whether special values can tell the sides apart. Over the reals those of floats can where a side is one function
+    here and another there: other functions are the same everywhere if they are near some point. What is only moved is
+    the same whatever it is."""
+    return computes(instance) and (bits or is_piecewise(instance) or not all(is_real(p.dtype) for p in instance.params))
+
+
+def is_real(dtype: str) -> bool:
+    return is_float(dtype) or is_complex(dtype)
+
+
+def small_sizes(instance: Instance) -> list[dict[str, int]]:
+    """The least sizes that have elements, and some with two of each."""
+    names = size_variables(instance)
+    found = [s for n in (1, 2) if admits(instance, s := dict.fromkeys(names, n))]
+    if not names:
+        return found[:1]
+    if not found:  # conditions ask for more
+        drawn = draw_sizes(instance, np.random.default_rng(0), 12, 1)
+        found = sorted(drawn, key=lambda s: sum(s.values()))[:1]
+    return found
+
+
+def size_suspects(instance: Instance, bits: bool, draw: Draw) -> Iterator[Case]:
+    """Suspects at sizes around the whole numbers in the rule, where values depend on sizes."""
+    p = prepared(instance) if bits else widened(instance)
+    for sizes in sizes_near(instance)[0]:
+        work = max(_work(p, sizes), 1)
+        count = max(min(_DRAWS, _AT_ONCE // work), 2)
+        rng = np.random.default_rng(count)
+        drawn = [_patterned(draw(instance, sizes, rng, k), k) for k in range(count)]
+        points = Points(count, {n: np.stack([d[n] for d in drawn]) for n in drawn[0]} if drawn[0] else {})
+        yield from _suspects(instance, p, sizes, points, bits, max(_AT_ONCE // work, 1))
+
+
+def _patterned(values: dict[str, Array], k: int) -> dict[str, Array]:
+    """Values for one of the draws at a large size: ones, so that counts are as large as they can be; values that ascend
+    or descend, so that extremes stand at an end; positions; as drawn."""
+    pattern = k % _DRAWS
+    if pattern >= 4:
+        return values
+    made: dict[str, Array] = {}
+    for name, v in values.items():
+        if pattern == 0:
+            made[name] = np.ones_like(v)
+            continue
+        flat = v.reshape(-1).astype(np.float64) if v.dtype.kind == "V" else v.reshape(-1)
+        order = np.argsort(flat, kind="stable")
+        with np.errstate(over="ignore"):  # a position beyond the dtype
+            positions = np.arange(v.size).astype(v.dtype)
+        made[name] = (v.reshape(-1)[order], v.reshape(-1)[order[::-1]], positions)[pattern - 1].reshape(v.shape)
+    return made
+
+
+@lru_cache(1 << 10)
+def sizes_near(instance: Instance) -> tuple[list[dict[str, int]], tuple[tuple[str, int], ...]]:
+    """Sizes at which a number of the rule is just reached or passed by one axis, the others being small; and the
+    (size variable, number) for which that is too large to be evaluated."""
+    numbers = literals(instance).extents
+    names = size_variables(instance)
+    if not numbers or not names or not counts(instance):
+        return [], ()
+    base = next(iter(small_sizes(instance)), None)
+    if base is None:
+        return [], ()
+    p = prepared(instance)
+    found: list[dict[str, int]] = []
+    beyond: list[tuple[str, int]] = []
+    for number in numbers:
+        for name in names:
+            reached = False
+            for n in (number - 1, number, number + 1, number + 2):
+                sizes = {**base, name: n}
+                if not all(holds(g, sizes) for g in instance.guards) or needs(instance.left).unmet(sizes):
+                    sizes = _moved(instance, names, name, n)
+                    if sizes is None:
+                        reached = reached or not _may_be(instance, base, name, n)
+                        continue
+                if not (fits(instance, sizes, _LARGEST_WORK >> 2) and _is_feasible(p, sizes)):
+                    continue
+                reached = True
+                found.append(sizes)
+            if not reached:
+                beyond.append((name, number))
+    return found, tuple(beyond)
+
+
+def _may_be(instance: Instance, base: Sizes, name: str, n: int) -> bool:
+    """Whether the size `name` may be as large as `n` at all, as far as conditions on it alone tell."""
+    return all(holds(g, {**base, name: n}) for g in instance.guards)
+
+
+def _moved(instance: Instance, names: Sequence[str], name: str, n: int) -> dict[str, int] | None:
+    """Sizes with this one, where the other ones cannot be the least: all as large."""
+    sizes = dict.fromkeys(names, n)
+    return sizes if n <= 256 and fits(instance, sizes, _LARGEST_WORK) and admits(instance, sizes) else None
+
+
+def _work(p: Prepared, sizes: Sizes) -> int:
+    """Elements of all values, those of what is reduced included."""
+    total = 0
+    for e in postorder((*p.left, *p.right)):
+        elements = 1
+        if isinstance(e.annotation, Tensor) and e.annotation.shape is not None:
+            elements = math.prod(int(d.evaluate(sizes)) for d in e.shape)
+        total += elements * max(1, *(steps for kind, steps in _steps(e, sizes) if kind != "scan"), 1)
+    return total
+
+
+def _is_feasible(p: Prepared, sizes: Sizes) -> bool:
+    if _work(p, sizes) > _LARGEST_WORK:
+        return False
+    limits = {"fold": _MOST_STEPS, "scan": _MOST_SCANNED, "other": _LARGEST_WORK}
+    return all(steps <= limits[kind] for e in postorder((*p.left, *p.right)) for kind, steps in _steps(e, sizes))
+
+
+def _steps(e: Expr, sizes: Sizes) -> Iterator[tuple[str, int]]:
+    """Steps that are taken one after the other: of folds and scans."""
+    if e.op in (VAR, CONSTANT, TUPLE, TUPLE_GET) or e.op not in TABLE:
+        return
+    program = program_of(site_of(e))
+    for stage in program.stages if program is not None else ():
+        if stage.scans:
+            yield "scan", math.prod(int(stage.output.shape[s.axis].evaluate(sizes)) for s in stage.scans)
+        for t in walk(stage.value):
+            if isinstance(t, Reduce):
+                extents = math.prod(int(d.evaluate(sizes)) for _, d in t.over if not loop_names(d))
+                yield ("other" if t.kind.startswith("arg") else "fold"), extents
+
+
+def _suspects(
+    instance: Instance, p: Prepared, sizes: Sizes, points: Points, bits: bool, at_once: int
+) -> Iterator[Case]:
+    for start in range(0, points.count, at_once):
+        kept = np.zeros(points.count, bool)
+        kept[start : start + at_once] = True
+        chunk = points if at_once >= points.count else points.where(kept)
+        wide = chunk if bits else _wide(chunk)
+        try:
+            chunk, wide = _promised(p, sizes, chunk, wide)
+            if not chunk.count:
+                continue
+            apart = _apart(p, sizes, wide, bits)
+        except (BoundsError, OperatorError):
+            # One of them has no value, or is no operator: each is left to the judge.
+            step = -(-chunk.count // _ONE_BY_ONE)
+            apart = np.arange(chunk.count) % step == 0
+            yield from (Case(instance, sizes, chunk.at(int(i))) for i in np.flatnonzero(apart))
+            continue
+        yield from (Case(instance, sizes, chunk.at(int(i))) for i in np.flatnonzero(apart)[:_MOST_SUSPECTS])
+
+
+def _wide(points: Points) -> Points:
+    return Points(points.count, {n: wide_array(v) for n, v in points.values.items()})
+
+
+def _env(p: Prepared, points: Points) -> dict[Expr, Array]:
+    return {e: points.values[name] for name, e in p.params.items()}
+
+
+def _promised(p: Prepared, sizes: Sizes, chunk: Points, wide: Points) -> tuple[Points, Points]:
+    """The points at which indices are in the range that the left side promises."""
+    kept = np.ones(chunk.count, bool)
+    for e in p.promises:
+        (indices,) = evaluate_points((e.args[1],), _env(p, wide), sizes, chunk.count)
+        extent = e.args[0].shape[e.attr("axis")].evaluate(sizes)
+        kept &= ((indices >= 0) & (indices < extent)).reshape(chunk.count, -1).all(1)
+    return (chunk, wide) if kept.all() else (chunk.where(kept), wide.where(kept))
+
+
+def _apart(p: Prepared, sizes: Sizes, points: Points, bits: bool) -> Array:
+    """At which of the points the sides differ."""
+    n, count = len(p.left), points.count
+    with np.errstate(all="ignore"):
+        if bits:
+            found = evaluate_points((*p.left, *p.right), _env(p, points), sizes, count, ordered=True)
+            finite, scale = np.ones(count, bool), None
+        else:
+            found = evaluate_points(p.nodes, _env(p, points), sizes, count)
+            floats = [np.abs(a).reshape(count, -1) for a in found if a.dtype.kind in "fc"]
+            scale = np.max([a.max(1, initial=0.0) for a in floats], 0) if floats else np.zeros(count)
+            finite = np.isfinite(scale)
+    apart = np.zeros(count, bool)
+    for a, b in zip(found[:n], found[n : 2 * n], strict=True):
+        if a.shape != b.shape:
+            return np.ones(count, bool)
+        different = _differ(a, b, None if scale is None else scale.reshape(count, *(1,) * (a.ndim - 1)))
+        apart |= different.reshape(count, -1).any(1)
+    return apart & finite
+
+
+def _differ(a: Array, b: Array, scale: Array | None) -> Array:
+    if scale is None or a.dtype.kind not in "fc":
+        return _bits_differ(a, b)
+    with np.errstate(all="ignore"):
+        return np.abs(a - b) > TOLERANCE * scale
+
+
+def _bits_differ(a: Array, b: Array) -> Array:
+    if a.dtype != b.dtype:
+        return np.ones(a.shape, bool)
+    if not is_real(a.dtype.name):
+        return np.asarray(a != b)
+    size = a.dtype.itemsize
+    x, y = (np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, size) for v in (a, b))
+    wide = [v.astype(np.float64) if v.dtype.kind == "V" else v for v in (a, b)]
+    return (x != y).any(-1) & ~(np.isnan(wide[0]) & np.isnan(wide[1]))
