@@ -17,6 +17,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
+from relax_eg.rules.asked import Batched
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
 
@@ -49,17 +50,18 @@ class Explanation:
 
     `steps`: the uses of rules, in order; `replayed`: what doing it over came to, None where nothing was changed;
     `kernels`: lines that say which of the chosen operators run in one kernel. Its program is composed of their
-    equations, so that takes no steps.
+    equations, so that takes no steps. `kind`: of its certificate.
     """
 
     derivation: Derivation
     replayed: Replay | None
     kernels: tuple[str, ...] = ()
+    kind: type[Certificate] = Certificate
 
     @staticmethod
-    def of(derivation: Derivation, libraries: Libraries | None = None) -> Explanation:
-        """The explanation of a derivation, which is done over. ExplanationError where a step does not hold."""
-        return Explanation(derivation, replay(derivation, libraries))
+    def of(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Explanation:
+        """The explanation of a derivation, which is done over (`replay`). ExplanationError where it does not hold."""
+        return Explanation(derivation, replay(derivation, libraries, batched))
 
     @cached_property
     def steps(self) -> tuple[Line, ...]:
@@ -71,7 +73,7 @@ class Explanation:
 
     def certificate(self) -> Certificate:
         """The derivation as plain data, to be checked by others without the search."""
-        return certificate(self.derivation, self.replayed)
+        return self.kind(certificate(self.derivation, self.replayed))
 
     def __str__(self) -> str:
         return "\n".join(self._text())
