@@ -59,8 +59,8 @@ from relax_eg.shapes import Dim, Proved, Scope, prove
 # Expressions that are said to be equal: with the rule that says so, None for a whole goal.
 Pair = tuple[Expr, Expr, Equation | None]
 
-# At the first two everything is evaluated; at the others, near the numbers in the programs, where there are values.
-_SEEDS, _FURTHER = (0, 1), (2, 3)
+# At the first two everything is evaluated; at the other, near numbers in the programs, uses of rules and both ends.
+_SEEDS, _FURTHER = (0, 1), (2,)
 
 
 @dataclass
@@ -178,6 +178,8 @@ def _check_facts(d: Derivation) -> None:
                 raise ExplanationError(f"{d.name}: `{name}` is declared {fact!r}, which is no fact")
             if why := impossible(fact, a):
                 raise ExplanationError(f"{d.name}: `{name}` cannot be {FACTS[fact].name}: {why}")
+    if not d.facts:
+        return
     drawn = [p for p in d.written.main.params if p.attr("name") in d.facts and p.tensor.shape is not None]
     some = Function("facts", tuple(drawn), (), tuple_(()))
     why = [_no_values(some, d.scope, d.facts, seed) for seed in _SEEDS]

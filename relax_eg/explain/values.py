@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 Facts = Mapping[str, frozenset[str]]
 # Sizes that are drawn in any case go up to this; those near numbers of the program to the next; elements of an array
 # whose axes are all of these are at most so many.
-_LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 16
+_LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
 # Numbers near which elements are drawn: as integers may say how often a loop runs, and exponentials have to be finite.
 _LARGEST_NUMBER, _LARGEST_FLOAT = 100, 12.0
 _FEW = 16  # elements of a constant that are looked at
@@ -43,10 +43,13 @@ class Near:
 
 
 def near(expressions: Iterable[Expr]) -> Near:
-    """The numbers in expressions: small constants and attributes, the largest first."""
+    """The numbers in expressions: small constants and attributes, the largest first. What some axis has anyway is no
+    size next to which others are worth looking at."""
     values: set[float] = set()
+    axes: set[int] = set()
     for e in expressions:
-        todo: list[Any] = [v for _, v in e.attrs] + [d for d in dims_of(e.annotation)]
+        axes |= {d.value for d in dims_of(e.annotation) if d.is_const}
+        todo: list[Any] = [v for _, v in e.attrs]
         while todo:
             v = todo.pop()
             if isinstance(v, tuple):
@@ -58,7 +61,7 @@ def near(expressions: Iterable[Expr]) -> Near:
         if e.op == CONSTANT and constant_value(e).size <= _FEW and constant_value(e).dtype.kind in "biuf":
             values |= set(constant_value(e).astype(np.float64).reshape(-1).tolist())
     finite = sorted((v for v in values if math.isfinite(v)), key=abs, reverse=True)
-    sizes = [int(v) for v in finite if v == int(v) and _LARGEST_SMALL < v <= _LARGEST_SIZE]
+    sizes = [int(v) for v in finite if v == int(v) and _LARGEST_SMALL < v <= _LARGEST_SIZE and v not in axes]
     return Near(tuple(dict.fromkeys(sizes)), tuple(finite))
 
 
