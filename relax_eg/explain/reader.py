@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 
-from relax_eg.errors import ExplanationError
+from relax_eg.errors import ExplanationError, OperatorError
 from relax_eg.explain.result import Derivation, Part
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
 from relax_eg.ir.expr import ConstantData
@@ -145,6 +145,8 @@ class Reader:
         if attributes.keys() != rule.attributes.keys():
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has other attributes than the certificate says")
         ranks = tuple(_whole(r, "a rank") for r in _items(data["ranks"], "ranks"))
+        if len(ranks) != len(rule.stars):
+            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has {len(rule.stars)} blocks, not {ranks}")
         instance = rule.instance(ranks, _text(data["dtype"], "dtype"), attributes)
         if instance is None:
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has no such instance as the certificate uses")
@@ -155,7 +157,10 @@ class Reader:
                 f"rule `{rule.name}` ({rule.where}) takes {len(instance.params)} operands, the certificate has "
                 f"{len(operands)}"
             )
-        return equation(instance, operands, sizes)
+        try:
+            return equation(instance, operands, sizes)
+        except OperatorError as e:
+            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) says nothing of these operands: {e}") from None
 
     def _told(self, data: Mapping[str, Any]) -> Answers:
         told = Answers(large=data["large"])
