@@ -222,5 +222,5 @@ def test_what_has_no_values_is_checked_by_asking() -> None:
     assert "has no finite values where it was tried" in verified(data)
     (step,) = equations(data, "loop_invariants")
     step["told"]["forms"] = [[*asked, None] for *asked, _ in step["told"]["forms"]]
-    with pytest.raises(rx.errors.ExplanationError, match="step by rule `loop_invariants` .*the rule proposes nothing"):
+    with pytest.raises(rx.errors.ExplanationError, match=r"step by rule `loop_invariants` .*the rule proposes nothing"):
         verified(data)

@@ -232,9 +232,7 @@ def test_a_wrong_value_is_found_by_evaluation() -> None:
 
 def said_to_be(*values: Expr) -> Derivation:
     """That the first of `values` of x is the last, by steps of rules that say so."""
-    steps = [
-        Equation(saying({a: b}, "reassociate"), ((a, b),), told=Answers()) for a, b in itertools.pairwise(values)
-    ]
+    steps = [Equation(saying({a: b}, "reassociate"), ((a, b),), told=Answers()) for a, b in itertools.pairwise(values)]
     goal = Goal(values[0], values[-1], [(Rewritten(e, 0, True), b) for e, b in zip(steps, values[1:], strict=True)])
     best = rx.optimize(lambda x: x + x, "n", cache=False).explain().derivation
     before, after = (rx.Module((pure_function("main", (X,), [e]),)) for e in (values[0], values[-1]))
