@@ -442,7 +442,11 @@ def run(names: Mapping[str, Program], programs: int, forged: int, seed: int = 0)
             break
         for options in variants(program, number):
             best = program.optimized(**options)
-            explained = best.explain()
+            try:
+                explained = best.explain()
+            except rx.errors.ExplanationError as e:
+                found.failed[f"{name} {options}"] = str(e)
+                continue
             if not explained.derivation.parts:
                 continue
             data = plain(best.certificate())

@@ -470,9 +470,12 @@ class _Check:
 
 
 def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:
-    """For sizes that are equal in pairs, one that stands for all its equals."""
+    """For sizes that are equal in pairs, one that stands for all its equals: a number where one is, for an axis of one
+    place broadcasts."""
     one: dict[Dim, Dim] = {}
     for x, y in pairs:
         kept, other = one.get(x, x), one.get(y, y)
+        if other.is_const:
+            kept, other = other, kept
         one.update({z: kept for z, k in one.items() if k == other} | {x: kept, y: kept, other: kept})
     return one
