@@ -9,7 +9,7 @@ from functools import cached_property
 from relax_eg.explain.certificate import Certificate, certificate
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Libraries, Part
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
 from relax_eg.explain.whole import Checked
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
@@ -96,6 +96,13 @@ class Explanation:
                 yield (
                     f"\na block that is repeated becomes function `{f.name}`, called {calls} times; "
                     "with the calls inlined it is the program as written"
+                )
+        for part in d.parts:
+            if part.forms:
+                more = len(equations_of(goals_in_order(g for form in part.forms for g in form)))
+                yield (
+                    f"\na rule made something of `{part.function}` in a form that was not chosen for it; that this is "
+                    f"the function as written takes {more} step{'' if more == 1 else 's'}, replayed like those below"
                 )
         parts: dict[str, list[Line]] = {}
         for line in self.steps:

@@ -17,8 +17,8 @@ from benchmarks.corpus import CORPUS
 
 Data = dict[str, Any]
 SOME = (
-    "trace_of_a_product", "conv_batch_norm_channels_last", "densenet_transition", "elman_network", "gamma_kernel", "gp_weights", "stack_and_split",
-    "woodbury",
+    "trace_of_a_product", "conv_batch_norm_channels_last", "densenet_transition", "elman_network", "gamma_kernel",
+    "gp_weights", "stack_and_split", "woodbury",
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def test_a_form_of_a_function_is_shown_to_be_one() -> None:
 
     specs = scale.decoder_specs(4), "b s @ int32"
     best = rx.optimize(scale.decoder, *specs, weights=("params",), at={"b": 8, "s": 64}, cache=False)
+    assert "in a form that was not chosen for it" in str(best.explain())
     data = certificates.plain(best.certificate())
     uses = [e for p in data["parts"] for e in p["rules"] if e["rule"] == "calls_ahead"]
     assert uses and any(p["forms"] for p in data["parts"])
