@@ -70,6 +70,11 @@ def test_a_form_of_a_function_is_shown_to_be_one() -> None:
     uses = [e for p in data["parts"] for e in p["rules"] if e["rule"] == "calls_ahead"]
     assert uses and any(p["forms"] for p in data["parts"])
     certificates.verified(data)
+    for seed in range(4):
+        other = copy.deepcopy(data)
+        assert certificates.FORGERIES["told_otherwise"](other, Random(seed))
+        with pytest.raises(rx.errors.ExplanationError, match="is not shown to be equal to"):
+            certificates.verified(other)
     for p in data["parts"]:
         p["forms"] = []
     with pytest.raises(rx.errors.ExplanationError, match=r"the form of `\w+` from which it is made is not shown to be"):
