@@ -45,7 +45,7 @@ from relax_eg.ir.tensor_calls import tir_annotation
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops import TABLE
 from relax_eg.ops.facts import FACTS, impossible
-from relax_eg.ops.interpret import Values, evaluate
+from relax_eg.ops.interpret import Values, at_most, evaluate
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import deduce
 from relax_eg.rules import NUMERICS, Claim, Condition, Rule, RuleSet, ValueTest
@@ -61,6 +61,7 @@ Pair = tuple[Expr, Expr, Equation | None]
 
 # At the first two everything is evaluated; at the other, near numbers in the programs, uses of rules and both ends.
 _SEEDS, _FURTHER = (0, 1), (2,)
+_MOST_STEPS = 4_000  # of loops, at one of them: about a second; where there are more, steps are checked, not evaluated
 
 
 @dataclass
@@ -149,7 +150,7 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
     for seed in (*_SEEDS, *_FURTHER):
         try:
             given, sizes = draw(d.written.main, d.scope, d.facts, seed, around)
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), at_most(_MOST_STEPS):
                 a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
         except (OperatorError, ShapeError, BoundsError) as error:
             if seed in _FURTHER:  # there are no values here
@@ -362,7 +363,7 @@ class _Check:
             try:
                 given, sizes = draw(body, self.scope, self.facts, seed, around)
                 world = Values(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), at_most(_MOST_STEPS):
                     told |= self._compare(pairs, world, sizes)
             except (OperatorError, ShapeError, BoundsError) as error:
                 if seed in _FURTHER:  # there are no values here

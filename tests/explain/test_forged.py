@@ -155,6 +155,15 @@ def test_forged_of_the_corpus() -> None:
     assert len(found.genuine) >= 100
 
 
+def test_loops_without_an_end_do_not_hold_up_the_checker() -> None:
+    def search(x, n):
+        return jnp.trace(x @ x) + jax.lax.while_loop(lambda i: 2 * i != 2 * n + 1, lambda i: i + 1, n)
+
+    best = rx.optimize(search, "k k", "@ int32", at={"k": 64}, cache=False)
+    data = certificates.plain(best.certificate())
+    assert "loops make more steps than are evaluated" in certificates.verified(data)
+
+
 # --- data of any form ---
 
 REMARKS = {"status", "place", "proofs", "apart", "operators"}
