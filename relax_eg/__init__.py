@@ -9,6 +9,7 @@ from relax_eg.backend.family import Variant
 from relax_eg.backend.optimized import Optimized, Ready
 from relax_eg.driver import cache
 from relax_eg.driver.ablation import Ablation, ablate
+from relax_eg.driver.certified import Certificate
 from relax_eg.driver.jit import Jitted, jit
 from relax_eg.driver.legalize import legalize
 from relax_eg.driver.loading import load
@@ -17,7 +18,6 @@ from relax_eg.driver.view import View, view
 from relax_eg.driver.why import WhyNot, why_not
 from relax_eg.egraph import Budget, StopReason
 from relax_eg.errors import RelaxEgError
-from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
 from relax_eg.extract.devices import PROFILES
 from relax_eg.extract.profile import Profile

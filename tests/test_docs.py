@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,36 @@ def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def names(document: Path) -> list[str]:
+    """The names below `rx` that prose has, those that continue a list (`rx.rules.sums`, `.layout`) in full."""
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    found: list[str] = []
+    for first, rest in re.findall(r"`rx((?:\.\w+)+)[^`]*`((?:,? (?:and )?\n?`\.\w+`|,\n`\.\w+`)*)", prose):
+        parent = first.rpartition(".")[0]
+        found += [first, *(parent + more for more in re.findall(r"`(\.\w+)`", rest))]
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_names_are_there(document: Path) -> None:
+    import relax_eg as rx
+    from relax_eg.ir.annotations import ITEM_BITS
+    from relax_eg.tir import FUNCTIONS
+
+    for name in names(document):
+        if name[1:] not in {*FUNCTIONS, *ITEM_BITS}:  # words of tensor programs, which may have any prefix
+            assert attrgetter(name[1:])(rx) is not None, f"{document.name} speaks of rx{name}"
+
+
+def test_the_sets_of_rules_are_named() -> None:
+    import relax_eg as rx
+    from relax_eg.rules import book
+
+    said = {name for document in DOCUMENTS for name in names(document)}
+    assert {f".rules.{name}" for name in book.__all__} <= said
+    assert all(isinstance(getattr(rx.rules, name), rx.RuleSet) for name in book.__all__)
 
 
 def test_the_table_of_rules_is_current(monkeypatch: pytest.MonkeyPatch) -> None:

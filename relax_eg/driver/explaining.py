@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from relax_eg.backend.lower import library_call
+from relax_eg.driver.batching import batched
+from relax_eg.driver.certified import Certificate
+from relax_eg.driver.fixed import stated
 from relax_eg.driver.options import Options, Sizes
 from relax_eg.driver.units import Searched, Units
 from relax_eg.errors import ExplanationError
@@ -18,8 +22,10 @@ from relax_eg.frontends import Source
 from relax_eg.ir.expr import Expr
 from relax_eg.ir.module import Module
 from relax_eg.rules import given
+from relax_eg.rules.asked import Values, values_of
 from relax_eg.rules.conditions import OnValue, key_of
 from relax_eg.rules.propagation import Known
+from relax_eg.shapes import Scope
 
 
 def explained(
@@ -32,7 +38,7 @@ def explained(
     step of the derivation does not hold.
     """
     if chosen is None:
-        return Explanation(_nothing(traced, options), None)
+        return Explanation(_nothing(traced, options), None, kind=Certificate)
     units = Units(traced.module, options, record=True)
     weights = {leaf.name for leaf in traced.leaves if leaf.argument in options.weights}
     again = units.run(weights)
@@ -50,9 +56,11 @@ def explained(
             f"{traced.name}: the search came to another program this time, so there is nothing on record of the one "
             "that was chosen; a larger budget(seconds=...) keeps the clock from deciding"
         )
-    found = Explanation.of(_derivation(traced, options, units, again), library_call)
+    found = Explanation.of(_derivation(traced, options, units, again), library_call, batched)
     rows = [row for o in units.outcomes for row in o.kernels]
-    return replace(found, kernels=tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows))
+    return replace(
+        found, kind=Certificate, kernels=tuple(f"  {r.times} x {r.name}: {', '.join(r.operators)}" for r in rows)
+    )
 
 
 def _in_kernels(units: Units, chosen: Module) -> bool:
@@ -62,37 +70,70 @@ def _in_kernels(units: Units, chosen: Module) -> bool:
 
 
 def _nothing(traced: Source, options: Options) -> Derivation:
-    module = traced.module
+    module, scope = _with_all_assumed(traced.module, options.scope)
     functions = {f.name: f for f in module}
     return Derivation(
-        traced.name, module, module, module, functions, (), options.rules, options.numerics, options.scope,
-        dict(options.facts),
-    )  # fmt: skip
+        traced.name, module, module, module, functions, (), options.rules, options.numerics, scope, dict(options.facts)
+    )
+
+
+def _with_all_assumed(module: Module, scope: Scope) -> tuple[Module, Scope]:
+    """`module`, whose entry says all that is assumed of sizes, and a scope that says just that."""
+    entry = module.main
+    assume = stated(scope, entry)
+    said = Module(tuple(replace(f, assume=assume) if f is entry else f for f in module))
+    return said, Scope(assume=assume)
 
 
 def _derivation(traced: Source, options: Options, units: Units, chosen: Module) -> Derivation:
-    parts = [_part(s, units) for s in units.searched]
-    parts = [p for p in parts if any(g.start is not g.end for g in p.results)]
-    shared = units.module
+    parts = _parts(units)
+    written, scope = _with_all_assumed(units.written, options.scope)
+    shared, _ = _with_all_assumed(units.module, options.scope)
+    chosen, _ = _with_all_assumed(chosen, options.scope)
     best = {**units.functions, chosen.main.name: chosen.main}
     needed = {f.name: best[f.name] for f in (*shared, *chosen)}
     ends = [x for p in parts for e in p.equations for pair in e.pairs for x in pair]
     bodies = [x for f in needed.values() for x in f.expressions()]
     needed |= mentioned([*ends, *bodies], best)
     return Derivation(
-        traced.name, units.written, shared, chosen, needed, tuple(parts), options.rules, options.numerics,
-        options.scope, dict(options.facts),
+        traced.name, written, shared, chosen, needed, tuple(parts), options.rules, options.numerics, scope,
+        dict(options.facts),
     )  # fmt: skip
 
 
-def _part(searched: Searched, units: Units) -> Part:
+def _parts(units: Units) -> list[Part]:
+    """Why each block that was changed equals what was chosen; and why the forms of functions do, from which a rule made
+    something that has a part in that."""
+    found: list[Part] = []
+    forms: dict[str, dict[Values, None]] = {}
+    # Callers first: they say which forms of the functions they run are needed.
+    for searched in reversed(units.searched):
+        part = _part(searched, units, tuple(forms.get(searched.function, ())))
+        if not part.forms and all(g.start is g.end for g in part.results):
+            continue
+        found.append(part)
+        told = [e.told.forms for e in part.equations if e.told is not None]
+        for (_, name), values in (item for answers in told for item in answers.items()):
+            known = [values_of(units.functions[name]), *(values_of(f) for f in units.module if f.name == name)]
+            if values is not None and values not in known:
+                forms.setdefault(name, {})[values] = None
+    return found[::-1]
+
+
+def _part(searched: Searched, units: Units, forms: Sequence[Values]) -> Part:
     schemas = {s.name: s for s in units.options.rules.schemas}
-    proposed = [Equation(schemas[rule], ((old, new),)) for old, new, rule in searched.alternatives]
+    proposed = [
+        Equation(schemas[rule], ((old, new),), told=told) for (old, new, rule), told in searched.alternatives.items()
+    ]
     have, are_positive = given.Leaves(searched.known.facts).have, given.Sizes(searched.scope).are_positive
     known = Known(have, searched.known.exact, are_positive)
 
     def holds(guard: OnValue, value: Expr) -> bool:
         return known.has(value, key_of(guard))
 
-    results = derive(searched.recording, searched.written, searched.chosen, proposed, holds)
-    return Part(searched.function, searched.block, tuple(results))
+    count = len(searched.written)
+    ends = [x for values in (searched.chosen, *forms) for x in values]
+    starts = [*searched.written] * (1 + len(forms))
+    goals = derive(searched.recording, starts, ends, proposed, holds)
+    each = [tuple(goals[i : i + count]) for i in range(0, len(goals), count)]
+    return Part(searched.function, searched.block, each[0], tuple(each[1:]))

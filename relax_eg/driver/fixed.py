@@ -32,6 +32,15 @@ def with_fixed_sizes(module: Module, scope: Scope) -> Module:
     return module
 
 
+def stated(scope: Scope, function: Function) -> tuple[str, ...]:
+    """What `scope` says of the sizes that a function has left, fixed ones put in as numbers, as statements."""
+    names = {*function.size_variables, *function.cast_variables}
+    sizes = {v: d for v, d in _numbers(scope).items() if v not in names}
+    said = [text for s in scope.statements for text in _assumed(s, sizes)]
+    # Of a size that the function has not nothing can be said; what nothing is known of is at least 1 (`Scope`).
+    return tuple(s for s in said if all(r.variables <= names for r in read_statement(s)))
+
+
 def with_numbers(params: Sequence[Expr], result: Annotation, scope: Scope) -> tuple[tuple[Expr, ...], Annotation]:
     """Parameters and result of an entry as `with_fixed_sizes` has them."""
     sizes = _numbers(scope)

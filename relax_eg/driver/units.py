@@ -17,8 +17,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from relax_eg.backend.lower import run_function
 from relax_eg.debug import tell
+from relax_eg.driver.batching import batched
 from relax_eg.driver.fixed import with_fixed_sizes
 from relax_eg.driver.options import ASSUMED_SIZE, Options
 from relax_eg.driver.origins import origins_of, origins_told, source_text
@@ -40,7 +40,6 @@ from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import problem_of, second_best
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.weights import PREPARED_SHARE, cheapest
-from relax_eg.frontends.jax.batch import batched
 from relax_eg.ir.calls import callees_first
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr, postorder
@@ -49,6 +48,7 @@ from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes
 from relax_eg.ir.scopes import scopes_of
 from relax_eg.rules import Schema
+from relax_eg.rules.asked import Answers
 from relax_eg.rules.given import Given, facts_of_functions
 from relax_eg.rules.schemas import MEMORY
 from relax_eg.rules.suppliers import advice
@@ -70,13 +70,13 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Searched:
     """One e-graph that kept record: block `block` of `function`, its values as written and as chosen, what rules about
-    functions proposed, and what was known."""
+    functions proposed, with what they were told, and what was known."""
 
     function: str
     block: int
     written: tuple[Expr, ...]
     chosen: tuple[Expr, ...]
-    alternatives: tuple[Proposal, ...]
+    alternatives: Mapping[Proposal, Answers]
     scope: Scope
     known: Given
     recording: Recording
@@ -89,7 +89,7 @@ class _Saturated:
 
     read: Dump
     saturation: Saturation
-    alternatives: list[Proposal]
+    alternatives: Mapping[Proposal, Answers]
     recording: Recording | None
 
 
@@ -284,7 +284,7 @@ class Units:
                 return [f.roots for f in forms]
             # A derivation goes from operators to operators.
             self.in_kernels[place] = tuple(found.built.roots)
-            equal = tuple(roots), tuple(found.built.operators), tuple(saturated.alternatives)
+            equal = tuple(roots), tuple(found.built.operators), saturated.alternatives
             self.searched.append(Searched(*place, *equal, scope, known, kept))
             return [f.operators for f in forms]
         sizes = [self._sizes(block, b) for b in options.bindings]
@@ -317,7 +317,7 @@ class Units:
         self._tell_origins(place[0], read, cheap, {e: (c,) for e, c in classes.items()}, makers)
         values = [cheap]
         if kept is not None:
-            equal = tuple(roots), tuple(values[0]), tuple(saturated.alternatives)
+            equal = tuple(roots), tuple(values[0]), saturated.alternatives
             self.searched.append(Searched(*place, *equal, scope, known, kept))
         if leaves and not is_again:
             values.append(cheap)
@@ -342,7 +342,7 @@ class Units:
         key = (place, tuple(roots), tuple(alternatives), self.record)
         grown = (self.grown or {}).get(key)
         if grown is None:
-            with EGraph(roots, options.rules, scope, alternatives, known, self.record) as egraph:
+            with EGraph(roots, options.rules, scope, list(alternatives), known, self.record) as egraph:
                 saturation = egraph.saturate(budget, options.progress)
                 read = dump(egraph)
                 kept = recording(egraph) if self.record else None
@@ -426,8 +426,8 @@ class Units:
         names = missing_sizes(Function("block", (), (block,), block.bindings[0].value))
         return {**{v: ASSUMED_SIZE for v in sorted(names)}, **binding}
 
-    def _alternatives(self, roots: Sequence[Expr]) -> list[Proposal]:
-        """What schemas propose for a block."""
+    def _alternatives(self, roots: Sequence[Expr]) -> dict[Proposal, Answers]:
+        """What schemas propose for a block, and what they were told."""
         schemas = [s for s in self.options.rules.schemas if MEMORY not in s.tags or self.large < math.inf]
         written = postorder(roots) if schemas else []
         self._readers = {}
@@ -505,7 +505,5 @@ class Units:
         return made
 
     def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
-        if missing_sizes(function):
-            return None
-        module = Module((function, *(f for f in self.functions.values() if f.name != function.name)))
-        return batched(lambda *arrays: run_function(module, function, arrays), function, mapped, length)
+        others = (f for f in self.functions.values() if f.name != function.name)
+        return batched(Module((function, *others)), function, mapped, length)

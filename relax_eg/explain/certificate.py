@@ -3,6 +3,10 @@
 The data holds both programs (as text for people, and exactly), and of each step what is needed to make it again: the
 rule by name and content, what its variables stood for, and between which expressions it leads. Expressions are nodes
 of one table, so a certificate is about as long as the programs and the steps together.
+
+It claims that for all sizes that the program as written admits (`R.func_attr` says which) and all arguments that have
+the `facts`, the chosen program computes the same within the loosest of the `numerics` classes. That is what `verify`
+shows; `status`, `place`, `proofs`, and how far apart programs were, are remarks of whoever wrote it.
 """
 
 from __future__ import annotations
@@ -10,122 +14,98 @@ from __future__ import annotations
 import ast
 import base64
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
-
-import numpy as np
+from typing import Any, Self
 
 from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
+from relax_eg.explain.reader import Outside, Reader, program_text
 from relax_eg.explain.result import Derivation, Part
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
+from relax_eg.explain.steps import Equation, Goal, Rewritten, Step
 from relax_eg.explain.whole import Checked
-from relax_eg.ir.expr import ConstantData, Expr, tuple_, var
-from relax_eg.ir.foreign import Foreign
+from relax_eg.ir.expr import Expr, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function, Module
-from relax_eg.ir.packed import pack, unpack
-from relax_eg.rules import Rule, RuleSet, Schema
-from relax_eg.rules.certificates import content_hash, status
-from relax_eg.shapes import Dim, Scope
+from relax_eg.ir.packed import pack
+from relax_eg.rules import RuleSet
+from relax_eg.rules.asked import Answers, Batched
+from relax_eg.rules.certificates import lasting_hash, status
 
-VERSION = 2
-_PLACE = re.compile(r'(R\.foreign\("\w+", )\d+\)')
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """Stands for an object of another library that a certificate does not hold: equal objects have equal numbers."""
-
-    kind: str
-    number: int
-
-
-class _Outside:
-    """Opaque objects by number; every constant is part of the data."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Foreign, int] = {}
-
-    def name_of(self, foreign: Foreign) -> Any:
-        return [foreign.type_name, self._numbers.setdefault(foreign, len(self._numbers))]
-
-    def foreign_of(self, name: Any) -> Foreign:
-        kind, number = name
-        return Foreign(Opaque(str(kind), int(number)))
-
-    def array_name(self, data: ConstantData) -> str | None:
-        return None
-
-    def array_of(self, name: str) -> np.ndarray[Any, Any]:
-        raise KeyError(name)
+VERSION = 3
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A derivation as plain data, `data`, for `json`. `verify` does all of it over."""
+    """A derivation as plain data, `data`, for `json`. `verify` does all of it over; `batched` applies functions to
+    slices, without which steps by rules about loops do not hold."""
 
     data: Mapping[str, Any]
+    batched: Batched | None = field(default=None, repr=False, compare=False)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
         Path(path).write_text(json.dumps(self.data, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
 
-    @staticmethod
-    def load(path: str | Path) -> Certificate:
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. ExplanationError where the file is no certificate."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
+        except (OSError, ValueError, RecursionError) as e:
             raise ExplanationError(f"{path} is no certificate: {e}") from None
         if not isinstance(data, dict) or data.get("format") != "relax-eg certificate":
             accepted = "a file that `best.certificate().save(path)` wrote is accepted"
             raise ExplanationError(f"{path} is no certificate: {accepted}")
-        return Certificate(data)
+        return cls(data)
 
     def verify(self, rules: RuleSet) -> Replay:
         """Do every step over, by rules of `rules`. ExplanationError names what does not hold, or cannot be checked."""
-        if self.data.get("version") != VERSION:
-            raise ExplanationError(f"certificate of version {self.data.get('version')}; this is version {VERSION}")
-        try:
-            derivation = _Reader(self.data, rules).derivation()
-        except ExplanationError:
-            raise
-        except (KeyError, IndexError, ValueError, TypeError, RelaxEgError) as e:
-            raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
-        found = replay(derivation)
-        for part, data, programs in zip(derivation.parts, self.data["parts"], found.programs, strict=True):
-            _same_programs(part, data["programs"], programs)
-        if found.unchecked:
-            why = "; ".join(found.not_evaluated)
-            raise ExplanationError(f"a step by rule `{found.unchecked[0]}` cannot be checked: {why}")
+        data: Any = self.data
+        if not isinstance(data, Mapping) or data.get("version") != VERSION:  # type: ignore[reportUnknownMemberType]
+            version = data.get("version") if isinstance(data, Mapping) else None  # type: ignore[reportUnknownMemberType]
+            raise ExplanationError(f"certificate of version {version}; this is version {VERSION}")
+        with _told_apart("read"):
+            derivation = Reader(self.data, rules).derivation()
+        with _told_apart("checked"):
+            found = replay(derivation, batched=self.batched)
+            for part, row, programs in zip(derivation.parts, self.data["parts"], found.programs, strict=True):
+                _same_programs(part, row["programs"], programs)
+        if found.numerics != derivation.numerics:
+            said, are = (", ".join(classes) for classes in (derivation.numerics, found.numerics))
+            raise ExplanationError(f"the certificate says that its steps are of class {said}; they are of class {are}")
         return found
 
     @property
     def premises(self) -> str:
-        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values."""
-        sizes = [
-            f"{name} >= {low}" + (f", {name} <= {high}" if high is not None else "")
-            for name, (low, high) in self.data["sizes"].items()
-            if low is not None
-        ]
+        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values. Of
+        other sizes that they are at least 1."""
         facts = [f"{name} is {fact.replace('_', ' ')}" for name, facts in self.data["facts"].items() for fact in facts]
-        given = [*sizes, *self.data["assumptions"], *facts]
+        given = [*self.data["assumptions"], *facts]
         return f"rules of class {', '.join(self.data['numerics'])}" + (f"; given {', '.join(given)}" if given else "")
 
 
-def certificate(derivation: Derivation, replayed: Replay | None) -> Certificate:
-    """`derivation` as plain data. ExplanationError where something in it cannot be."""
-    return Certificate(_Writer(derivation, replayed).data())
+@contextmanager
+def _told_apart(done: str) -> Generator[None]:
+    """ExplanationError for whatever is wrong with data that was to be `done`: nothing in it is trusted."""
+    try:
+        yield
+    except ExplanationError:
+        raise
+    except RelaxEgError as e:
+        raise ExplanationError(f"the certificate cannot be {done}: {e}") from e
+    except KeyError as e:
+        raise ExplanationError(f"the certificate cannot be {done}: there is no {e} where there should be") from e
+    except Exception as e:  # of data of any form at all
+        text = str(e).partition("\n")[0] or "something is missing"
+        raise ExplanationError(f"the certificate cannot be {done}; it holds what none holds: {text}") from e
 
 
-def _program_text(module: Module) -> str:
-    """The text of a module; objects of other libraries by kind, since their places differ from process to process."""
-    return _PLACE.sub(r"\1_)", str(module))
+def certificate(derivation: Derivation, replayed: Replay | None) -> dict[str, Any]:
+    """`derivation` as the data of a certificate. ExplanationError where something in it cannot be."""
+    return _Writer(derivation, replayed).data()
 
 
 def _told(part: Part, programs: Sequence[Checked]) -> list[dict[str, Any]]:
@@ -167,17 +147,15 @@ class _Writer:
         functions = [_renamed(f, f"{kind}:{f.name}") for kind, module in kinds.items() for f in module]
         bindings = tuple(Binding(var(f"t{i}", e.annotation), e) for e, i in self.terms.items())
         functions.append(Function("terms", (), (Block(bindings),), tuple_(())))
-        programs, blob = pack(Module(tuple(functions)), _Outside())
-        scope = d.scope
+        programs, blob = pack(Module(tuple(functions)), Outside())
         return {
             "format": "relax-eg certificate",
             "version": VERSION,
             "name": d.name,
-            "written": _program_text(d.written),
-            "chosen": _program_text(d.chosen),
-            "numerics": list(d.numerics),
-            "sizes": {name: list(scope.bounds(name)) for name in sorted(scope.names)},
-            "assumptions": list(scope.assumptions),
+            "written": program_text(d.written),
+            "chosen": program_text(d.chosen),
+            "numerics": list(Replay().numerics if self.replayed is None else self.replayed.numerics),
+            "assumptions": list(d.written.main.assume),
             "facts": {name: sorted(facts) for name, facts in d.facts.items()},
             "parts": parts,
             "programs": programs,
@@ -200,16 +178,18 @@ class _Writer:
                 for g in goals
             ],
             "results": [goals[g] for g in part.results],
+            "forms": [[goals[g] for g in form] for form in part.forms],
             "programs": _told(part, programs),
         }
 
     def _equation(self, e: Equation, sources: Mapping[Expr, str]) -> dict[str, Any]:
         verdict = status(e.rule)
         place = next((sources[x] for pair in e.pairs for x in pair if x in sources), "")
-        said = {"rule": e.rule.name, "content": content_hash(e.rule), "status": verdict.status, "place": place}
+        said = {"rule": e.rule.name, "content": lasting_hash(e.rule), "status": verdict.status, "place": place}
         proofs = self.replayed.conditions.get(e, []) if self.replayed is not None else []
         if e.instance is None:
-            return {**said, "pairs": [[self._term(a), self._term(b)] for a, b in e.pairs], "proofs": proofs}
+            pairs = [[self._term(a), self._term(b)] for a, b in e.pairs]
+            return {**said, "pairs": pairs, "told": self._told(e.told or Answers()), "proofs": proofs}
         return {
             **said,
             "ranks": list(e.instance.ranks),
@@ -218,6 +198,18 @@ class _Writer:
             "operands": [self._term(x) for x in e.operands],
             "sizes": {k: str(v) for k, v in e.sizes},
             "proofs": proofs,
+        }
+
+    def _told(self, told: Answers) -> dict[str, Any]:
+        forms = [
+            [*asked, None if values is None else [self._term(v) for v in values]]
+            for asked, values in told.forms.items()
+        ]
+        return {
+            "sizes": [[*asked, size] for asked, size in told.sizes.items()],
+            "large": told.large,
+            "ahead": {name: list(flags) for name, flags in told.ahead.items()},
+            "forms": forms,
         }
 
     def _step(self, step: Step, to: Expr, equations: Mapping[Equation, int], goals: Mapping[Goal, int]) -> list[Any]:
@@ -239,75 +231,4 @@ def _plain(value: Any) -> str:
 
 
 def _renamed(function: Function, name: str) -> Function:
-    return Function(name, function.params, function.blocks, function.result, function.sources)
-
-
-class _Reader:
-    def __init__(self, data: Mapping[str, Any], rules: RuleSet) -> None:
-        self.data = data
-        self.rules = rules
-        self.known: dict[str, Rule | Schema] = {r.name: r for r in (*rules, *rules.schemas)}
-        module = unpack(data["programs"], base64.b64decode(data["constants"]), _Outside())
-        self.kinds: dict[str, list[Function]] = {}
-        for f in module:
-            kind, _, name = f.name.partition(":")
-            self.kinds.setdefault(kind, []).append(_renamed(f, name))
-        (terms,) = self.kinds["terms"]
-        self.terms = [b.value for b in terms.blocks[0].bindings]
-
-    def derivation(self) -> Derivation:
-        data = self.data
-        written, shared, chosen = (Module(tuple(self.kinds[k])) for k in ("written", "shared", "chosen"))
-        for kind, module in (("written", written), ("chosen", chosen)):
-            if _without_kinds(_program_text(module)) != _without_kinds(data[kind]):
-                raise ExplanationError(f"the text of the program as {kind} is not that of the program in the data")
-        scope = Scope({name: (low, high) for name, (low, high) in data["sizes"].items()}, assume=data["assumptions"])
-        facts = {name: frozenset(map(str, found)) for name, found in data["facts"].items()}
-        parts = tuple(self._part(p) for p in data["parts"])
-        functions = {f.name: f for f in self.kinds["functions"]}
-        return Derivation(
-            data["name"], written, shared, chosen, MappingProxyType(functions), parts, self.rules,
-            tuple(data["numerics"]), scope, facts,
-        )  # fmt: skip
-
-    def _part(self, data: Mapping[str, Any]) -> Part:
-        equations = [self._equation(e) for e in data["rules"]]
-        goals: list[Goal] = []
-        for start, end, steps in data["goals"]:
-            made = [self._step(s, equations, goals) for s in steps]
-            goals.append(Goal(self.terms[start], self.terms[end], made))
-        return Part(data["function"], data["block"], tuple(goals[i] for i in data["results"]))
-
-    def _rule(self, data: Mapping[str, Any]) -> Rule | Schema:
-        name = data["rule"]
-        found = self.known.get(name)
-        if found is None:
-            raise ExplanationError(f"the certificate uses rule `{name}`, which no rule file that was given has")
-        if content_hash(found) != data["content"]:
-            raise ExplanationError(
-                f"rule `{name}` ({found.where}) does not say what the rule of this name said that the certificate uses"
-            )
-        return found
-
-    def _equation(self, data: Mapping[str, Any]) -> Equation:
-        rule = self._rule(data)
-        if isinstance(rule, Schema):
-            return Equation(rule, tuple((self.terms[a], self.terms[b]) for a, b in data["pairs"]))
-        attributes = {k: ast.literal_eval(v) for k, v in data["attributes"].items()}
-        instance = rule.instance(tuple(data["ranks"]), data["dtype"], attributes)
-        if instance is None:
-            raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has no such instance as the certificate uses")
-        sizes = {k: Dim.of(v) for k, v in data["sizes"].items()}
-        return equation(instance, [self.terms[i] for i in data["operands"]], sizes)
-
-    def _step(self, data: Sequence[Any], equations: Sequence[Equation], goals: Sequence[Goal]) -> tuple[Step, Expr]:
-        if data[0] == "rule":
-            _, to, number, result, forward = data
-            return Rewritten(equations[number], result, bool(forward)), self.terms[to]
-        _, to, operands, sizes = data
-        pairs = tuple((Dim.of(x), Dim.of(y)) for x, y in sizes)
-        return Inside(tuple(None if g is None else goals[g] for g in operands), pairs), self.terms[to]
-
-
-def _without_kinds(text: str) -> str:
-    return re.sub(r'R\.foreign\("\w+", _\)', "R.foreign", text)
+    return replace(function, name=name)

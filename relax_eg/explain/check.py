@@ -1,10 +1,10 @@
-"""Doing a derivation over: every rule, condition, shape and size in it is looked at again; both sides of every use of a
-rule, and every whole program that the steps lead through (`whole`), are evaluated by the reference interpreter at small
-random sizes and compared."""
+"""Doing a derivation over: every rule, condition, shape and size in it is looked at again, and rules about whole nodes
+are asked again (`proposed`). Both sides of every use of a rule, and every whole program that the steps lead through
+(`whole`), are evaluated by the reference interpreter besides, at small sizes and at sizes next to numbers in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,23 +12,44 @@ import numpy as np
 from relax_eg.errors import BoundsError, ExplanationError, OperatorError, ShapeError
 from relax_eg.explain.closure import sizes_that_differ
 from relax_eg.explain.programs import Change
+from relax_eg.explain.proposed import Proposals
 from relax_eg.explain.record import signature, with_one
 from relax_eg.explain.result import Derivation, Libraries, Part, mentioned
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equation
-from relax_eg.explain.values import compared, deviation, draw, stand_in, tells
+from relax_eg.explain.values import compared, deviation, draw, near, stand_in, tells
 from relax_eg.explain.whole import Checked, WholePrograms, off
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple, dims_of, with_sizes
 from relax_eg.ir.calls import call_annotation
+from relax_eg.ir.calls import signature as function_annotation
 from relax_eg.ir.control import deduce_control
-from relax_eg.ir.expr import CALL, CALL_DPS_LIBRARY, CONTROL, TUPLE, TUPLE_GET, VAR, Expr, postorder, tuple_
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_TIR,
+    CONSTANT,
+    CONTROL,
+    FUNCTION,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    Expr,
+    constant_value,
+    np_dtype,
+    postorder,
+    tuple_,
+)
+from relax_eg.ir.lattice import clash
 from relax_eg.ir.module import Function, Module
 from relax_eg.ir.scopes import scopes_of
+from relax_eg.ir.tensor_calls import tir_annotation
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops import TABLE
-from relax_eg.ops.interpret import Values, evaluate
+from relax_eg.ops.facts import FACTS, impossible
+from relax_eg.ops.interpret import Values, at_most, evaluate
 from relax_eg.ops.libraries import library_of
 from relax_eg.ops.record import deduce
-from relax_eg.rules import Claim, Condition, Rule, RuleSet, ValueTest
+from relax_eg.rules import NUMERICS, Claim, Condition, Rule, RuleSet, ValueTest
+from relax_eg.rules.asked import Batched
 from relax_eg.rules.certificates import status
 from relax_eg.rules.conditions import key_of
 from relax_eg.rules.given import Leaves, Sizes, facts_of_functions
@@ -38,7 +59,9 @@ from relax_eg.shapes import Dim, Proved, Scope, prove
 # Expressions that are said to be equal: with the rule that says so, None for a whole goal.
 Pair = tuple[Expr, Expr, Equation | None]
 
-_SEEDS = (0, 1)
+# At the first two everything is evaluated; at the other, near numbers in the programs, uses of rules and both ends.
+_SEEDS, _FURTHER = (0, 1), (2,)
+_MOST_STEPS = 4_000  # of loops, at one of them: about a second; where there are more, steps are checked, not evaluated
 
 
 @dataclass
@@ -49,7 +72,8 @@ class Replay:
     written differently, with theirs; `compared`: pairs of expressions that were evaluated, at `sizes`; `programs`: for
     each part of the derivation the whole programs that its steps lead through; `ends`: how far the results of the
     chosen module are from those of the one as written, None where they were not evaluated; `not_evaluated`: why
-    some were not; `unchecked`: rules about whole nodes among these, whose steps nothing else looks at.
+    some were not; `numerics`: the classes of the steps, the loosest last: facts that hold over the reals only, of
+    which a step makes use, count as rules of class reassociate.
     """
 
     equations: int = 0
@@ -60,7 +84,7 @@ class Replay:
     programs: list[list[Checked]] = field(default_factory=list[list[Checked]])
     ends: float | None = None
     not_evaluated: list[str] = field(default_factory=list[str])
-    unchecked: list[str] = field(default_factory=list[str])
+    numerics: tuple[str, ...] = NUMERICS[:1]
 
     def __str__(self) -> str:
         proved = sum(map(len, self.conditions.values())) + len(self.equal_sizes)
@@ -71,6 +95,10 @@ class Replay:
         if self.ends is not None:
             parts.append(f"the chosen program against the one as written: {off(self.ends)}")
         return "; ".join([*parts, *(f"not evaluated: {why}" for why in self.not_evaluated)])
+
+    def uses(self, numerics: str) -> None:
+        """A step is of this class."""
+        self.numerics = NUMERICS[: max(len(self.numerics), 1 + NUMERICS.index(numerics))]  # type: ignore[arg-type]
 
     def _whole(self) -> str:
         every = [c for programs in self.programs for c in programs]
@@ -83,22 +111,32 @@ class Replay:
         )
 
 
-def replay(derivation: Derivation, libraries: Libraries | None = None) -> Replay:
+def replay(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Replay:
     """Do `derivation` over. ExplanationError names the first step that does not hold, and why.
 
-    `libraries` computes library calls; without it each stands for some function of its operands.
+    `libraries` computes library calls; without it each stands for some function of its operands. `batched` applies a
+    function to slices, as rules about loops ask for it; without it their steps do not hold.
     """
+    entry = derivation.chosen.main.name
     for module in (derivation.written, derivation.shared, derivation.chosen):
         check_module(module)
     derivation.check_structure()
+    functions = sorted(derivation.functions.values(), key=lambda f: f.name != entry)
+    check_module(Module(tuple(functions)))
+    _check_facts(derivation)
     scopes = scopes_of(derivation.shared, derivation.scope)
-    exact = derivation.numerics == ("exact",)
     used = {e.rule.name: e.rule for p in derivation.parts for e in p.equations if isinstance(e.rule, Rule)}
-    facts = facts_of_functions(derivation.shared, derivation.facts, RuleSet("used", used.values()), exact)
+    asked = RuleSet("used", used.values())
+    # What is derived of values as they are computed, and what over the reals where that is allowed.
+    strict = facts_of_functions(derivation.shared, derivation.facts, asked, True)
+    exact = derivation.numerics == ("exact",)
+    facts = strict if exact else facts_of_functions(derivation.shared, derivation.facts, asked, False)
     found = Replay()
     for part in derivation.parts:
-        check = _Check(derivation, part, scopes[part.function][part.block], facts.get(part.function, {}), exact, found)
+        scope, name = scopes[part.function][part.block], part.function
+        check = _Check(derivation, part, scope, facts.get(name, {}), strict.get(name, {}), exact, found)
         check.run()
+        Proposals(derivation, part, batched, check.fail).check()
         check.evaluate(libraries)
     if derivation.parts:
         _compare_ends(derivation, libraries, found)
@@ -108,12 +146,15 @@ def replay(derivation: Derivation, libraries: Libraries | None = None) -> Replay
 def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> None:
     """Evaluate the module as written and the chosen one on the same arguments."""
     apart: list[float] = []
-    for seed in _SEEDS:
+    around = near(e for m in (d.written, d.chosen) for f in m for e in f.expressions())
+    for seed in (*_SEEDS, *_FURTHER):
         try:
-            given, sizes = draw(d.written.main, d.scope, d.facts, seed)
-            with np.errstate(all="ignore"):
+            given, sizes = draw(d.written.main, d.scope, d.facts, seed, around)
+            with np.errstate(all="ignore"), at_most(_MOST_STEPS):
                 a, b = (evaluate(m, given, sizes=sizes, libraries=libraries or stand_in) for m in (d.written, d.chosen))
         except (OperatorError, ShapeError, BoundsError) as error:
+            if seed in _FURTHER:  # there are no values here
+                continue
             found.not_evaluated.append(f"the programs from end to end: {error}")
             return
         if why := compared(a, b, d.numerics[-1]):
@@ -124,6 +165,36 @@ def _compare_ends(d: Derivation, libraries: Libraries | None, found: Replay) -> 
         found.ends = max(apart)
     else:
         found.not_evaluated.append("the programs from end to end have no finite values where they were tried")
+
+
+def _check_facts(d: Derivation) -> None:
+    """Facts are declared of parameters of the program as written, which may have them, all at once."""
+    params = {str(p.attr("name")): p.annotation for p in d.written.main.params}
+    for name, facts in d.facts.items():
+        a = params.get(name)
+        if not isinstance(a, Tensor):
+            raise ExplanationError(f"{d.name}: facts are declared of `{name}`, which is no array that it takes")
+        for fact in sorted(facts):
+            if fact not in FACTS:
+                raise ExplanationError(f"{d.name}: `{name}` is declared {fact!r}, which is no fact")
+            if why := impossible(fact, a):
+                raise ExplanationError(f"{d.name}: `{name}` cannot be {FACTS[fact].name}: {why}")
+    if not d.facts:
+        return
+    drawn = [p for p in d.written.main.params if p.attr("name") in d.facts and p.tensor.shape is not None]
+    some = Function("facts", tuple(drawn), (), tuple_(()))
+    why = [_no_values(some, d.scope, d.facts, seed) for seed in _SEEDS]
+    if all(why):
+        raise ExplanationError(f"{d.name}: {why[0]}; a derivation from facts that nothing has says nothing")
+
+
+def _no_values(function: Function, scope: Scope, facts: Mapping[str, frozenset[str]], seed: int) -> str:
+    """Why there are no arguments of `function` with these facts, empty where there are."""
+    try:
+        draw(function, scope, facts, seed)
+    except OperatorError as error:
+        return str(error)
+    return ""
 
 
 def _at(sizes: Mapping[str, int]) -> str:
@@ -137,6 +208,7 @@ class _Check:
         part: Part,
         scope: Scope,
         facts: Mapping[str, frozenset[str]],
+        strict: Mapping[str, frozenset[str]],
         exact: bool,
         found: Replay,
     ) -> None:
@@ -146,6 +218,7 @@ class _Check:
         self.facts = facts
         self.found = found
         self.known = Known(Leaves(facts).have, exact, Sizes(scope).are_positive)
+        self.strict = Known(Leaves(strict).have, True, Sizes(scope).are_positive)
         self.loosest = derivation.numerics[-1]
         self.sources = derivation.sources.get(part.function, {})
         self.equal: dict[tuple[Dim, Dim], None] = {}  # sizes that were proved equal
@@ -161,7 +234,8 @@ class _Check:
             self._goal(goal)
         self.one = _one_of(list(self.equal))
         # Before anything is evaluated: what cannot have the shape it says may have no value either.
-        for e in postorder([x for g in self.part.goals for x in (g.start, *(to for _, to in g.steps))]):
+        sides = [x for e in self.part.equations for pair in e.pairs for x in pair]
+        for e in postorder([*sides, *(x for g in self.part.goals for x in (g.start, *(to for _, to in g.steps)))]):
             self._deduced(e)
 
     def fail(self, e: Equation | None, text: str) -> ExplanationError:
@@ -183,6 +257,7 @@ class _Check:
         if rule.numerics not in self.derivation.numerics:
             allowed = ", ".join(self.derivation.numerics)
             raise self.fail(e, f"the rule is of class {rule.numerics}; allowed were {allowed}")
+        self.found.uses(rule.numerics)
         proofs: list[str] = []
         if isinstance(rule, Rule):
             proofs = self._instance(e)
@@ -214,6 +289,8 @@ class _Check:
             elif isinstance(g, (Claim, ValueTest)):
                 if not self.known.has(env[g.name], key_of(g)):
                     raise self.fail(e, f"its condition {g} is not known to hold")
+                if not self.strict.has(env[g.name], key_of(g)):
+                    self.found.uses("reassociate")
                 proofs.append(f"{g}: derived from what is declared and from the operators")
         return proofs
 
@@ -281,17 +358,21 @@ class _Check:
         module = Module((body, *functions.values()))
         told: set[int] = set()
         worlds: list[Values] = []
-        try:
-            for seed in _SEEDS:
-                given, sizes = draw(body, self.scope, self.facts, seed)
-                worlds.append(Values(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in))
-                with np.errstate(all="ignore"):
-                    told |= self._compare(pairs, worlds[-1], sizes)
+        around = near(x for f in module for x in f.expressions())
+        for seed in (*_SEEDS, *_FURTHER):
+            try:
+                given, sizes = draw(body, self.scope, self.facts, seed, around)
+                world = Values(module, dict(zip(reads, given, strict=True)), sizes, libraries or stand_in)
+                with np.errstate(all="ignore"), at_most(_MOST_STEPS):
+                    told |= self._compare(pairs, world, sizes)
+            except (OperatorError, ShapeError, BoundsError) as error:
+                if seed in _FURTHER:  # there are no values here
+                    continue
+                self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
+                return
+            if seed in _SEEDS:
+                worlds.append(world)
                 self.found.sizes.append(sizes)
-        except (OperatorError, ShapeError, BoundsError) as error:
-            self.found.not_evaluated.append(f"`{self.part.function}`: {error}")
-            self._unchecked(e for _, _, e in pairs)
-            return
         self.found.compared += len(told)
         for i in range(len(pairs)):
             if i not in told:
@@ -299,7 +380,6 @@ class _Check:
                 what = f"step by rule `{rule.rule.name}`" if rule is not None else "a result"
                 why = "has no finite values where it was tried"
                 self.found.not_evaluated.append(f"`{self.part.function}`: {what} {why}")
-                self._unchecked([rule])
         self._whole_programs(worlds)
 
     def _compare(self, pairs: Sequence[Pair], values: Values, sizes: Mapping[str, int]) -> set[int]:
@@ -347,6 +427,16 @@ class _Check:
                 found = Tuple(tuple(operands))
             elif e.op == TUPLE_GET and isinstance(operands[0], Tuple):
                 found = operands[0].fields[e.attr("index")]
+            elif e.op == CALL_TIR:
+                found = tir_annotation(e.attr("program").value, operands, e.attr("sizes"))
+                if why := clash(e.annotation, found):
+                    raise self.fail(None, f"a kernel fills {found}, to be filled is {e.annotation}: {why}")
+                return
+            elif e.op == CONSTANT:
+                data = constant_value(e)
+                found = Tensor(data.shape, e.dtype if data.dtype == np_dtype(e.dtype) else data.dtype.name)
+            elif e.op == FUNCTION:
+                found = self._signature(str(e.attr("name")))
             else:
                 return
         except (OperatorError, IndexError) as error:
@@ -355,19 +445,23 @@ class _Check:
             None, found, with_sizes(e.annotation, self.one), f"the shape of {e.op} in a whole program"
         )
 
+    def _signature(self, name: str) -> Annotation:
+        d = self.derivation
+        known = next((f for f in d.shared if f.name == name), None) or d.functions.get(name)
+        if known is None:
+            raise self.fail(None, f"the derivation has no function `{name}`")
+        return function_annotation(known)
+
     def _pairs(self, opaque: bool) -> list[Pair]:
         """Expressions that are said to be equal: each with the rule that says so, None for a whole goal."""
         found: list[Pair] = []
         for e in self.part.equations:
             if opaque and not isinstance(e.rule, Rule) and self._runs_opaque(e):
                 self.found.not_evaluated.append(f"`{e.rule.name}` moves library calls that are not at hand")
-                self._unchecked([e])
                 continue
             found += [(a, b, e) for a, b in e.pairs]
-        return found + [(g.start, g.end, None) for g in self.part.results if g.start is not g.end]
-
-    def _unchecked(self, equations: Iterable[Equation | None]) -> None:
-        self.found.unchecked += [e.rule.name for e in equations if e is not None and not isinstance(e.rule, Rule)]
+        ends = [g for goals in (self.part.results, *self.part.forms) for g in goals]
+        return found + [(g.start, g.end, None) for g in ends if g.start is not g.end]
 
     def _runs_opaque(self, e: Equation) -> bool:
         sides = [x for pair in e.pairs for x in pair]
@@ -377,9 +471,12 @@ class _Check:
 
 
 def _one_of(pairs: Sequence[tuple[Dim, Dim]]) -> dict[Dim, Dim]:
-    """For sizes that are equal in pairs, one that stands for all its equals."""
+    """For sizes that are equal in pairs, one that stands for all its equals: a number where one is, for an axis of one
+    place broadcasts."""
     one: dict[Dim, Dim] = {}
     for x, y in pairs:
         kept, other = one.get(x, x), one.get(y, y)
+        if other.is_const:
+            kept, other = other, kept
         one.update({z: kept for z, k in one.items() if k == other} | {x: kept, y: kept, other: kept})
     return one

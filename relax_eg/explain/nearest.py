@@ -78,9 +78,9 @@ class Graph:
 
 
 def _made(sign: Any, args: list[Expr]) -> Expr:
-    op, items, *_, annotation = sign
-    if op == "leaf":
-        return items
+    if sign[0] == "leaf":
+        return sign[1]
+    op, items, _, annotation = sign
     if op == TUPLE_GET:
         return tuple_get(args[0], dict(items)["index"])
     return call(op, args, dict(items)) if op in TABLE else node(op, args, items, annotation)

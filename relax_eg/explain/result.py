@@ -21,16 +21,18 @@ Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
 
 @dataclass(frozen=True)
 class Part:
-    """Block `block` of `function`: a goal for each of its bindings, from the value as written to the one chosen."""
+    """Block `block` of `function`: a goal for each of its bindings, from the value as written to the one chosen.
+    `forms`: the same for other forms of the function, from which rules about functions made something."""
 
     function: str
     block: int
     results: tuple[Goal, ...]
+    forms: tuple[tuple[Goal, ...], ...] = ()
 
     @cached_property
     def goals(self) -> list[Goal]:
         """Every goal, each after those it uses."""
-        return goals_in_order(self.results)
+        return goals_in_order(g for goals in (self.results, *self.forms) for g in goals)
 
     @cached_property
     def equations(self) -> list[Equation]:
@@ -73,8 +75,7 @@ class Derivation:
             best = self.functions.get(f.name)
             if best is None:
                 continue
-            alike = (f.params, f.result, len(f.blocks)) == (best.params, best.result, len(best.blocks))
-            if not alike:
+            if replace(best, blocks=f.blocks) != f or len(best.blocks) != len(f.blocks):
                 raise ExplanationError(f"{self.name}: `{f.name}` was chosen with another signature or other blocks")
             for n, (old, new) in enumerate(zip(f.blocks, best.blocks, strict=True)):
                 self._check_block(f.name, n, old, new, done.pop((f.name, n), None))
@@ -102,6 +103,10 @@ class Derivation:
             raise ExplanationError(f"{where}: the derivation does not start from the program as written")
         if [g.end for g in part.results] != after:
             raise ExplanationError(f"{where}: the derivation does not end at the chosen program")
+        if any([g.start for g in form] != before for form in part.forms):
+            raise ExplanationError(
+                f"{where}: the derivation of another form does not start from the program as written"
+            )
 
     def _check_outlined(self) -> None:
         """With the calls of the functions it made inlined, the shared program is the one as written."""

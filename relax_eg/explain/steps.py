@@ -14,19 +14,22 @@ from typing import TypeAlias
 from relax_eg.ir.expr import Expr
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Instance, Rule, Schema
+from relax_eg.rules.asked import Answers
 from relax_eg.shapes import Dim
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Equation:
     """A rule at one place: `pairs` are its left sides and what they become. Of a rule over values `instance` is the one
-    used, `operands` what its pattern variables stand for, in order, and `sizes` its size variables."""
+    used, `operands` what its pattern variables stand for, in order, and `sizes` its size variables; of a rule about
+    whole nodes `told` is what it was told when it proposed this."""
 
     rule: Rule | Schema
     pairs: tuple[tuple[Expr, Expr], ...]
     instance: Instance | None = None
     operands: tuple[Expr, ...] = ()
     sizes: tuple[tuple[str, Dim], ...] = ()
+    told: Answers | None = None
 
 
 @dataclass(frozen=True, slots=True)

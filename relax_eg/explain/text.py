@@ -9,7 +9,7 @@ from functools import cached_property
 from relax_eg.explain.certificate import Certificate, certificate
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Libraries, Part
-from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten
+from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, equations_of, goals_in_order
 from relax_eg.explain.whole import Checked
 from relax_eg.ir.control import functions_of
 from relax_eg.ir.expr import CONSTANT, FUNCTION, VAR, Expr, node, postorder, var
@@ -17,6 +17,7 @@ from relax_eg.ir.module import Function
 from relax_eg.ops import TABLE
 from relax_eg.ops.libraries import instantiated
 from relax_eg.rules import Rule, Schema
+from relax_eg.rules.asked import Batched
 from relax_eg.rules.certificates import status
 from relax_eg.rules.format import expression_text
 
@@ -49,17 +50,18 @@ class Explanation:
 
     `steps`: the uses of rules, in order; `replayed`: what doing it over came to, None where nothing was changed;
     `kernels`: lines that say which of the chosen operators run in one kernel. Its program is composed of their
-    equations, so that takes no steps.
+    equations, so that takes no steps. `kind`: of its certificate.
     """
 
     derivation: Derivation
     replayed: Replay | None
     kernels: tuple[str, ...] = ()
+    kind: type[Certificate] = Certificate
 
     @staticmethod
-    def of(derivation: Derivation, libraries: Libraries | None = None) -> Explanation:
-        """The explanation of a derivation, which is done over. ExplanationError where a step does not hold."""
-        return Explanation(derivation, replay(derivation, libraries))
+    def of(derivation: Derivation, libraries: Libraries | None = None, batched: Batched | None = None) -> Explanation:
+        """The explanation of a derivation, which is done over (`replay`). ExplanationError where it does not hold."""
+        return Explanation(derivation, replay(derivation, libraries, batched))
 
     @cached_property
     def steps(self) -> tuple[Line, ...]:
@@ -71,7 +73,7 @@ class Explanation:
 
     def certificate(self) -> Certificate:
         """The derivation as plain data, to be checked by others without the search."""
-        return certificate(self.derivation, self.replayed)
+        return self.kind(certificate(self.derivation, self.replayed))
 
     def __str__(self) -> str:
         return "\n".join(self._text())
@@ -94,6 +96,13 @@ class Explanation:
                 yield (
                     f"\na block that is repeated becomes function `{f.name}`, called {calls} times; "
                     "with the calls inlined it is the program as written"
+                )
+        for part in d.parts:
+            if part.forms:
+                more = len(equations_of(goals_in_order(g for form in part.forms for g in form)))
+                yield (
+                    f"\na rule made something of `{part.function}` in a form that was not chosen for it; that this is "
+                    f"the function as written takes {more} step{'' if more == 1 else 's'}, replayed like those below"
                 )
         parts: dict[str, list[Line]] = {}
         for line in self.steps:

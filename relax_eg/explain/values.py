@@ -3,41 +3,100 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from relax_eg.errors import BoundsError, OperatorError
-from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
-from relax_eg.ir.expr import Expr, np_dtype
+from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple, dims_of
+from relax_eg.ir.expr import CONSTANT, Expr, constant_value, np_dtype
 from relax_eg.ir.module import Function
 from relax_eg.ir.partition import missing_sizes
+from relax_eg.ops.facts import violation
 from relax_eg.ops.keys import is_key, words
 from relax_eg.rules.hypotheses import adapted
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Dim, Scope
 
+_NUMBER = re.compile(r"\b\d{1,9}\b")
 Array = np.ndarray[Any, Any]
 Facts = Mapping[str, frozenset[str]]
+# Sizes that are drawn in any case go up to this; those near numbers of the program to the next; elements of an array
+# whose axes are all of these are at most so many.
+_LARGEST_SMALL, _LARGEST_SIZE, _MOST_ELEMENTS = 5, 70, 1 << 12
+# Numbers near which elements are drawn: as integers may say how often a loop runs, and exponentials have to be finite.
+_LARGEST_NUMBER, _LARGEST_FLOAT = 100, 12.0
+_FEW = 16  # elements of a constant that are looked at
 # Of float results, in units of rounding of their dtype, relative to the largest value there is.
 _ROUNDING = {"exact": 64.0, "reassociate": 4096.0, "approximate": 2.0**17}
 
 
-def draw(function: Function, scope: Scope, facts: Facts, seed: int) -> tuple[list[Any], dict[str, int]]:
-    """Arguments of `function`, which have the `facts` of its parameters, and all its sizes. OperatorError where there
-    are no values of some parameter's kind."""
+@dataclass(frozen=True)
+class Near:
+    """Numbers in programs, near which they may change what they do: `sizes`, which may be those of axes, and `values`,
+    which elements may be compared with."""
+
+    sizes: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+
+def near(expressions: Iterable[Expr]) -> Near:
+    """The numbers in expressions: small constants and attributes, the largest first. What some axis has anyway is no
+    size next to which others are worth looking at."""
+    values: set[float] = set()
+    axes: set[int] = set()
+    for e in expressions:
+        axes |= {d.value for d in dims_of(e.annotation) if d.is_const}
+        todo: list[Any] = [v for _, v in e.attrs]
+        while todo:
+            v = todo.pop()
+            if isinstance(v, tuple):
+                todo += v  # type: ignore[reportUnknownVariableType]
+            elif isinstance(v, Dim):
+                values |= {v.value} if v.is_const else _numbers_in(v)
+            elif isinstance(v, (int, float)):
+                values.add(v)
+        if e.op == CONSTANT and constant_value(e).size <= _FEW and constant_value(e).dtype.kind in "biuf":
+            values |= set(constant_value(e).astype(np.float64).reshape(-1).tolist())
+    finite = sorted((v for v in values if math.isfinite(v)), key=abs, reverse=True)
+    sizes = [int(v) for v in finite if v == int(v) and _LARGEST_SMALL < v <= _LARGEST_SIZE and v not in axes]
+    return Near(tuple(dict.fromkeys(sizes)), tuple(finite))
+
+
+def draw(
+    function: Function, scope: Scope, facts: Facts, seed: int, around: Near | None = None
+) -> tuple[list[Any], dict[str, int]]:
+    """Arguments of `function`, which have the `facts` of its parameters, and all its sizes. From seed 2 on sizes and
+    elements are near the numbers of `around`. OperatorError where there are no values of some parameter's kind, or none
+    that have all facts."""
     rng = np.random.default_rng(seed)
-    sizes = _sizes(function, scope, seed)
-    return [_value(p.annotation, facts.get(str(p.attr("name")), ()), sizes, rng, seed) for p in function.params], sizes
+    some = around if around is not None and seed > 1 else Near()
+    sizes = _sizes(function, scope, seed, some.sizes)
+    given: list[Any] = []
+    for p in function.params:
+        name, declared = str(p.attr("name")), facts.get(str(p.attr("name")), ())
+        given.append(_value(p.annotation, declared, sizes, rng, seed, some.values))
+        for fact in sorted(declared):
+            if wrong := violation(fact, given[-1]):
+                raise OperatorError(f"no values of `{name}` are known that are {', '.join(sorted(declared))}: {wrong}")
+    return given, sizes
 
 
-def _sizes(function: Function, scope: Scope, seed: int) -> dict[str, int]:
-    """Small sizes, different from each other where the scope lets them be: equal ones hide a transposition."""
+def _sizes(function: Function, scope: Scope, seed: int, some: Sequence[int] = ()) -> dict[str, int]:
+    """Small sizes, different from each other where the scope lets them be: equal ones hide a transposition. The first
+    are next to one of `some`."""
     names = sorted({*function.size_variables, *missing_sizes(function)})
     found: dict[str, int] = scope.example(names, 3) if names else {}
     fixed: dict[str, int] = {}
+    elements = 1
     for i, name in enumerate(names):
-        wish = {**fixed, name: 2 + (i + seed) % 4}
+        wanted = 2 + (i + seed) % 4
+        if some and elements * some[seed % len(some)] < _MOST_ELEMENTS:
+            wanted = max(some[seed % len(some)] + 1 - i % 3, 1)
+        elements *= wanted
+        wish = {**fixed, name: wanted}
         try:
             found, fixed = scope.example(names, 3, wish), wish
         except BoundsError:
@@ -45,18 +104,20 @@ def _sizes(function: Function, scope: Scope, seed: int) -> dict[str, int]:
     return found
 
 
-def _value(a: Annotation, facts: Collection[str], sizes: Mapping[str, int], rng: Any, seed: int) -> Any:
+def _value(
+    a: Annotation, facts: Collection[str], sizes: Mapping[str, int], rng: Any, seed: int, some: Sequence[float]
+) -> Any:
     if isinstance(a, Tuple):
-        return tuple(_value(f, (), sizes, rng, seed) for f in a.fields)
+        return tuple(_value(f, (), sizes, rng, seed, some) for f in a.fields)
     if isinstance(a, Shape) and a.dims is not None:
         return tuple(d.evaluate(dict(sizes)) for d in a.dims)
     if not isinstance(a, Tensor) or a.shape is None or a.dtype is None:
         raise OperatorError(f"no values are drawn for a parameter annotated {a}")
     shape = tuple(d.evaluate(dict(sizes)) for d in a.shape)
-    return adapted(_array(a.dtype, shape, rng, seed), facts, (), rng)
+    return adapted(_array(a.dtype, shape, rng, seed, some), facts, (), rng)
 
 
-def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int) -> Array:
+def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int, some: Sequence[float]) -> Array:
     kind = np_dtype(dtype)
     if is_key(dtype):
         made = np.empty(shape, kind)
@@ -64,13 +125,38 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Any, seed: int) -> Array:
         return made
     if kind.kind == "b":
         return rng.random(shape) < 0.7
+    if kind.kind in "iu" and seed > 1:
+        lowest, highest = max(_least(kind), -3), min(_most(kind), _LARGEST_SMALL)
+        found = rng.integers(lowest, highest + 1, shape).astype(kind)
+        fitting = [int(v) for v in some if _least(kind) < v < _most(kind) and v == int(v) and abs(v) <= _LARGEST_NUMBER]
+        if fitting:
+            beside = np.asarray(fitting, kind)[rng.integers(len(fitting), size=shape)] + rng.integers(-1, 2, shape)
+            found = np.where(rng.random(shape) < 0.5, found, beside).astype(kind)
+        return found
     if kind.kind in "iu":
         return rng.integers(0, 2, shape).astype(kind)  # they may be indices, or say how often a loop runs
     # Positive ones first: all logarithms and roots have values there. Then small ones, with which loops stay finite.
-    made = rng.uniform(0.5, 1.5, shape) if seed == 0 else 0.1 * rng.normal(size=shape)
+    made = rng.uniform(0.5, 1.5, shape) if seed == 0 else (0.1 if seed == 1 else 1.0) * rng.normal(size=shape)
+    fitting = [v for v in some if abs(v) <= _LARGEST_FLOAT]
+    if fitting and kind.kind != "c":  # next to a number, and that number
+        beside = np.asarray(fitting)[rng.integers(len(fitting), size=shape)] + 0.5 * rng.integers(-1, 2, shape)
+        made = np.where(rng.random(shape) < 0.5, made, beside)
     if kind.kind == "c":
         made = made + 1j * rng.normal(size=shape)
     return np.asarray(made).astype(kind)
+
+
+def _least(kind: np.dtype[Any]) -> int:
+    return int(np.iinfo(kind).min) if kind.kind in "iu" and kind.itemsize else 0
+
+
+def _most(kind: np.dtype[Any]) -> int:
+    return int(np.iinfo(kind).max)
+
+
+def _numbers_in(d: Dim) -> set[float]:
+    """The numbers in a size: 30 in `min(n, 30)`."""
+    return {float(text) for text in _NUMBER.findall(str(d))}
 
 
 def compared(a: Any, b: Any, numerics: str, near: Sequence[Any] = ()) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -53,6 +55,28 @@ Value: TypeAlias = "Array | tuple[Any, ...] | str"  # a tensor, a tuple or shape
 Domain = Literal["numpy", "exact"]
 SPOILED = 0xFF  # the bytes of memory that holds nothing; NaN as a float
 Libraries = Callable[[Expr, list[Any], dict[str, int]], Any]
+
+
+# How many steps loops may still make, where that is bounded.
+_LEFT: ContextVar[list[int] | None] = ContextVar("left", default=None)
+
+
+@contextmanager
+def at_most(steps: int) -> Generator[None]:
+    """Inside, loops make at most so many steps, all together; OperatorError at one more."""
+    token = _LEFT.set([steps])
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)
+
+
+def _count_step() -> None:
+    left = _LEFT.get()
+    if left is not None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OperatorError("loops make more steps than are evaluated")
 
 
 def evaluate(
@@ -284,11 +308,13 @@ class _Interpreter:
         carry: tuple[Any, ...] = p.carry
         if e.op == WHILE:
             while self.function(functions[0], (*p.condition_constants, *carry), {}):
+                _count_step()
                 carry = self.function(functions[1], (*p.constants, *carry), {})
             return carry
         length = int(e.attr("length").evaluate(sizes))
         ys: list[tuple[Any, ...]] = []
         for step in range(length)[:: -1 if e.attr("reverse") else 1]:
+            _count_step()
             result = self.function(functions[0], (*p.constants, *carry, *(x[step] for x in p.xs)), {})
             carry = result[: len(carry)]
             ys.append(result[len(carry) :])

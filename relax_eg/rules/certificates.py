@@ -33,6 +33,7 @@ FORMAT_VERSION = 1
 PROVER_VERSION = 5
 BOOK_VERDICTS = Path(__file__).parent / "book" / "verdicts.json"
 
+_BOOKS = "relax_eg.rules.book."
 _INLINE = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, list, dict)
 
 
@@ -49,12 +50,25 @@ def content_hash(rule: Rule | Schema) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def lasting_hash(rule: Rule | Schema) -> str:
+    """The key of `rule` in every process; empty where what it is made of shows in this one only. Then nothing but the
+    rule itself tells what it says."""
+    if isinstance(rule, Schema):
+        return content_hash(rule) if rule.propose.__module__.startswith(_BOOKS) else ""
+    try:
+        if rule.library is not None:
+            value_token(rule.library.content[1])
+    except NoContentError:
+        return ""
+    return content_hash(rule)
+
+
 def _schema_text(schema: Schema) -> str:
     """The file that a schema is written in, for one that ships. Any other is tested once in a process: what its
     function uses may be anything."""
     text = repr((schema.name, CHECKER_VERSION))
     module = schema.propose.__module__
-    if not module.startswith("relax_eg.rules.book."):
+    if not module.startswith(_BOOKS):
         return f"{text} {id(schema.propose)}"
     return text + Path(BOOK_VERDICTS.parent / f"{module.rpartition('.')[2]}.py").read_text(encoding="utf-8")
 

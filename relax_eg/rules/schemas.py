@@ -25,7 +25,8 @@ KERNEL = "kernel"
 
 
 class Functions(Protocol):
-    """What a schema knows of the program."""
+    """What a schema knows of the program. What it proposes is equal to the node whatever sizes, readers and so on it is
+    told: these only choose. The forms of functions are as the program has them, and it is right where they are."""
 
     def readers(self, e: Expr) -> Sequence[Expr]:
         """The nodes of the block as written that read `e`, once for each operand that is `e`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner
@@ -98,6 +99,16 @@ def test_why(name: str) -> None:
     assert any(said in r for r in found.reasons), str(found)
     if found.match:
         assert found.source.startswith("test_why_not.py:")
+
+
+def test_it_answers_beside_a_loop_that_was_proposed() -> None:
+    """What is computed in pieces has a function, constants and iotas that no expression as written is."""
+
+    def attention(x, w, y):
+        return jax.nn.softmax(x @ w) @ y
+
+    found = rx.why_not("exp_of_log", attention, "n 4096", "4096 m", "m 64", at={"n": 4096, "m": 4096}, target="cpu")
+    assert found.outcome == "no match" and "needs `log`" in found.reasons[0], str(found)
 
 
 def test_it_prints_rule_place_and_reason() -> None:

@@ -1,0 +1,95 @@
+"""Steps by rules about whole nodes, checked by asking the rule again.
+
+A schema that is asked about the left side, and told what it was told, proposes the right side: nothing else passes. A
+form of a function that it was shown counts where the derivation says why it equals the function. That is said of the
+sizes at which the program runs it, so such a step must start from a node of the program as written, or from what was
+proposed for one; and a function that runs itself has no other forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from relax_eg.errors import ExplanationError
+from relax_eg.explain.result import Derivation, Part, mentioned
+from relax_eg.explain.steps import Equation
+from relax_eg.ir.expr import Expr, postorder
+from relax_eg.ir.module import Function
+from relax_eg.rules import Schema
+from relax_eg.rules.asked import Again, Batched, Values, values_of
+
+Fail = Callable[[Equation | None, str], ExplanationError]
+
+
+@dataclass
+class Proposals:
+    """The steps by rules about whole nodes in a part of a derivation. `fail` makes the error that is raised."""
+
+    derivation: Derivation
+    part: Part
+    batched: Batched | None
+    fail: Fail
+    written: dict[str, Function] = field(init=False)
+    _forms: dict[str, set[Values]] = field(init=False)
+    _readers: dict[Expr, list[Expr]] = field(default_factory=dict[Expr, list[Expr]])
+
+    def __post_init__(self) -> None:
+        d = self.derivation
+        self.written = {f.name: f for f in d.shared}
+        self._forms = {name: {values_of(f)} for name, f in d.functions.items()}
+        for p in d.parts:
+            self._forms.setdefault(p.function, set()).update(tuple(g.end for g in form) for form in p.forms)
+        for e in self._nodes:
+            for a in e.args:
+                self._readers.setdefault(a, []).append(e)
+
+    @property
+    def _nodes(self) -> list[Expr]:
+        """The nodes of the block as written."""
+        return postorder([g.start for g in self.part.results])
+
+    def check(self) -> None:
+        """Raise what `fail` gives for the first step that its rule does not propose."""
+        starts = set(self._nodes)
+        left = [e for e in self.part.equations if isinstance(e.rule, Schema)]
+        while left:
+            now = [e for e in left if not self._shows_functions(e) or e.pairs[0][0] in starts]
+            if not now:
+                raise self.fail(
+                    left[0], "it starts from no node of the program as written, nor from what is made of one"
+                )
+            for e in now:
+                self._ask(e)
+                starts.add(e.pairs[0][1])
+            left = [e for e in left if e not in now]
+
+    def _shows_functions(self, e: Equation) -> bool:
+        """Whether the rule was shown forms of functions."""
+        return e.told is not None and any(values is not None for values in e.told.forms.values())
+
+    def _ask(self, e: Equation) -> None:
+        schema, ((left, right),) = e.rule, e.pairs
+        assert isinstance(schema, Schema)
+        if e.told is None:
+            raise self.fail(e, "the derivation does not hold what the rule was told")
+        if left.op not in schema.operators:
+            raise self.fail(e, f"the rule says nothing of {left.op}")
+        for _, name in e.told.forms:
+            function = self.written.get(name)
+            if function is not None and self.part.function in (
+                name, *mentioned(function.expressions(), {**self.derivation.functions, **self.written})
+            ):  # fmt: skip
+                raise self.fail(e, f"`{name}` runs itself, so a form of it is nothing to go by")
+        d = self.derivation
+        again = Again(e.told, d.functions, self.written, self._readers, self._is_form, self.batched)
+        try:
+            proposed = schema.propose(left, again)
+        except ExplanationError as error:
+            raise self.fail(e, str(error)) from None
+        if proposed is not right:
+            said = "nothing" if proposed is None else f"{proposed!r}"
+            raise self.fail(e, f"asked again about {left!r}, the rule proposes {said}, not {right!r}")
+
+    def _is_form(self, name: str, values: Values) -> bool:
+        return values in self._forms.get(name, ())

@@ -1,0 +1,180 @@
+"""Asking a schema again: what it was told when it proposed something, and the same answers given a second time.
+
+A schema may propose whatever is equal to a node; which of that it proposes follows from what it is told of the program
+(`schemas.Functions`). So who checks a proposal keeps the answers (`Asking`) and gives them again (`Again`): what comes
+out must be the proposal. Answers about sizes, memory and who knows what ahead only choose among equal expressions. The
+forms of functions are different: a proposal is right where they are, so each must be shown to be equal to the function
+as written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from relax_eg.errors import ExplanationError
+from relax_eg.ir.expr import Expr
+from relax_eg.ir.module import Function, Module
+from relax_eg.rules.schemas import Functions
+from relax_eg.shapes import Dim
+
+# Applies a function of a module to each slice of some of its parameters; None where that cannot be formed.
+Batched = Callable[[Module, Function, Sequence[bool], Dim], Function | None]
+# In which form a function was asked for.
+Form = Literal["best", "outside", "written"]
+# The values that the bindings of a function have in some form.
+Values = tuple[Expr, ...]
+
+
+@dataclass
+class Answers:
+    """What a schema was told: sizes, by question and size; from how many bytes on a value is large; which parameters
+    of a function are known ahead; and functions in the form asked for, None where there is no such form."""
+
+    sizes: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    large: float | None = None
+    ahead: dict[str, tuple[bool, ...]] = field(default_factory=dict[str, tuple[bool, ...]])
+    forms: dict[tuple[Form, str], Values | None] = field(default_factory=dict[tuple[Form, str], Values | None])
+
+
+@dataclass
+class Asking:
+    """`known`, with what it answers kept as `answers`."""
+
+    known: Functions
+    answers: Answers = field(default_factory=Answers)
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return self.known.readers(e)
+
+    def extent(self, size: Dim) -> int:
+        return self.answers.sizes.setdefault(("extent", str(size)), self.known.extent(size))
+
+    def most(self, size: Dim) -> int:
+        return self.answers.sizes.setdefault(("most", str(size)), self.known.most(size))
+
+    @property
+    def large(self) -> float:
+        self.answers.large = self.known.large
+        return self.answers.large
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        return self._form("outside" if outside else "best", name, self.known.best(name, outside))
+
+    def as_written(self, name: str) -> Function | None:
+        return self._form("written", name, self.known.as_written(name))
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        return self.answers.ahead.setdefault(name, tuple(self.known.known_ahead(name)))
+
+    def add(self, function: Function, suffix: str) -> Function:
+        return self.known.add(function, suffix)
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        return self.known.batched(function, mapped, length)
+
+    def _form(self, form: Form, name: str, found: Function | None) -> Function | None:
+        self.answers.forms[form, name] = None if found is None else values_of(found)
+        return found
+
+
+@dataclass
+class Again:
+    """The `answers` given again. `functions`: those of the program in which the proposal stands, what it made
+    included; `written`: by name, those that are not made by a schema, as written; `readers_of`: of nodes of the block
+    as written, who reads them; `is_form`: whether values are shown to be a form of a function as written.
+
+    Each answer that was not given before is an ExplanationError, and so is a form that is not shown to be one."""
+
+    answers: Answers
+    functions: Mapping[str, Function]
+    written: Mapping[str, Function]
+    readers_of: Mapping[Expr, Sequence[Expr]]
+    is_form: Callable[[str, Values], bool]
+    batching: Batched | None = None
+
+    def readers(self, e: Expr) -> Sequence[Expr]:
+        return self.readers_of.get(e, ())
+
+    def extent(self, size: Dim) -> int:
+        return self._size("extent", size)
+
+    def most(self, size: Dim) -> int:
+        return self._size("most", size)
+
+    def _size(self, question: str, size: Dim) -> int:
+        if (question, str(size)) not in self.answers.sizes:
+            raise ExplanationError(f"asked again, it wants to know how large {size} is, which is not in the derivation")
+        return self.answers.sizes[question, str(size)]
+
+    @property
+    def large(self) -> float:
+        if self.answers.large is None:
+            raise ExplanationError("asked again, it wants to know what is large, which is not in the derivation")
+        return self.answers.large
+
+    def best(self, name: str, outside: bool = False) -> Function | None:
+        return self._form("outside" if outside else "best", name)
+
+    def as_written(self, name: str) -> Function | None:
+        return self._form("written", name)
+
+    def known_ahead(self, name: str) -> Sequence[bool]:
+        found = self.answers.ahead.get(name)
+        if found is None or len(found) != len(self._function(name).params):
+            raise ExplanationError(
+                f"asked again, it wants to know which parameters of `{name}` are known ahead, which is not in the "
+                "derivation"
+            )
+        return found
+
+    def add(self, function: Function, suffix: str) -> Function:
+        """The function of the program that is what the schema makes now."""
+        stem = f"{function.name}_{suffix}"
+        for name, f in self.functions.items():
+            if name not in self.written and name.startswith(stem) and replace(f, name=function.name) == function:
+                return f
+        raise ExplanationError(f"asked again, it makes another function `{stem}` than the derivation has")
+
+    def batched(self, function: Function, mapped: Sequence[bool], length: Dim) -> Function | None:
+        if self.batching is None:
+            raise ExplanationError(f"nothing here applies `{function.name}` to all slices at once")
+        others = (f for name, f in self.functions.items() if name != function.name)
+        return self.batching(Module((function, *others)), function, mapped, length)
+
+    def _function(self, name: str) -> Function:
+        found = self.written.get(name) or self.functions.get(name)
+        if found is None:
+            raise ExplanationError(f"asked again, it wants to see a function `{name}`, which the derivation has not")
+        return found
+
+    def _form(self, form: Form, name: str) -> Function | None:
+        if (form, name) not in self.answers.forms:
+            raise ExplanationError(f"asked again, it wants to see `{name}`, of which the derivation has no form")
+        values = self.answers.forms[form, name]
+        if values is None:
+            return None
+        function = self._function(name)
+        if not is_one_block(function) or len(values) != len(function.blocks[0].bindings):
+            raise ExplanationError(f"`{name}` is no function of one dataflow block with {len(values)} values")
+        if values != values_of(function) and (form == "written" or not self.is_form(name, values)):
+            raise ExplanationError(f"the form of `{name}` from which it is made is not shown to be equal to `{name}`")
+        return with_values(function, values)
+
+
+def is_one_block(function: Function) -> bool:
+    """Whether a function is one pure block, so that it is its values."""
+    return len(function.blocks) == 1 and function.blocks[0].dataflow
+
+
+def values_of(function: Function) -> Values:
+    """The values of a function's bindings."""
+    return tuple(b.value for block in function.blocks for b in block.bindings)
+
+
+def with_values(function: Function, values: Values) -> Function:
+    """A function of one block with other values."""
+    (block,) = function.blocks
+    bindings = tuple(replace(b, value=v) for b, v in zip(block.bindings, values, strict=True))
+    return replace(function, blocks=(replace(block, bindings=bindings),))
