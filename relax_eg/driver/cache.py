@@ -35,6 +35,7 @@ from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.record import TABLE
+from relax_eg.plain_data import compiler_options, read_json
 from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
@@ -159,7 +160,7 @@ class Place:
 
     def _decoded(self, payload: bytes) -> Found:
         end = 8 + int.from_bytes(payload[:8], "big")
-        data = json.loads(payload[8:end])
+        data = read_json(payload[8:end])
         if data["key"] != self.key:
             raise ValueError("it is the entry of another key")
         choices: list[Choice] = []
@@ -167,7 +168,7 @@ class Place:
             blob, end = payload[end : end + c["bytes"]], end + c["bytes"]
             module = None if c["module"] is None else self._module(c["module"], blob)
             report = CostReport.from_data(c["report"])
-            more = c["compiler_options"], c["guard"], c["fallback"]
+            more = compiler_options(c["compiler_options"]), c["guard"], c["fallback"]
             choices.append(Choice(module, report, tuple(c["at"]), *more))
         return Found(tuple(choices), data["effectful"])
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.errors import ExplanationError, RelaxEgError
+from relax_eg.errors import ExplanationError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Part
 from relax_eg.explain.steps import Equation, Goal, Inside, Rewritten, Step, equation
@@ -29,6 +29,7 @@ from relax_eg.ir.expr import ConstantData, Expr, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack, unpack
+from relax_eg.plain_data import DAMAGED, read_json
 from relax_eg.rules import Rule, RuleSet, Schema
 from relax_eg.rules.certificates import content_hash, status
 from relax_eg.shapes import Dim, Scope
@@ -79,7 +80,7 @@ class Certificate:
     def load(path: str | Path) -> Certificate:
         """Read what `save` wrote. ExplanationError where the file is no certificate."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = read_json(Path(path).read_bytes())
         except (OSError, ValueError) as e:
             raise ExplanationError(f"{path} is no certificate: {e}") from None
         if not isinstance(data, dict) or data.get("format") != "relax-eg certificate":
@@ -95,7 +96,7 @@ class Certificate:
             derivation = _Reader(self.data, rules).derivation()
         except ExplanationError:
             raise
-        except (KeyError, IndexError, ValueError, TypeError, RelaxEgError) as e:
+        except DAMAGED as e:
             raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
         found = replay(derivation)
         for part, data, programs in zip(derivation.parts, self.data["parts"], found.programs, strict=True):

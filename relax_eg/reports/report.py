@@ -27,6 +27,7 @@ from relax_eg.extract.report import (
     RunnerUp,
     SelectedRow,
 )
+from relax_eg.plain_data import read_json
 from relax_eg.reports import text
 from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
@@ -165,7 +166,7 @@ class CostReport:
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         where = "" if is_text else str(source)
         try:
-            found = json.loads(str(source) if is_text else Path(source).read_text(encoding="utf-8"))
+            found = read_json(str(source) if is_text else Path(source).read_bytes())
         except OSError as e:
             raise OptionError(f"{where} cannot be read: {e.strerror or e}") from None
         except ValueError as e:
