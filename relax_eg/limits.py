@@ -22,15 +22,18 @@ VERSION_DIGITS = 9
 INTEGER_DIGITS = 4000
 """Digits of an integer in an expression of sizes; Python reads and prints no more than 4300."""
 
-SIZE_BITS = 14_200
-"""Bits of an integer in a size, 4,270 digits; Python prints no more than 4300."""
+SIZE_BITS = 1 << 18
+"""Bits of an integer in a size: products of two such are formed in a millisecond."""
+
+PRINTED_BITS = 14_200
+"""Bits of an integer in a size that is printed, 4,270 digits; Python prints no more than 4300."""
 
 EXPRESSION_PARTS = 1000
 """Names, numbers and operations in one expression of sizes: a sum of 500 names. Adding one term looks at all others."""
 
-SIZE_PARTS = 50_000
+SIZE_PARTS = 10_000
 """Names, numbers and operations that a size stands for, those that it shares counted as often as they stand there.
-`n%a%b%c` is three of them for one `%` more: `x%m` is `x - m*(x//m)`. What walks a size takes 20 us for each."""
+`n%a%b%c` is three of them for one `%` more: `x%m` is `x - m*(x//m)`. Looking for a proof takes 100 us for each."""
 
 STATEMENT_CHARACTERS = 50_000
 """Characters of a statement about sizes, or of a guard: a thousand comparisons, of which each is looked at alone."""
@@ -60,6 +63,6 @@ NESTED = 100
 PARTS = 1 << 16
 """Pieces that one operator splits an array into; each is a result."""
 
-CALLS = 10_000
+CALLS = 4_000
 """Calls that a module makes when each is followed into the function it calls: what a call costs is added up so. Twenty
-functions, of which each calls the one before twice, make 10**6."""
+functions, of which each calls the one before twice, make 10**6. Pricing them takes a millisecond each."""

@@ -7,10 +7,11 @@ or unknown; `Tuple` and `Callable` are built from others. Annotations are immuta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from relax_eg.errors import SpecError
+from relax_eg.limits import FIELDS, NESTED, RANK
 from relax_eg.shapes import Dim, Star, parse_spec
 from relax_eg.shapes.spec import SHORT_DTYPES
 
@@ -119,6 +120,10 @@ class Tuple(Annotation):
     """A tuple of values with these annotations."""
 
     fields: tuple[Annotation, ...]
+    extent: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", _extent(self.fields))
 
     def __str__(self) -> str:
         return f"R.Tuple({', '.join(map(str, self.fields))})"
@@ -130,19 +135,39 @@ class Callable(Annotation):
 
     params: tuple[Annotation, ...]
     result: Annotation
+    extent: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", _extent((*self.params, self.result)))
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params)) + ("," if len(self.params) == 1 else "")
         return f"R.Callable(({params}), {self.result})"
 
 
+def _extent(inside: tuple[Annotation, ...]) -> tuple[int, int]:
+    """How many annotations are inside of one, counted as often as they stand there, and how deep. SpecError for more
+    than are accepted: what walks them does so one by one."""
+    known = [a.extent if isinstance(a, (Tuple, Callable)) else (1, 0) for a in inside]
+    fields, depth = sum(n for n, _ in known), 1 + max((d for _, d in known), default=0)
+    if fields > FIELDS:
+        raise SpecError(f"a tuple of {fields} values, those of tuples inside counted; at most {FIELDS} are accepted")
+    if depth > NESTED:
+        raise SpecError(f"tuples {depth} deep inside one another; at most {NESTED} are accepted")
+    return fields, depth
+
+
 def _sizes(
     dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
+    if ndim is not None and not (type(ndim) is int and 0 <= ndim <= RANK):
+        raise SpecError(f"{what}(ndim={ndim!r:.80}): a number of axes from 0 to {RANK} is accepted")
     if dims is None:
         return None, ndim
     parts: Sequence[Dim | Star | None]
     parts = parse_spec(dims).dims if isinstance(dims, str) else [Dim.of(d) for d in dims]
+    if len(parts) > RANK:
+        raise SpecError(f"{what} of {len(parts)} axes; at most {RANK} are accepted")
     if any(isinstance(d, Star) for d in parts):
         raise SpecError(f"{what}({dims!r}): `*name` stands for any number of axes and is for rules only")
     if ndim is not None and ndim != len(parts):

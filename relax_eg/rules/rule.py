@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from relax_eg.errors import OperatorError, RuleError, SpecError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.limits import RANK
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
 from relax_eg.ops.record import strictly
@@ -137,6 +138,9 @@ class Rule:
         """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None where
         the rule's sides cannot be formed for them. Raises RuleError where the sides disagree in shape or dtype."""
         chosen = dict(attributes or {})
+        if len(ranks) != len(self.stars) or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
+            accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
+            raise self.error(f"the ranks of its blocks are {tuple(ranks)!r:.80}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
