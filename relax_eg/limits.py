@@ -17,6 +17,9 @@ JSON_DIGITS = 100
 VERSION_DIGITS = 9
 """Digits of a version's number: files that ever were written have one."""
 
+SIZE_DIGITS = 18
+"""Digits of a size or a number of bytes in a command or in the environment; 64 bits hold all of these."""
+
 # --- sizes ---
 
 INTEGER_DIGITS = 4000

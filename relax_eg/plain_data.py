@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from relax_eg.errors import OptionError, RelaxEgError
-from relax_eg.limits import JSON_DEPTH, JSON_DIGITS
+from relax_eg.limits import JSON_DEPTH, JSON_DIGITS, SIZE_DIGITS
 
 DAMAGED: tuple[type[Exception], ...] = (
     RelaxEgError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError, SyntaxError,
@@ -61,6 +61,11 @@ def read_json(source: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:  # the caller is itself deep in calls
         raise ValueError(f"lists and objects are nested {depth} deep, which is more than can be read here") from None
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a number of something: 0 to 9, and no more of them than is accepted."""
+    return re.fullmatch(rf"[0-9]{{1,{SIZE_DIGITS}}}", text) is not None
 
 
 def compiler_options(given: Any) -> dict[str, str]:

@@ -226,7 +226,7 @@ class ReadyInKernels(Ready):
         """What runs the variant for the first of `at`, on what is prepared and the other arguments."""
         return self.runners[0]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.run(self._others(args, kwargs))
 
     def run(self, others: list[Any]) -> Any:

@@ -72,7 +72,7 @@ class Optimized:
         """What `jax.jit(best.to_jax(), compiler_options=...)` takes to compile as was found to be best."""
         return self.variants[0].compiler_options
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs.
 
         With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
@@ -178,7 +178,7 @@ class Optimized:
         """How near results are to be to those as written."""
         return self._tolerance
 
-    def check(self, *args: Any, **kwargs: Any) -> Check:
+    def check(self, /, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the
         function as written."""
         p = self._program
@@ -353,7 +353,7 @@ class Ready:
         """A program as a function of what was prepared for it and the other arguments."""
         p = self._program
 
-        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             checked = p.check(self._others(args, kwargs), self._others_at)
             return bound.main(prepared, checked, p.sizes(self._shapes(checked)))
 
@@ -369,7 +369,7 @@ class Ready:
         shapes = {**self._weight_shapes, **given}
         return [shapes[i] for i in range(len(self._program.names))]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA with the arguments that are not weights."""
         if kwargs:
             args, kwargs = in_order(self._names, args, kwargs)
@@ -443,7 +443,7 @@ class Ready:
     def to_jax(self) -> Callable[..., Any]:
         """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""
 
-        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             return self._main(prepared, self._others(args, kwargs))
 
         run.__name__ = self._program.name

@@ -35,7 +35,7 @@ from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.record import TABLE
-from relax_eg.plain_data import compiler_options, read_json
+from relax_eg.plain_data import compiler_options, is_count, read_json
 from relax_eg.reports import CostReport
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
@@ -257,7 +257,7 @@ def _is_on() -> bool:
 
 def _store() -> Store:
     text = os.environ.get("RELAX_EG_CACHE_BYTES", "") or str(LIMIT)
-    if not text.isdigit():
+    if not is_count(text):
         raise OptionError(f"RELAX_EG_CACHE_BYTES={text}: a number of bytes is accepted")
     return Store(_folder(), int(text))
 

@@ -89,7 +89,7 @@ class Jitted:
         self._local = threading.local()
         self._lock = threading.RLock()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._exact:
             return self._jitted(*args, **kwargs)
         if not self._varies:
@@ -111,7 +111,7 @@ class Jitted:
         """As a method of a class, which `jax.jit` may decorate too: `static_argnums=0` makes the instance static."""
         return self if instance is None else MethodType(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).lower`, of the optimized function."""
         return self._as_shaped(self._jitted.lower, args, kwargs)
 
@@ -184,7 +184,7 @@ class Jitted:
             return _Way(best, lasts=True)
         return _Way(lambda *_, **__: best(*operands))
 
-    def _at_these(self, *args: Any, **kwargs: Any) -> Any:
+    def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
@@ -199,7 +199,7 @@ class Jitted:
     def report(self) -> CostReport | None:
         return self.optimized[-1].report if self.optimized else None
 
-    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+    def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs while `jax.jit` traces: static arguments are plain values here, the others tracers."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]

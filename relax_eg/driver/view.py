@@ -14,6 +14,7 @@ from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.extract.profile import Profile
+from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
@@ -56,9 +57,12 @@ class _Seen:
     lines: Mapping[int, str]
 
 
+@tells_clashes
 def view(
     program: Callable[..., Any] | Module,
-    *specs: Any,
+    /,
+    *args: Any,
+    specs: Mapping[str, Any] | None = None,
     value: str = "",
     depth: int = 2,
     most: int = 40,
@@ -70,6 +74,7 @@ def view(
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
     execution: Execution = "whole",
+    **kwspecs: Any,
 ) -> View:
     """Search as `optimize` does, and show the e-graph: classes of equal values, in each the nodes that compute it,
     those chosen marked, and for each node the rule that made it.
@@ -80,7 +85,7 @@ def view(
     if most < 1 or depth < 0:
         raise OptionError(f"most={most}, depth={depth}: at least one class and a depth of 0 or more are accepted")
     check_kinds(rules, at, bounds, (), weights, None, budget, None)
-    traced = traced_program(program, specs, {}, bounds, ())
+    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, ())
     options = read_options(
         traced, rules, target, at, bounds, weights, None, numerics, budget or Budget(), None, "on", 0, None, execution
     )

@@ -18,6 +18,7 @@ from relax_eg.explain.record import Firing, signature
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
+from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops import TABLE, site_of
@@ -55,10 +56,13 @@ class WhyNot:
     __repr__ = __str__
 
 
+@tells_clashes
 def why_not(
     rule: Rule | Schema | str,
     program: Callable[..., Any] | Module,
-    *specs: Any,
+    /,
+    *args: Any,
+    specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
     target: str | Profile | None = None,
     at: Sizes | None = None,
@@ -80,7 +84,7 @@ def why_not(
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
     statements = as_statements(assume)
-    traced = traced_program(program, specs, kwspecs, bounds, statements)
+    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))

@@ -89,7 +89,7 @@ class AtCapacity(Optimized):
             self._sized.setdefault(key, made)
         return self._sized[key]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """As any optimized function's call."""
         if self._bare is not None:
             if kwargs:
@@ -187,7 +187,7 @@ class ReadyAtCapacity(Ready):
         """As `AtCapacity.compile_ahead`, for these weights and all others of the same shapes."""
         self._sized.compile_ahead(at, background)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             args, kwargs = in_order(self._names, args, kwargs)
         result = self._sized.straight(self._held, args, kwargs)

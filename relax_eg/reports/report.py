@@ -27,7 +27,7 @@ from relax_eg.extract.report import (
     RunnerUp,
     SelectedRow,
 )
-from relax_eg.plain_data import read_json
+from relax_eg.plain_data import is_count, read_json
 from relax_eg.reports import text
 from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
@@ -147,7 +147,7 @@ class CostReport:
             )
         given = cast("Mapping[str, Any]", data)
         family, _, version = str(given["schema"]).partition("/")
-        if family == FAMILY and version.isdigit() and int(version) > VERSION:
+        if family == FAMILY and is_count(version) and int(version) > VERSION:
             raise OptionError(
                 f"{named}a report of schema {given['schema']!r}, which a newer release of relax-eg wrote; {SCHEMA!r} "
                 "is accepted: upgrade relax-eg, or write the report again with this release"
@@ -156,6 +156,9 @@ class CostReport:
             raise OptionError(f"{named}a report of schema {given['schema']!r}; {SCHEMA!r} is accepted")
         try:
             report: CostReport = read(CostReport, {k: v for k, v in given.items() if k != "more"}, "report")
+            for curve in report.curves:
+                if any(len(s.seconds) != len(curve.sizes) for s in curve.series):
+                    raise Mismatch(f"a curve over {curve.variable} has other numbers of sizes and of costs")
         except Mismatch as e:
             raise OptionError(f"{named}a damaged report: {e}") from None
         return replace(report, more=left_over(given, report.as_data()))
