@@ -157,9 +157,7 @@ def _entry(folder: Path) -> Format:
     )
     place = cache.Place(store, cache.key_of(traced, options), traced, options.scope)
     found = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu", cache=False)
-    choices = [
-        cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants
-    ]
+    choices = [cache.Choice(v.chosen, v.report, v.at, v.compiler_options, v.guard, v.fallback) for v in found.variants]
     place.write(cache.Found(tuple(choices), False))
     (entry,) = store.folder.iterdir()
     data = entry.read_bytes()

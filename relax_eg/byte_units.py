@@ -24,7 +24,9 @@ def parse_bytes(value: Any, option: str) -> int:
     does not matter). OptionError, which names the `option` that has it."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    found = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    found = (
+        re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    )
     if found is not None and found[2].lower() in _UNITS:
         count = int(float(found[1]) * _UNITS[found[2].lower()])
         if count > 0:

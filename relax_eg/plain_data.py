@@ -7,8 +7,11 @@ that it says is imported, called, or looked up as an attribute.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,3 +86,20 @@ def compiler_options(given: Any) -> dict[str, str]:
             )
         found[str(name)] = value
     return found
+
+
+def write_file(path: str | Path, data: str | bytes, error: type[RelaxEgError], what: str) -> None:
+    """Write a file, whole or not at all. `error`, which calls it `what`, where that cannot be done."""
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    part: Path | None = None
+    try:
+        to = Path(path)
+        part = to.with_name(f"{to.name}.{os.getpid()}.part")
+        part.write_bytes(content)
+        os.replace(part, to)
+    except (OSError, ValueError, TypeError) as e:
+        with suppress(OSError):
+            if part is not None:
+                part.unlink(missing_ok=True)
+        why = e.strerror if isinstance(e, OSError) else str(e)
+        raise error(f"{what}: cannot write {path!s:.200}: {why}\n  accepted: a path that can be written") from None

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
 # What all rooms may import.
-EVERYWHERE = {"errors", "debug", "byte_units", "limits", "plain_data"}
+EVERYWHERE = {"errors", "debug", "byte_units", "limits", "plain_data", "accepted"}
 
 # A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "debug": {"errors"},
     "byte_units": {"errors"},
     "limits": set(),
+    "accepted": {"errors"},
     "plain_data": {"errors"},
     "store": {"errors"},
     "shapes": set(),

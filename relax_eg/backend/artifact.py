@@ -12,7 +12,6 @@ import dataclasses
 import enum
 import inspect
 import json
-import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +24,8 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from relax_eg.backend.family import Variant
-from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.jax_library import PRIMITIVES, is_plain
+from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
@@ -40,7 +39,7 @@ from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.limits import VERSION_DIGITS
-from relax_eg.plain_data import DAMAGED, compiler_options, read_json
+from relax_eg.plain_data import DAMAGED, compiler_options, read_json, write_file
 from relax_eg.reports import CostReport
 from relax_eg.reports.plain import read as checked
 from relax_eg.shapes import Scope
@@ -242,16 +241,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
     text = json.dumps(data, separators=(",", ":")).encode()
     payload = len(text).to_bytes(8, "big") + text + bytes(outside.blob)
     head = _HEAD + f"{VERSION}\n".encode() + len(payload).to_bytes(8, "big") + checksum(payload)
-    to = Path(path)
-    part = to.with_name(f"{to.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(head + payload)
-        os.replace(part, to)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ArtifactError(
-            f"save: cannot write {to}: {error.strerror}\n  accepted: a path that can be written"
-        ) from None
+    write_file(path, head + payload, ArtifactError, "save")
 
 
 def _has_x64() -> bool:
@@ -410,7 +400,7 @@ def _kind(e: Expr) -> Any:
 
 
 def _check_fits(p: Program, chosen: Sequence[Module]) -> None:
-    """ValueError unless all programs take the same parameters, what a file says of each parameter is said of all, and its structures have that many leaves."""
+    """ValueError unless all programs take the same parameters, and what a file says of each is said of all."""
     for module in (p.written(), *chosen):
         for a, b in zip_longest(p.params, module.main.params):
             if a is None or b is None or _kind(a) != _kind(b):

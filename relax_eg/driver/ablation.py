@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, many
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import optimize, traced_program
-from relax_eg.driver.options import Execution
+from relax_eg.driver.options import KINDS, Execution
 from relax_eg.errors import OptionError
 from relax_eg.frontends.clashes import by_name
 from relax_eg.ir.module import Module
@@ -44,6 +45,7 @@ class Ablation:
         return by_label[f"without {name}"] / by_label[ALL]
 
 
+@accepts(**KINDS, sets=many(f"one or more of {', '.join(SETS)}", TEXT), timed=FLAG, tell=CALLED)
 def ablate(
     program: Callable[..., Any] | Module,
     /,

@@ -16,10 +16,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from relax_eg.accepted import NONE, Kind, accepts, of
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.driver.optimize import optimize
-from relax_eg.driver.options import Bounds, Sizes
+from relax_eg.driver.options import KINDS, Bounds, Sizes
 from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, read_policy
@@ -336,6 +337,11 @@ def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callabl
     return traced
 
 
+@accepts(
+    **KINDS,
+    fn=Kind(lambda x: x is None or callable(x), "a function"),
+    dims=of("a list of specs, one for each argument,", list, tuple) | NONE,
+)
 def jit(
     fn: Callable[..., Any] | None = None,
     *,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from relax_eg.accepted import FLAG, NONE, PATH, accepts
 from relax_eg.backend.artifact import describing, read
 from relax_eg.backend.optimized import Optimized
-from relax_eg.driver.options import Execution
+from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.prices import call_predictor
 from relax_eg.dynamic.at_capacity import at_sizes
 from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
@@ -28,6 +29,7 @@ class _Pricing:
     cost: CostModel | None = None
 
 
+@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE, background=FLAG | NONE)
 def load(
     path: str | Path,
     *,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
 
+from relax_eg.accepted import accepts
 from relax_eg.backend.family import Variant
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
@@ -25,7 +26,7 @@ from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
 from relax_eg.driver.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
-from relax_eg.driver.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, Sizes, read_options
 from relax_eg.driver.prices import NEVER_SLOWER, call_predictor, closed_forms, moves_less, pays, price
 from relax_eg.driver.reporting import report_of
 from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
@@ -49,6 +50,7 @@ _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "app
 
 
 @tells_clashes
+@accepts(**KINDS)
 def optimize(
     program: Callable[..., Any] | Module,
     /,
@@ -111,7 +113,6 @@ def optimize(
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
     """
-    check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
         statements = as_statements(assume)
         traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from relax_eg.accepted import FLAG, NONE, STATEMENTS, Kind, of, one_of, shown
 from relax_eg.backend.libraries import unavailable
 from relax_eg.byte_units import parse_bytes
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel
-from relax_eg.extract.devices import profile
+from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
@@ -36,6 +38,7 @@ Execution = Literal["whole", "kernels"]
 MOST_MEASURED = 16  # programs that `measure` may time
 _FAR = 4096  # sizes are looked at up to here, or 64 times the least, where no upper bound was given
 _CORNERED = 3  # sizes of a family that are looked at as the only large one
+_LARGEST = 2**63 - 1  # the largest size of an axis
 _MOST_NAMED = 12  # arguments that an error lists
 
 
@@ -96,24 +99,29 @@ class Options:
         return self.numerics == ("exact",)
 
 
-def check_kinds(
-    rules: Any, at: Any, bounds: Any, assume: Any, weights: Any, facts: Any, budget: Any, progress: Any
-) -> None:
-    """OptionError for an option that is no such thing at all; what is in it is looked at later."""
-    texts = assume if isinstance(assume, (list, tuple)) else [assume]
-    many = at if isinstance(at, (list, tuple)) else [at]
-    for option, value, fits, accepted in (
-        ("rules", rules, rules is None or isinstance(rules, RuleSet), "a RuleSet"),
-        ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
-        ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
-        ("assume", assume, all(isinstance(s, str) for s in texts), "a statement, 's % 8 == 0', or a list of such,"),
-        ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
-        ("facts", facts, facts is None or isinstance(facts, Mapping), "{'x': 'positive'}"),
-        ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),
-        ("progress", progress, progress is None or callable(progress), "a function (phase, nodes, matches)"),
-    ):
-        if not fits:
-            raise OptionError(f"{option}={value!r}: {accepted} is accepted")
+_MANY = (list, tuple)
+
+# The kinds of the options that `optimize` and its neighbours have in common.
+KINDS: Mapping[str, Kind] = {
+    "rules": of("a RuleSet", RuleSet) | NONE,
+    "target": of("one of " + ", ".join(sorted(PROFILES)) + ", the path of a .json profile, or a Profile", str, Path,
+                 Profile) | NONE,
+    "at": Kind(
+        lambda x: x is None or all(isinstance(b, Mapping) for b in (x if isinstance(x, _MANY) else [x])),  # type: ignore[reportUnknownVariableType]
+        "{'n': 128}, or a list of such,",
+    ),
+    "bounds": of("{'n': (1, 4096)}", Mapping) | NONE,
+    "assume": STATEMENTS,
+    "weights": of("a list of argument names or positions", str, *_MANY),
+    "numerics": one_of(*NUMERICS),
+    "facts": of("{'x': 'positive'}", Mapping) | NONE,
+    "budget": of("a Budget", Budget) | NONE,
+    "progress": Kind(lambda x: x is None or callable(x), "a function (phase, nodes, matches)"),
+    "sharing": one_of("on", "off"),
+    "cache": FLAG,
+    "execution": one_of("whole", "kernels"),
+    "dynamic": one_of("exact", "capacity", "auto"),
+}  # fmt: skip
 
 
 def read_options(
@@ -146,6 +154,8 @@ def read_options(
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
+        if any(isinstance(n, int) and n > _LARGEST for n in (bound if isinstance(bound, _MANY) else [bound])):
+            raise BoundsError(f"{name}(): bounds of {v} = {shown(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
     for v in traced.cast_variables:  # how much of something there is depends on values, and may be nothing
         scope.declare(v, 0, said_by="match_cast")
@@ -163,7 +173,9 @@ def read_options(
         _known_names(name, "at", binding, known)
         for v, size in binding.items():
             if not isinstance(size, int) or isinstance(size, bool):
-                raise BoundsError(f"{name}(): at {v} = {size!r}; an integer is accepted")
+                raise BoundsError(f"{name}(): at {v} = {shown(size)}; an integer is accepted")
+            if size > _LARGEST:
+                raise BoundsError(f"{name}(): at {v} = {shown(size)}; sizes up to 2**63 - 1 are accepted")
         scope.check(binding, name)
         left = [v for v in known if v not in binding]
         assumed = assumed or bool(left)

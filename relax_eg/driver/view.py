@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relax_eg.accepted import TEXT, accepts, whole
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import Bounds, Execution, Sizes, check_kinds, read_options
+from relax_eg.driver.options import KINDS, Bounds, Execution, Sizes, read_options
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
@@ -58,6 +59,7 @@ class _Seen:
 
 
 @tells_clashes
+@accepts(**KINDS, value=TEXT, depth=whole("a depth of 0 or more", 0), most=whole("at least one class", 1))
 def view(
     program: Callable[..., Any] | Module,
     /,
@@ -82,9 +84,6 @@ def view(
     `value`: a source line ("model.py:31") or an operator ("matmul"): its classes and what is up to `depth` steps around
     them are shown; if left out, the chosen program's. `most`: classes shown. OptionError where nothing is so named.
     """
-    if most < 1 or depth < 0:
-        raise OptionError(f"most={most}, depth={depth}: at least one class and a depth of 0 or more are accepted")
-    check_kinds(rules, at, bounds, (), weights, None, budget, None)
     traced = traced_program(program, args, by_name(specs, kwspecs), bounds, ())
     options = read_options(
         traced, rules, target, at, bounds, weights, None, numerics, budget or Budget(), None, "on", 0, None, execution

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relax_eg.accepted import accepts, of
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
+from relax_eg.driver.options import KINDS, Bounds, Facts, Options, Sizes, read_options
 from relax_eg.driver.prices import pays, prices
 from relax_eg.driver.units import Searched, Units
 from relax_eg.egraph import Budget
@@ -57,6 +58,7 @@ class WhyNot:
 
 
 @tells_clashes
+@accepts(**KINDS, rule=of("a rule, or the name of one in `rules`,", str, Rule, Schema))
 def why_not(
     rule: Rule | Schema | str,
     program: Callable[..., Any] | Module,
@@ -80,7 +82,6 @@ def why_not(
     in the program as written or in what other rules made of it, and what failed there. Prints as a few lines.
     Raises OptionError for an unknown name, and what `optimize` raises.
     """
-    check_kinds(rules, at, bounds, assume, weights, facts, budget, None)
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
     statements = as_statements(assume)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
@@ -240,7 +241,7 @@ def check_one_program(name: str, dynamic: Dynamic, runs: str) -> None:
 
 
 def _ladder(v: str, given: Any, high: int | None) -> Ladder:
-    if given is None or given == POWERS:
+    if given is None or (isinstance(given, str) and given == POWERS):
         return Powers()
     if isinstance(given, str) and given == BOUND:
         if high is None:
@@ -250,7 +251,7 @@ def _ladder(v: str, given: Any, high: int | None) -> Ladder:
         return Multiples(given)
     if isinstance(given, (list, tuple)) and given and all(map(_is_size, given)):
         return Listed(tuple(sorted(set(given))))
-    raise OptionError(f"capacities={given!r} for {v}: {_ACCEPTED}")
+    raise OptionError(f"capacities={shown(given)} for {v}: {_ACCEPTED}")
 
 
 def _is_size(n: Any) -> bool:

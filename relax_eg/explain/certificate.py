@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import ExplanationError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.result import Derivation, Part
@@ -29,7 +30,7 @@ from relax_eg.ir.expr import ConstantData, Expr, tuple_, var
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack, unpack
-from relax_eg.plain_data import DAMAGED, read_json
+from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import Rule, RuleSet, Schema
 from relax_eg.rules.certificates import content_hash, status
 from relax_eg.shapes import Dim, Scope
@@ -72,11 +73,14 @@ class Certificate:
 
     data: Mapping[str, Any]
 
+    @accepts(path=PATH)
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
-        Path(path).write_text(json.dumps(self.data, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(self.data, separators=(",", ":"), ensure_ascii=False)
+        write_file(path, text, ExplanationError, "the certificate")
 
     @staticmethod
+    @accepts(path=PATH)
     def load(path: str | Path) -> Certificate:
         """Read what `save` wrote. ExplanationError where the file is no certificate."""
         try:

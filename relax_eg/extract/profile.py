@@ -15,9 +15,10 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import Number, choose, larger, smaller
-from relax_eg.plain_data import compiler_options, read_json
+from relax_eg.plain_data import compiler_options, read_json, write_file
 
 PROFILE_VERSION = 5
 _OLDEST = 4  # what later ones have beside it, those of this version have as a default
@@ -204,17 +205,18 @@ class Profile:
         """The profile as JSON text, also written to `path` if one is given."""
         text = json.dumps(self.as_data(), indent=2) + "\n"
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_file(path, text, OptionError, "the profile")
         return text
 
     @staticmethod
+    @accepts(source=PATH)
     def from_json(source: str | Path) -> Profile:
         """The profile in a JSON file, or in a text that begins with `{`. OptionError says what is wrong with it."""
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         where = "profile" if is_text else f"profile {source}"
         try:
             data = read_json(str(source) if is_text else Path(source).read_bytes())
-        except (OSError, ValueError, TypeError) as e:
+        except (OSError, ValueError) as e:
             raise OptionError(f"{where} cannot be read: {e}") from None
         return Profile.from_data(data, where)
 

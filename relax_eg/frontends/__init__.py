@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from relax_eg.accepted import NONE, STATEMENTS, TEXT, accepts
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
@@ -17,6 +18,7 @@ __all__ = ["Source", "Traced", "Written", "trace", "trace_function", "written"]
 
 
 @tells_clashes
+@accepts(name=TEXT | NONE, assume=STATEMENTS)
 def trace(
     fn: Callable[..., Any],
     /,
@@ -31,8 +33,8 @@ def trace(
     A spec is a string ("b s 768", "b s @ int32"; float32 if it names no dtype), an array (its own shape and dtype), a
     `jax.ShapeDtypeStruct`, a number, None, or a pytree of these. Equal names are equal sizes.
     `specs`: specs by name, for arguments called `name`, `assume` or `specs`: `specs={"name": "n 4"}`. `name`: of the
-    module's first function (default: that of `fn`). `assume`: statements such as "s % 8 == 0", on which comparisons of sizes in the function may rest; the module says
-    them.
+    module's first function (default: that of `fn`). `assume`: statements such as "s % 8 == 0", on which comparisons of
+    sizes in the function may rest; the module says them.
 
     Raises TraceError where JAX cannot trace the function, SpecError for a spec that cannot be read.
     """

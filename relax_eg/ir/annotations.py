@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
+from relax_eg.accepted import shown
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK
 from relax_eg.shapes import Dim, Star, parse_spec
@@ -90,6 +91,8 @@ class Tensor(Annotation):
     def __init__(
         self, shape: str | Sequence[DimLike] | None = None, dtype: str | None = None, ndim: int | None = None
     ) -> None:
+        if dtype is not None and not isinstance(dtype, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(f"Tensor(..., dtype={shown(dtype)}): a dtype's name, such as 'float32', is accepted")
         if isinstance(shape, str):
             spec = parse_spec(shape)
             if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
@@ -123,7 +126,7 @@ class Tuple(Annotation):
     extent: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", _extent(self.fields))
+        object.__setattr__(self, "extent", _extent(tuple(_sequence(self.fields, "Tuple"))))
 
     def __str__(self) -> str:
         return f"R.Tuple({', '.join(map(str, self.fields))})"
@@ -138,16 +141,25 @@ class Callable(Annotation):
     extent: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", _extent((*self.params, self.result)))
+        object.__setattr__(self, "extent", _extent((*_sequence(self.params, "Callable"), self.result)))
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params)) + ("," if len(self.params) == 1 else "")
         return f"R.Callable(({params}), {self.result})"
 
 
+def _sequence(value: Any, what: str) -> Sequence[Annotation]:
+    if not isinstance(value, (tuple, list)):
+        raise SpecError(f"{what}({shown(value)}): a tuple of annotations is accepted")
+    return cast("Sequence[Annotation]", value)
+
+
 def _extent(inside: tuple[Annotation, ...]) -> tuple[int, int]:
     """How many annotations are inside of one, counted as often as they stand there, and how deep. SpecError for more
     than are accepted: what walks them does so one by one."""
+    for a in inside:
+        if not isinstance(a, Annotation):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(f"{shown(a)} is no annotation; accepted: Tensor, Shape, Tuple, Callable, Object")
     known = [a.extent if isinstance(a, (Tuple, Callable)) else (1, 0) for a in inside]
     fields, depth = sum(n for n, _ in known), 1 + max((d for _, d in known), default=0)
     if fields > FIELDS:
@@ -164,6 +176,8 @@ def _sizes(
         raise SpecError(f"{what}(ndim={ndim!r:.80}): a number of axes from 0 to {RANK} is accepted")
     if dims is None:
         return None, ndim
+    if not isinstance(dims, (str, Sequence)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpecError(f"{what}({shown(dims)}): sizes such as 'n 4' or (\"n\", 4) are accepted")
     parts: Sequence[Dim | Star | None]
     parts = parse_spec(dims).dims if isinstance(dims, str) else [Dim.of(d) for d in dims]
     if len(parts) > RANK:

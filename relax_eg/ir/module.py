@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from relax_eg.accepted import shown
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
@@ -87,6 +88,8 @@ class Module:
     functions: tuple[Function, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.functions, (tuple, list)) or not all(isinstance(f, Function) for f in self.functions):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise WellFormedError(f"Module({shown(self.functions)}): a tuple of functions is accepted")
         seen: set[str] = set()
         for f in self.functions:
             if f.name in seen:

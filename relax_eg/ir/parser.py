@@ -88,7 +88,9 @@ def _shallow(scope: ModuleScope, read: Callable[[], Read]) -> Read:
         raise
     except DAMAGED as error:
         first, _, accepted = str(error).partition("\n  accepted: ")
-        raise scope.reader.source.error_at(scope.line, 0, first or type(error).__name__, accepted or STATEMENTS) from error
+        raise scope.reader.source.error_at(
+            scope.line, 0, first or type(error).__name__, accepted or STATEMENTS
+        ) from error
 
 
 def _check_version(source: Source) -> None:

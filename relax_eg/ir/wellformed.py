@@ -68,7 +68,9 @@ def _check_calls(module: Module) -> None:
         stack, entered = [root], set[str]()
         while stack:
             name = stack[-1]
-            waiting = [] if name in entered else [c for c in sites.get(name, ()) if c not in counts and c not in entered]
+            waiting = (
+                [] if name in entered else [c for c in sites.get(name, ()) if c not in counts and c not in entered]
+            )
             entered.add(name)
             if waiting:
                 stack += dict.fromkeys(waiting)

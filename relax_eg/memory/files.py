@@ -14,7 +14,7 @@ from relax_eg.memory.check import Placement, problems
 from relax_eg.memory.planner import Plan, bindings_of
 from relax_eg.memory.steps import Program, Temporary, program_of
 from relax_eg.memory.temporaries import Temporaries
-from relax_eg.plain_data import DAMAGED, read_json
+from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.shapes import Dim, Scope
 
 FORMAT = "relax_eg memory plan"
@@ -72,7 +72,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 def save(plan: Plan, path: str | Path) -> None:
     """Write the plan to a JSON file."""
-    Path(path).write_text(json.dumps(to_data(plan), indent=1) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(to_data(plan), indent=1) + "\n", MemoryPlanError, "the plan")
 
 
 def load(path: str | Path, module: Module, temporary: Temporary | None = None) -> Placement:

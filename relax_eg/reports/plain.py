@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from relax_eg.errors import OptionError
+from relax_eg.plain_data import write_file
 
 
 class Mismatch(ValueError):
@@ -117,5 +121,6 @@ def put_back(written: Any, more: Any) -> Any:
 def written(text: str, path: str | Path | None) -> None:
     """Write `text` to `path`, in folders that are made where there are none; to nowhere if it is None."""
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text, encoding="utf-8")
+        with suppress(OSError, TypeError):  # writing tells what is wrong
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text, OptionError, "the report")

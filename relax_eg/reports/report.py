@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.footprint import MemoryRow
@@ -164,6 +165,7 @@ class CostReport:
         return replace(report, more=left_over(given, report.as_data()))
 
     @staticmethod
+    @accepts(source=PATH)
     def from_json(source: str | Path) -> CostReport:
         """The report in a JSON text (it begins with `{`), or in a file. OptionError where there is none."""
         is_text = isinstance(source, str) and source.lstrip().startswith("{")

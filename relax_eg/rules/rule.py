@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from relax_eg.errors import OperatorError, RuleError, SpecError
+from relax_eg.accepted import shown
+from relax_eg.errors import OperatorError, OptionError, RuleError, SpecError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
 from relax_eg.limits import RANK
 from relax_eg.ops.facts import impossible
@@ -303,10 +304,20 @@ class RuleSet:
     iterating gives the others."""
 
     def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"RuleSet({shown(name)}): a name is accepted")
+        for what, given in (("rules", rules), ("schemas", schemas)):
+            if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionError(f"RuleSet({name!r}, {what}={shown(given)}): a list of {what} is accepted")
         self.name = name
-        self.schemas = tuple(dict.fromkeys(schemas))
+        found = list(schemas)
+        if no_schema := [s for s in found if not hasattr(s, "propose")]:
+            raise OptionError(f"RuleSet({name!r}): {shown(no_schema[0])} is no schema")
+        self.schemas = tuple(dict.fromkeys(found))
         self._rules: dict[str, Rule] = {}
         for r in rules:
+            if not isinstance(r, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionError(f"RuleSet({name!r}): {shown(r)} is no rule; `@book.rule(...)` makes one")
             known = self._rules.setdefault(r.name, r)
             if known is not r:
                 raise r.error(f"another rule of this name, at {known.where}, is in the set `{name}` too")

@@ -24,6 +24,7 @@ from numbers import Integral
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, ShapeError, SpecError
 from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
 from relax_eg.shapes.expression import fold_expression
@@ -40,8 +41,9 @@ _lock = threading.RLock()  # reentrant: the collector may run code that makes a 
 class Atom:
     """A variable (`op` is "var", `name` its name) or an operation on `args`; interned, compared by identity.
 
-    `parts`: how many names, numbers and operations it stands for. `op` is one of "var", "floordiv", "ceildiv", "max", "min", "select". A select has as `name` the comparison, ">=" or
-    "==", of `args[0]` with zero; it is `args[1]` where that holds, else `args[2]`.
+    `op` is one of "var", "floordiv", "ceildiv", "max", "min", "select". A select has as `name` the comparison, ">=" or
+    "==", of `args[0]` with zero; it is `args[1]` where that holds, else `args[2]`. `parts`: how many names, numbers and
+    operations it stands for.
     """
 
     __slots__ = ("__weakref__", "args", "key", "name", "op", "parts")
@@ -108,7 +110,9 @@ class Dim:
         dim = _coerce(value)
         if dim is None:
             kind = type(value).__name__
-            raise SpecError(f"cannot make a size of {value!r} ({kind}); accepted: an int, a Dim, text like '2*n + 1'")
+            raise SpecError(
+                f"cannot make a size of {shown(value)} ({kind}); accepted: an int, a Dim, text like '2*n + 1'"
+            )
         return dim
 
     @staticmethod

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.limits import STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim
@@ -102,11 +103,15 @@ def as_statements(assume: str | Iterable[str]) -> tuple[str, ...]:
     return (assume,) if isinstance(assume, str) else tuple(assume)  # a str is iterable too, one letter at a time
 
 
-@lru_cache(1 << 12)
 def read_statement(text: str) -> tuple[Relation, ...]:
     """The comparisons in `text`, all of which it states: a chain gives several, and so does `and`."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {text!r} ({type(text).__name__})")
+        raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {shown(text)} ({type(text).__name__})")
+    return _read(text)
+
+
+@lru_cache(1 << 12)
+def _read(text: str) -> tuple[Relation, ...]:
     if len(text) > STATEMENT_CHARACTERS:
         problem = f"the statement has {len(text)} characters"
         raise refusal(text, 0, problem, f"at most {STATEMENT_CHARACTERS}")
