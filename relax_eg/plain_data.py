@@ -25,7 +25,7 @@ DAMAGED: tuple[type[Exception], ...] = (
 )  # fmt: skip
 """What reading plain data raises that is not as it should be: a key that is missing, a number where a list is."""
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTEGER = re.compile(rb"(?<![\d.eE+-])-?\d{%d,}(?![\d.eE])" % (JSON_DIGITS + 1))
 _STEP = np.zeros(256, np.int64)
 _STEP[list(b"[{")] = 1
