@@ -86,7 +86,8 @@ def edited(data: Any, choose: random.Random) -> Any:
         else:
             alike = [(h, k) for h, k in places if type(h[k]) is type(value)]
             other, at = choose.choice(alike)
-            holder[key], other[at] = other[at], value
+            copies = json.loads(json.dumps([other[at], value]))  # one may be inside of the other
+            holder[key], other[at] = copies
     return data
 
 
@@ -185,7 +186,7 @@ _WRITING = re.compile(r"[wax+]")
 _FORBIDDEN = (
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.putenv", "os.unsetenv",
     "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate", "shutil.",
-    "socket.", "ctypes.dlopen", "pickle.find_class", "marshal.", "code.__new__", "urllib.Request",
+    "socket.", "ctypes.dlopen", "pickle.find_class", "code.__new__", "urllib.Request",
 )  # fmt: skip
 # Code that our own modules make while they look at what was read: of numbered names, of a template.
 _OWN_CODE = (

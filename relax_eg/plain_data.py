@@ -92,6 +92,7 @@ def write_file(path: str | Path, data: str | bytes, error: type[RelaxEgError], w
     """Write a file, whole or not at all. `error`, which calls it `what`, where that cannot be done."""
     content = data.encode("utf-8") if isinstance(data, str) else data
     part: Path | None = None
+    where = str(path) if isinstance(path, (str, Path)) else f"<{type(path).__name__}>"
     try:
         to = Path(path)
         part = to.with_name(f"{to.name}.{os.getpid()}.part")
@@ -102,4 +103,4 @@ def write_file(path: str | Path, data: str | bytes, error: type[RelaxEgError], w
             if part is not None:
                 part.unlink(missing_ok=True)
         why = e.strerror if isinstance(e, OSError) else str(e)
-        raise error(f"{what}: cannot write {path!s:.200}: {why}\n  accepted: a path that can be written") from None
+        raise error(f"{what}: cannot write {where:.200}: {why}\n  accepted: a path that can be written") from None

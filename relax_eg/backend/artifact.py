@@ -44,12 +44,14 @@ from relax_eg.reports import CostReport
 from relax_eg.reports.plain import read as checked
 from relax_eg.shapes import Scope
 from relax_eg.shapes.guards import Guard
+from relax_eg.shapes.spec import DTYPES
 from relax_eg.store import checksum
 
 VERSION = 3
 _HEAD = b"relax_eg artifact "
 _KINDS = {"steps": InSteps, "kernels": InKernels}
 _TEXTS = tuple[str, ...]
+_DTYPES = tuple(d for d in DTYPES if d != "key")
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
 
 # The enumerations and records that a program may hold, and a file may name: plain values, all of them.
@@ -105,7 +107,7 @@ def _name(value: Any) -> Any:
         return [kind.__name__, *map(_name, value)]
     if kind is frozenset:
         return ["frozenset", *sorted(map(_name, value), key=repr)]
-    if isinstance(value, np.dtype) and value.kind in "biufc":
+    if isinstance(value, np.dtype) and value.name in _DTYPES:
         return ["dtype", value.name]
     if isinstance(value, Primitive) and PRIMITIVES.get(value.name) is value:
         return ["primitive", value.name]
@@ -135,7 +137,9 @@ def _named(name: Any) -> Any:
     if kind in ("tuple", "list", "frozenset"):
         return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](map(_named, items))
     if kind == "dtype":
-        return np.dtype(items[0])
+        if items[0] not in _DTYPES:
+            raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(_DTYPES)}")
+        return np_dtype(items[0])
     if kind == "primitive":
         return PRIMITIVES[items[0]]
     if kind == "enum":

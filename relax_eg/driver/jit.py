@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from relax_eg.accepted import NONE, Kind, accepts, of
+from relax_eg.accepted import NONE, Kind, accepts, of, shown
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.driver.optimize import optimize
@@ -380,7 +380,9 @@ def jit(
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
                 capacities, executables, background)  # fmt: skip
     if dims is None and isinstance(capacities, Mapping):
-        raise OptionError(f"jit: capacities={capacities!r} names sizes, and without dims there are no names; pass dims")
+        raise OptionError(
+            f"jit: capacities={shown(capacities)} names sizes, and without dims there are no names; pass dims"
+        )
     return Jitted(fn, dims, options, jit_options)
 
 

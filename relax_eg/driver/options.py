@@ -147,9 +147,9 @@ def read_options(
     if sharing not in ("on", "off"):
         raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
-        raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
+        raise OptionError(f"measure={shown(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
     if cost is not None and not callable(getattr(cost, "price", None)):
-        raise OptionError(f"cost={cost!r}: a cost model, an object with price(site, result, sizes), is accepted")
+        raise OptionError(f"cost={shown(cost)}: a cost model, an object with price(site, result, sizes), is accepted")
     _check_execution(traced, execution)
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
@@ -264,7 +264,7 @@ def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequen
     for v in given:
         if v not in known:
             has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{v!r}: ...}}); {has}")
+            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{shown(v)}: ...}}); {has}")
 
 
 def _trusted(rules: RuleSet) -> RuleSet:
@@ -290,7 +290,7 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
             found.append(str(w))
         else:
             raise OptionError(
-                f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}"
+                f"weights: {traced.name} has no argument {shown(w)}; its arguments are {', '.join(names) or 'none'}"
             )
     return tuple(n for n in names if n in found)
 
@@ -301,7 +301,9 @@ def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]],
     for key, facts in declared.items():
         words = (facts,) if isinstance(facts, str) else facts
         if not isinstance(words, Sequence):
-            raise OptionError(f"facts[{key!r}] = {facts!r}: a fact such as 'positive', or a list of such, is accepted")
+            raise OptionError(
+                f"facts[{shown(key)}] = {shown(facts)}: a fact such as 'positive', or a list of such, is accepted"
+            )
         keys = [k for w in words for k in facts_named(w)]
         for leaf in _leaves_named(traced, key):
             for fact in keys:
@@ -320,7 +322,7 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
     if not found:
         paths = list(dict.fromkeys([*names, *(leaf.path for leaf in traced.leaves)]))
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
-        raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
+        raise OptionError(f"facts: {traced.name} has no argument {shown(key)}; it has: {has or 'none'}")
     return found
 
 

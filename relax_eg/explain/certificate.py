@@ -112,7 +112,14 @@ class Certificate:
 
     @property
     def premises(self) -> str:
-        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values."""
+        """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values.
+        ExplanationError where the data does not say it."""
+        try:
+            return self._premises()
+        except DAMAGED as e:
+            raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
+
+    def _premises(self) -> str:
         sizes = [
             f"{name} >= {low}" + (f", {name} <= {high}" if high is not None else "")
             for name, (low, high) in self.data["sizes"].items()

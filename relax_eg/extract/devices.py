@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
 
@@ -155,4 +156,4 @@ def profile(target: str | Profile) -> Profile:
     if isinstance(target, (str, Path)) and str(target).endswith(".json"):
         return Profile.from_json(Path(target))
     names = ", ".join(sorted(PROFILES))
-    raise OptionError(f"target={target!r}: one of {names}, the path of a .json profile, or a Profile is accepted")
+    raise OptionError(f"target={shown(target)}: one of {names}, the path of a .json profile, or a Profile is accepted")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from relax_eg.accepted import shown
 from relax_eg.errors import RelaxEgError, SpecError
 
 P = ParamSpec("P")
@@ -20,7 +21,7 @@ def by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
     if specs is None:
         return dict(kwspecs)
     if not isinstance(specs, Mapping) or not all(isinstance(k, str) for k in specs):  # type: ignore[reportUnknownVariableType]
-        raise SpecError(f"specs={specs!r:.80}: specs by the names of arguments, {{'cost': 'n 4'}}, are accepted")
+        raise SpecError(f"specs={shown(specs)}: specs by the names of arguments, {{'cost': 'n 4'}}, are accepted")
     named: dict[str, Any] = dict(specs)  # type: ignore[reportUnknownArgumentType]
     for name in named.keys() & kwspecs.keys():
         raise SpecError(f"argument `{name}` has a spec in specs={{...}} and as a keyword\n  accepted: one of them")

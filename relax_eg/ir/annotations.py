@@ -173,7 +173,7 @@ def _sizes(
     dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
     if ndim is not None and not (type(ndim) is int and 0 <= ndim <= RANK):
-        raise SpecError(f"{what}(ndim={ndim!r:.80}): a number of axes from 0 to {RANK} is accepted")
+        raise SpecError(f"{what}(ndim={shown(ndim)}): a number of axes from 0 to {RANK} is accepted")
     if dims is None:
         return None, ndim
     if not isinstance(dims, (str, Sequence)):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -183,9 +183,9 @@ def _sizes(
     if len(parts) > RANK:
         raise SpecError(f"{what} of {len(parts)} axes; at most {RANK} are accepted")
     if any(isinstance(d, Star) for d in parts):
-        raise SpecError(f"{what}({dims!r}): `*name` stands for any number of axes and is for rules only")
+        raise SpecError(f"{what}({shown(dims)}): `*name` stands for any number of axes and is for rules only")
     if ndim is not None and ndim != len(parts):
-        raise SpecError(f"{what}({dims!r}, ndim={ndim}): {len(parts)} sizes do not make rank {ndim}")
+        raise SpecError(f"{what}({shown(dims)}, ndim={shown(ndim)}): {len(parts)} sizes do not make rank {ndim}")
     known = tuple(d for d in parts if isinstance(d, Dim))
     return (known if len(known) == len(parts) else None), len(parts)
 

@@ -18,6 +18,9 @@ from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
 
+LEAST, LARGEST = 1e-100, 1e100  # seconds, bytes, flops, sizes: of their quotients and products a float holds each
+
+
 class Mismatch(ValueError):
     """Data that does not fit its record; the text says where."""
 
@@ -73,6 +76,8 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
     if kind is Any:
         return data
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    if is_number and not (data == 0 or LEAST <= abs(data) <= LARGEST):
+        raise Mismatch(f"{where} is {_shown(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
     if kind is float and is_number:
         return data  # a whole one stays as it is written
     if kind is int and isinstance(data, int) and not isinstance(data, bool):

@@ -23,9 +23,6 @@ COLOURS = 8  # that the page has; further columns take them again
 MOST_POINTS = 24  # kernels of a program in a roofline, the dearest
 
 
-_DEAREST = 1e100  # seconds, sizes: beyond it the steps of an axis are no floats
-
-
 @dataclass
 class Axis:
     """Values from `low` to `high` on pixels from `start` to `end`; `show` writes one."""
@@ -198,8 +195,8 @@ def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
 def curve_plot(curve: Curve) -> Markup | None:
     """Cost over a size, one line a program, its crossovers marked. None where there is nothing to draw."""
     rows = [zip(curve.sizes, x.seconds, strict=True) for x in curve.series]
-    # What costs nothing has no place on the axis, and a report that was read may say anything.
-    found = [[(n, s) for n, s in row if s is not None and 0 < s < _DEAREST and 0 <= n < _DEAREST] for row in rows]
+    # What costs nothing has no place on the axis.
+    found = [[(n, s) for n, s in row if s is not None and s > 0] for row in rows]
     flat = [p for line in found for p in line]
     if len(flat) < 2:
         return None

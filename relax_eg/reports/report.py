@@ -160,6 +160,7 @@ class CostReport:
             for curve in report.curves:
                 if any(len(s.seconds) != len(curve.sizes) for s in curve.series):
                     raise Mismatch(f"a curve over {curve.variable} has other numbers of sizes and of costs")
+            _check_amounts(report)
         except Mismatch as e:
             raise OptionError(f"{named}a damaged report: {e}") from None
         return replace(report, more=left_over(given, report.as_data()))
@@ -202,6 +203,20 @@ class CostReport:
 
     def __str__(self) -> str:
         return text.printed(self)
+
+
+def _check_amounts(report: CostReport) -> None:
+    """Mismatch unless costs are amounts, and the device does something in a second."""
+    for cost in (report.before, report.after, *(c for o in report.others for c in (o.before, o.after))):
+        for row in (*cost.rows, *cost.parts):
+            if min(row.flops, row.bytes, row.launches, row.seconds) < 0:
+                raise Mismatch(f"a row of costs has less than nothing: {row!r:.200}")
+    d = report.device
+    if d is not None and (
+        "float32" not in d.matmul_rate
+        or min(d.vector_rate, d.bandwidth, d.cache_bandwidth, d.cache_bytes, *d.matmul_rate.values()) <= 0
+    ):
+        raise Mismatch("report.device: rates > 0 are accepted, and one of float32 among those of matmuls")
 
 
 def _total(cost: ProgramCost) -> dict[str, float]:

@@ -141,7 +141,7 @@ class Rule:
         chosen = dict(attributes or {})
         if len(ranks) != len(self.stars) or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
             accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
-            raise self.error(f"the ranks of its blocks are {tuple(ranks)!r:.80}; {accepted}")
+            raise self.error(f"the ranks of its blocks are {shown(tuple(ranks))}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
