@@ -244,10 +244,12 @@ def _too_long(*_: Any) -> None:
 
 def work(names: list[str], start: int, count: int, seed: int) -> None:
     """Read mutations `start` to `count` of each format; one line of JSON for each."""
+    import jax
     import numpy.f2py  # noqa: F401 -- so that an attack that names it gets as far as it would anywhere
 
     from benchmarks.mutated_formats import formats
 
+    jax.devices()  # JAX looks for devices when it is first used
     folder = Path(tempfile.mkdtemp(prefix="mutations"))
     sentinel = folder / "sentinel"
     watch = Watch(str(sentinel))

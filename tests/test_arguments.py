@@ -82,6 +82,7 @@ MADE_BY_OTHERS = {
 NOT_CALLED = {"PROFILES", "cache", "errors", "op", "ops", "rules"}
 ELSEWHERE = {"from_onnx"}  # tests/frontends/onnx
 
+CALLED = ("tell", "progress", "temporary")  # functions of the user's, which are called
 SEARCHES = {"optimize", "view", "why_not", "ablate"}  # a call that is accepted searches, which takes time
 # Functions of the user's are called, and what they raise is theirs; a spec of None is none.
 THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view", 1), ("view", 2), ("ablate", 1),
@@ -103,11 +104,7 @@ def test_errors_are_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if (name, i) not in THEIRS:
             refused += sum(_is_refused(name, i, function, (*args[:i], v, *args[i + 1 :]), budget) for v in WRONG)
     for p in inspect.signature(function).parameters.values():
-        if p.kind is p.KEYWORD_ONLY and p.name not in (
-            "tell",
-            "progress",
-            "temporary",
-        ):  # of these, functions are called
+        if p.kind is p.KEYWORD_ONLY and p.name not in CALLED:
             refused += sum(_is_refused(name, p.name, function, args, {**budget, p.name: v}) for v in WRONG)
     assert refused >= 8
 

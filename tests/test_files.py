@@ -149,6 +149,7 @@ def test_a_file_calls_what_computes_only(saved: bytes, tmp_path: Path) -> None:
         (lambda d: d["variants"].clear(), "it has no variants"),
         (lambda d: d["at_sizes"].update(capacities={"m": 8}), "its sizes are n"),
         (lambda d: d["at_sizes"]["profile"].update(bandwidth=0), "bandwidth = 0; numbers > 0"),
+        (lambda d: d["at_sizes"]["profile"].update(platform="x"), "platform = 'x'; one of cpu, gpu, tpu is accepted"),
     ],
 )
 def test_what_is_in_an_artifact_is_looked_at(saved: bytes, tmp_path: Path, change: Any, why: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_eg.accepted import FLAG, NONE, STATEMENTS, Kind, of, one_of, shown
+from relax_eg.accepted import FLAG, NONE, STATEMENTS, Kind, of, one_of, shown, whole
 from relax_eg.backend.libraries import unavailable
 from relax_eg.byte_units import parse_bytes
 from relax_eg.egraph import Budget
@@ -120,7 +120,13 @@ KINDS: Mapping[str, Kind] = {
     "sharing": one_of("on", "off"),
     "cache": FLAG,
     "execution": one_of("whole", "kernels"),
+    "measure": Kind(
+        lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
+        f"how many programs to time, 0 to {MOST_MEASURED},",
+    ),
     "dynamic": one_of("exact", "capacity", "auto"),
+    "executables": whole("how many to keep, a number >= 1,", 1),
+    "background": FLAG,
 }  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from relax_eg.accepted import PATH, accepts
+from relax_eg.accepted import PATH, accepts, shown
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import Number, choose, larger, smaller
+from relax_eg.ops.libraries import PLATFORMS
 from relax_eg.plain_data import compiler_options, read_json, write_file
 
 PROFILE_VERSION = 5
@@ -273,7 +274,7 @@ def _mode(where: str, data: Any) -> Mode:
     accepted = '{"name": "...", "options": {"an XLA option": "its value"}, "changes": {fields of the profile}}'
     fits = isinstance(data, Mapping) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
     if not fits or not (isinstance(data["name"], str) and data["name"] and isinstance(data["changes"], Mapping)):
-        raise OptionError(f"{where}: modes has {data!r:.200}; {accepted} is accepted")
+        raise OptionError(f"{where}: modes has {shown(data)}; {accepted} is accepted")
     known = {f.name for f in fields(Profile)} - {"modes", *_FLAGS, *_TEXTS} | {"platform"}
     for name in data["changes"]:
         if name not in known:
@@ -290,7 +291,9 @@ def _field(where: str, name: str, value: Any) -> Any:
     """A field's value, of the kind that it has in `Profile`. OptionError."""
     if name in _TEXTS or name in _FLAGS:
         if not isinstance(value, str if name in _TEXTS else bool):
-            raise OptionError(f"{where}: {name} = {value!r:.200}; {'text' if name in _TEXTS else 'a flag'} is accepted")
+            raise OptionError(f"{where}: {name} = {shown(value)}; {'text' if name in _TEXTS else 'a flag'} is accepted")
+        if name == "platform" and value not in PLATFORMS:
+            raise OptionError(f"{where}: platform = {shown(value)}; one of {', '.join(PLATFORMS)} is accepted")
         return value
     form = ""
     if name in _RATES:
@@ -305,7 +308,7 @@ def _field(where: str, name: str, value: Any) -> Any:
     if not fits:
         least, most = "> 0" if name in _POSITIVE else ">= 0", " or infinite" if name in _ENDLESS else ""
         raise OptionError(
-            f"{where}: {name} = {value!r:.200}; numbers {least} are accepted, up to {_LARGEST:g}{most}{form}"
+            f"{where}: {name} = {shown(value)}; numbers {least} are accepted, up to {_LARGEST:g}{most}{form}"
         )
     return _frozen(value)
 

@@ -17,7 +17,6 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from relax_eg.errors import OptionError
 from relax_eg.plain_data import write_file
 
-
 LEAST, LARGEST = 1e-100, 1e100  # seconds, bytes, flops, sizes: of their quotients and products a float holds each
 
 
