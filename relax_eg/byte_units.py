@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -24,11 +25,13 @@ def parse_bytes(value: Any, option: str) -> int:
     does not matter). OptionError, which names the `option` that has it."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    found = (
+        re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    )
     if found is not None and found[2].lower() in _UNITS:
         count = int(float(found[1]) * _UNITS[found[2].lower()])
         if count > 0:
             return count
     wrong = found is not None and found[2].lower() not in _UNITS
     unit = f" ({found[2]!r} is no unit: B, KB, MB, GB, KiB, MiB and GiB are)" if wrong and found is not None else ""
-    raise OptionError(f"{option}={value!r}: bytes, or a text such as '512 MiB' or '2 GB', is accepted{unit}")
+    raise OptionError(f"{option}={shown(value)}: bytes, or a text such as '512 MiB' or '2 GB', is accepted{unit}")

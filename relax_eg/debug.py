@@ -49,7 +49,7 @@ def level() -> int:
     if chosen is not None:
         return chosen
     text = os.environ.get("RELAX_EG_DEBUG", "") or "0"
-    if not text.isdigit() or int(text) not in LEVELS:
+    if text not in map(str, LEVELS):
         raise OptionError(f"RELAX_EG_DEBUG={text}: a number from 0 to {LEVELS[-1]} is accepted")
     return int(text)
 

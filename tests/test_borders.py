@@ -18,12 +18,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "relax_eg"
 NAME = PACKAGE.name
 
-# A room, and the rooms of ours it may import; "extract.graph" is that one module. All may import errors, debug and
-# byte_units.
+# What all rooms may import.
+EVERYWHERE = {"errors", "debug", "byte_units", "limits", "plain_data", "accepted"}
+
+# A room, and the rooms of ours it may import; "extract.graph" is that one module.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "debug": {"errors"},
     "byte_units": {"errors"},
+    "limits": set(),
+    "accepted": {"errors"},
+    "plain_data": {"errors"},
     "store": {"errors"},
     "shapes": set(),
     "tir": {"shapes"},
@@ -120,7 +125,7 @@ def _checks_types_only(node: ast.AST) -> TypeGuard[ast.If]:
 def _own_allowed(room: str, imp: Import) -> bool:
     # `from relax_eg.extract import graph` and `from relax_eg.extract.graph import X` both reach extract.graph.
     reached = f"{imp.target}.{imp.name}".removeprefix(NAME).strip(".")
-    return any(_is_or_is_in(reached, allowed) for allowed in {room, "errors", "debug", "byte_units", *ROOMS[room]})
+    return any(_is_or_is_in(reached, allowed) for allowed in {room, *EVERYWHERE, *ROOMS[room]})
 
 
 def _outside_allowed(dependency: str, here: str, lazy: bool) -> bool:

@@ -10,41 +10,61 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import inspect
 import json
-import os
-from collections.abc import Callable, Generator, Sequence
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import numpy as np
-from jax.extend.core import Primitive, primitives
+from jax.extend.core import Primitive
 
 from relax_eg.backend.family import Variant
+from relax_eg.backend.jax_library import PRIMITIVES, is_plain
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
 from relax_eg.backend.steps import InSteps
-from relax_eg.errors import ArtifactError, ExplanationError, RelaxEgError, TraceError
+from relax_eg.errors import ArtifactError, ExplanationError, TraceError
 from relax_eg.explain.text import Explanation
-from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, np_dtype
+from relax_eg.ir.annotations import Tensor
+from relax_eg.ir.expr import CALL_DPS_LIBRARY, ConstantData, Expr, np_dtype
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Module
 from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.wellformed import check as check_module
+from relax_eg.limits import VERSION_DIGITS
+from relax_eg.plain_data import DAMAGED, compiler_options, read_json, write_file
 from relax_eg.reports import CostReport
+from relax_eg.reports.plain import read as checked
 from relax_eg.shapes import Scope
+from relax_eg.shapes.guards import Guard
+from relax_eg.shapes.spec import DTYPES
 from relax_eg.store import checksum
 
 VERSION = 3
 _HEAD = b"relax_eg artifact "
 _KINDS = {"steps": InSteps, "kernels": InKernels}
+_TEXTS = tuple[str, ...]
+_DTYPES = tuple(d for d in DTYPES if d != "key")
 _ACCEPTED = "a file that `best.save(path)` of this version of relax_eg wrote"
-_PACKAGES = ("jax", "jaxlib", "numpy")  # whose enumerations and records a program may hold
+
+# The enumerations and records that a program may hold, and a file may name: plain values, all of them.
+_CLASSES: Mapping[str, type] = {
+    f"{c.__module__}:{c.__qualname__}": c
+    for c in (
+        jax.lax.AccuracyMode, jax.lax.ConvDimensionNumbers, jax.lax.DotAlgorithm, jax.lax.DotAlgorithmPreset,
+        jax.lax.FftType, jax.lax.GatherDimensionNumbers, jax.lax.GatherScatterMode, jax.lax.Precision,
+        jax.lax.RaggedDotDimensionNumbers, jax.lax.RandomAlgorithm, jax.lax.RoundingMethod,
+        jax.lax.ScatterDimensionNumbers, jax.lax.Tolerance, jax.lax.linalg.EighImplementation,
+        jax.lax.linalg.EigImplementation, jax.lax.linalg.SvdAlgorithm, jax.sharding.AxisType,
+    )
+}  # fmt: skip
 
 
 class _Unnamed(Exception):
@@ -87,12 +107,12 @@ def _name(value: Any) -> Any:
         return [kind.__name__, *map(_name, value)]
     if kind is frozenset:
         return ["frozenset", *sorted(map(_name, value), key=repr)]
-    if isinstance(value, np.dtype) and value.kind in "biufc":
+    if isinstance(value, np.dtype) and value.name in _DTYPES:
         return ["dtype", value.name]
-    if isinstance(value, Primitive) and getattr(primitives, f"{value.name}_p", None) is value:
+    if isinstance(value, Primitive) and PRIMITIVES.get(value.name) is value:
         return ["primitive", value.name]
     where = f"{kind.__module__}:{kind.__qualname__}"
-    if kind.__module__.partition(".")[0] in _PACKAGES and _is_class(where, kind):
+    if _CLASSES.get(where) is kind:
         if isinstance(value, enum.Enum):
             return ["enum", where, value.name]
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -103,26 +123,11 @@ def _name(value: Any) -> Any:
     raise _Unnamed(f"{kind.__module__}.{kind.__qualname__}")
 
 
-def _is_class(where: str, kind: type) -> bool:
-    try:
-        return _class(where) is kind
-    except (ImportError, AttributeError, ValueError):
-        return False
-
-
-def _class(where: str) -> Any:
-    """A class of JAX or numpy by its name. ValueError for what is none that holds plain data."""
-    module, _, name = where.partition(":")
-    if module.partition(".")[0] not in _PACKAGES:
-        raise ValueError(f"{where} is of no known package")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    is_record = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
-    is_enum = isinstance(found, type) and issubclass(found, enum.Enum)
-    if not (is_record or is_enum or (isinstance(found, type) and dataclasses.is_dataclass(found))):
-        raise ValueError(f"{where} holds no plain data")
-    return found
+def _class(where: Any) -> Any:
+    """A class of JAX by its name. ValueError for one that a file may not name."""
+    if where not in _CLASSES:
+        raise ValueError(f"{where!r} is no class that a file may name; accepted: {', '.join(_CLASSES)}")
+    return _CLASSES[where]
 
 
 def _named(name: Any) -> Any:
@@ -132,9 +137,11 @@ def _named(name: Any) -> Any:
     if kind in ("tuple", "list", "frozenset"):
         return {"tuple": tuple, "list": list, "frozenset": frozenset}[kind](map(_named, items))
     if kind == "dtype":
-        return np.dtype(items[0])
+        if items[0] not in _DTYPES:
+            raise ValueError(f"{items[0]!r} is no dtype that a file may name; accepted: {', '.join(_DTYPES)}")
+        return np_dtype(items[0])
     if kind == "primitive":
-        return getattr(primitives, f"{items[0]}_p")
+        return PRIMITIVES[items[0]]
     if kind == "enum":
         return _class(items[0])[items[1]]
     if kind == "record":
@@ -228,7 +235,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
                 "guard": v.guard,
                 "module": None if v.chosen is None else _packed(v.chosen, outside),
                 "report": v.report.as_data(),
-                "compiler_options": dict(v.compiler_options),
+                "compiler_options": compiler_options(v.compiler_options),
                 "at": [dict(b) for b in v.at],
                 "fallback": v.fallback,
             }
@@ -239,16 +246,7 @@ def save(best: Optimized, program: Program, weights: tuple[str, ...], tolerance:
     text = json.dumps(data, separators=(",", ":")).encode()
     payload = len(text).to_bytes(8, "big") + text + bytes(outside.blob)
     head = _HEAD + f"{VERSION}\n".encode() + len(payload).to_bytes(8, "big") + checksum(payload)
-    to = Path(path)
-    part = to.with_name(f"{to.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(head + payload)
-        os.replace(part, to)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ArtifactError(
-            f"save: cannot write {to}: {error.strerror}\n  accepted: a path that can be written"
-        ) from None
+    write_file(path, head + payload, ArtifactError, "save")
 
 
 def _packed(module: Module, outside: _Outside) -> Any:
@@ -317,7 +315,7 @@ def read(path: str | Path) -> Saved:
     payload = _payload(data, where)
     with describing(where):
         end = 8 + int.from_bytes(payload[:8], "big")
-        return _saved(json.loads(payload[8:end]), payload[end:], where)
+        return _saved(read_json(payload[8:end]), payload[end:], where)
 
 
 @contextmanager
@@ -327,16 +325,16 @@ def describing(where: str | Path) -> Generator[None]:
         yield
     except ArtifactError:
         raise
-    except (RelaxEgError, KeyError, ValueError, TypeError, IndexError, AttributeError, ImportError) as error:
+    except DAMAGED as error:
         why = f"{type(error).__name__}: {error}"
         raise ArtifactError(f"load: {where} does not describe a program ({why})\n  accepted: {_ACCEPTED}") from None
 
 
 def _payload(data: bytes, where: Path) -> bytes:
     line, _, rest = data.partition(b"\n")
-    if not data.startswith(_HEAD) or not line[len(_HEAD) :].isdigit():
+    if not data.startswith(_HEAD) or not re.fullmatch(rb"\d{1,%d}" % VERSION_DIGITS, line[len(_HEAD) :]):
         raise ArtifactError(f"load: {where} is no artifact of relax_eg\n  accepted: {_ACCEPTED}")
-    version = int(line[len(_HEAD) :])
+    version = int(line[len(_HEAD) :][:VERSION_DIGITS])
     if version != VERSION:
         problem = f"load: {where} is an artifact of version {version}; this relax_eg reads version {VERSION}"
         raise ArtifactError(f"{problem}\n  accepted: {_ACCEPTED}; optimize and save again")
@@ -356,47 +354,78 @@ def _saved(data: Any, blob: bytes, where: Path) -> Saved:
     written = _unpacked(data["written"], outside)
     variants = tuple(_variant(v, written, outside) for v in data["variants"])
     runs = data["runs"]
+    if runs not in ("whole", *_KINDS):
+        raise ValueError(f"it runs {runs!r}; accepted: whole, {', '.join(_KINDS)}")
+    if len(variants) == 0:
+        raise ValueError("it has no variants")
     scope = Scope()
-    for name, low, high in data["bounds"]:
-        scope.declare(name, low, high)
-    scope.assume(*data["assumptions"])
+    for size, low, high in checked(tuple[tuple[str, int | None, int | None], ...], data["bounds"], "bounds"):
+        scope.declare(size, low, high)
+    scope.assume(*checked(_TEXTS, data["assumptions"], "assumptions"))
+    name, from_function = checked(str, data["name"], "name"), checked(bool, data["from_function"], "from_function")
     signature = _signature_of(data["signature"])
     out_tree = _treedef(data["out_tree"])
     program = Program(
-        _as_written(written, data["name"], out_tree, signature, data["from_function"]),
-        data["name"],
+        _as_written(written, name, out_tree, signature, from_function),
+        name,
         written.main.params,
         variants[0].module if runs == "kernels" else variants[0].chosen,
-        tuple(data["names"]),
-        tuple(data["arguments"]),
+        checked(_TEXTS, data["names"], "names"),
+        checked(_TEXTS, data["arguments"], "arguments"),
         _treedef(data["in_tree"]),
         out_tree,
         signature,
-        tuple(data["weak"][0]),
-        tuple(data["weak"][1]),
+        checked(tuple[bool, ...], data["weak"][0], "weak"),
+        checked(tuple[bool, ...], data["weak"][1], "weak"),
         scope,
-        data["effectful"],
-        tuple(map(tuple, data["facts"])),
+        checked(bool, data["effectful"], "effectful"),
+        checked(tuple[_TEXTS, ...], data["facts"], "facts"),
         lambda: written,
-        data["from_function"],
-        data["x64"],
-        data["at_sizes"],
-        tuple((str(name), str(annotation)) for name, annotation in data.get("entry", ())),
+        from_function,
+        checked(bool, data["x64"], "x64"),
+        checked(Mapping[str, Any], data["at_sizes"], "at_sizes"),
+        checked(tuple[tuple[str, str], ...], data.get("entry", ()), "entry"),
     )
-    return Saved(program, variants, tuple(data["weights"]), data["tolerance"], runs, data["pallas"])
+    _check_fits(program, [v.chosen for v in variants if v.chosen is not None])
+    weights, tolerance = checked(_TEXTS, data["weights"], "weights"), checked(float, data["tolerance"], "tolerance")
+    return Saved(program, variants, weights, float(tolerance), runs, checked(bool, data["pallas"], "pallas"))
+
+
+def _kind(e: Expr) -> Any:
+    a = e.annotation
+    return (a.ndim, a.dtype) if isinstance(a, Tensor) else type(a)
+
+
+def _check_fits(p: Program, chosen: Sequence[Module]) -> None:
+    """ValueError unless all programs take the same parameters, and what a file says of each is said of all."""
+    for module in (p.written(), *chosen):
+        for a, b in zip_longest(p.params, module.main.params):
+            if a is None or b is None or _kind(a) != _kind(b):
+                raise ValueError("its programs take other parameters than the program as written")
+    counts = {
+        "names": len(p.names), "arguments": len(p.arguments), "weak types": len(p.weak_in), "facts": len(p.facts),
+        "leaves of the arguments": p.in_tree.num_leaves,
+    }  # fmt: skip
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"it has {', '.join(f'{n} {what}' for what, n in counts.items())}; as many of each are needed")
 
 
 def _variant(data: Any, written: Module, outside: _Outside) -> Variant:
     chosen = None if data["module"] is None else _unpacked(data["module"], outside)
     module = written if chosen is None else chosen
     report = CostReport.from_data(data["report"])
-    at, fallback = tuple(data["at"]), data["fallback"]
-    return Variant(data["guard"], lambda: module, report, data["compiler_options"], chosen, at, fallback)
+    at = checked(tuple[Mapping[str, int], ...], data["at"], "at")
+    guard, fallback = str(Guard.read(data["guard"])), checked(bool, data["fallback"], "fallback")
+    return Variant(guard, lambda: module, report, compiler_options(data["compiler_options"]), chosen, at, fallback)
 
 
 def _unpacked(data: Any, outside: _Outside) -> Module:
     module = unpack(data, b"", outside)
     check_module(module)
+    for e in (e for f in module for e in f.expressions() if e.op == CALL_DPS_LIBRARY):
+        name = str(e.attr("name"))
+        if name.startswith("jax.") and not is_plain(name):
+            raise ValueError(f"it calls `{name}`, and a file may call what computes arrays from arrays only")
     return module
 
 

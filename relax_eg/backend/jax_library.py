@@ -21,6 +21,32 @@ from relax_eg.ir.foreign import Foreign
 from relax_eg.shapes import Dim
 
 _PREFIX = "jax."
+
+_PUBLIC: Mapping[str, Primitive] = {
+    name.removesuffix("_p"): p for name, p in vars(primitives).items() if isinstance(p, Primitive)
+}
+
+# Those that a file may name: they compute arrays from arrays, and their parameters are plain values. Others take
+# functions, have effects, or mean something inside of a mesh only.
+PRIMITIVES: Mapping[str, Primitive] = {
+    name: _PUBLIC[name]
+    for name in (
+        "abs acos acosh add add_jaxvals and approx_top_k argmax argmin asin asinh atan atan2 atanh bessel_i0e "
+        "bessel_i1e bitcast_convert_type broadcast_in_dim cbrt ceil cholesky clamp clz complex concatenate conj "
+        "conv_general_dilated convert_element_type copy cos cosh cumlogsumexp cummax cummin cumprod cumsum digamma div "
+        "dot_general dynamic_slice dynamic_update_slice eig eigh eq eq_to erf erf_inv erfc exp exp2 fft floor gather "
+        "ge gt hessenberg householder_product igamma igamma_grad_a igammac imag integer_pow iota is_finite le le_to "
+        "lgamma log log1p logistic lt lt_to lu max min mul ne neg nextafter not or pad polygamma population_count pow "
+        "qr random_bits random_fold_in random_gamma random_seed random_split real reduce_and reduce_max reduce_min "
+        "reduce_or reduce_precision reduce_prod reduce_sum reduce_window_max reduce_window_min reduce_window_sum "
+        "reduce_xor regularized_incomplete_beta rem reshape rev rng_bit_generator rng_uniform round rsqrt scatter "
+        "scatter_add scatter_max scatter_min scatter_mul schur select_and_gather_add select_and_scatter_add select_n "
+        "shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice sort sqrt square squeeze "
+        "stop_gradient sub svd tan tanh threefry2x32 top_k transpose triangular_solve tridiagonal tridiagonal_solve "
+        "xor zeta"
+    ).split()
+    if name in _PUBLIC
+}
 _DTYPES = ("dtype", "new_dtype", "index_dtype", "preferred_element_type")
 
 
@@ -47,6 +73,12 @@ def run_library(
     return tuple(results) if primitive.multiple_results else results
 
 
+def is_plain(name: str) -> bool:
+    """Whether a file may call library routine `name` of JAX."""
+    spelled = name.removeprefix(_PREFIX).replace("-", "_")
+    return name in (BARRIER, "jax.random.wrap_key_data") or (name.startswith(_PREFIX) and spelled in PRIMITIVES)
+
+
 def _operand(value: Any) -> Any:
     # A primitive takes arrays only; tracers, keys and references have a type of their own.
     return value if isinstance(value, jax.Array) or not hasattr(value, "__array__") else jnp.asarray(value)
@@ -55,8 +87,8 @@ def _operand(value: Any) -> Any:
 def _named(name: str) -> Any:
     """The primitive of a routine's name."""
     spelled = name.removeprefix(_PREFIX).replace("-", "_")
-    primitive = getattr(primitives, f"{spelled}_p", None) if name.startswith(_PREFIX) else None
-    if not isinstance(primitive, Primitive):
+    primitive = _PUBLIC.get(spelled) if name.startswith(_PREFIX) else None
+    if primitive is None:
         raise OptionError(
             f"no library routine `{name}` in this process\n"
             f"  accepted: the name of one that `RuleSet.library` registered, or `jax.` and a primitive of "

@@ -230,7 +230,7 @@ class ReadyInKernels(Ready):
         """What runs the variant for the first of `at`, on what is prepared and the other arguments."""
         return self.runners[0]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._wide and self._program.is_elsewhere:
             return self._from_elsewhere(args, kwargs)
         return self.run(self._others(args, kwargs))

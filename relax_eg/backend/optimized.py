@@ -73,7 +73,7 @@ class Optimized:
         """What `jax.jit(best.to_jax(), compiler_options=...)` takes to compile as was found to be best."""
         return self.variants[0].compiler_options
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA. ShapeError or BoundsError for arguments that do not fit, before anything runs.
 
         With `weights`, what depends on them alone is computed at the first call with these very arrays and kept.
@@ -192,7 +192,7 @@ class Optimized:
         """How near results are to be to those as written."""
         return self._tolerance
 
-    def check(self, *args: Any, **kwargs: Any) -> Check:
+    def check(self, /, *args: Any, **kwargs: Any) -> Check:
         """Whether these arguments have the facts that were declared, and how far the results are from those of the
         function as written."""
         args, kwargs = self._as_given(args, kwargs)
@@ -376,7 +376,7 @@ class Ready:
         """A program as a function of what was prepared for it and the other arguments."""
         p = self._program
 
-        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             checked = p.check(self._others(args, kwargs), self._others_at)
             return bound.main(prepared, checked, p.sizes(self._shapes(checked)))
 
@@ -392,7 +392,7 @@ class Ready:
         shapes = {**self._weight_shapes, **given}
         return [shapes[i] for i in range(len(self._program.names))]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA with the arguments that are not weights."""
         if self._wide and self._program.is_elsewhere:
             return self._from_elsewhere(args, kwargs)
@@ -474,7 +474,7 @@ class Ready:
     def to_jax(self) -> Callable[..., Any]:
         """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""
 
-        def run(prepared: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             others = self._program.as_given(self._others(args, kwargs), self._others_at)
             with self._program.width():
                 return self._main(prepared, others)

@@ -204,7 +204,7 @@ class InSteps(Optimized):
         self._written = Runner(as_written, program.scope)
         self._chosen = self._written if program.module is None else Runner(program.module, program.scope)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run on XLA, block by block. ShapeError or BoundsError for arguments that do not fit before anything runs, for
         sizes that do not as soon as they are known."""
         given = self._given(args, kwargs)
@@ -258,7 +258,7 @@ class InSteps(Optimized):
     def prepare(self, *weights: Any, **named: Any) -> Ready:
         raise OptionError("prepare(): what runs in steps is not prepared; call it with all its arguments")
 
-    def check(self, *args: Any, **kwargs: Any) -> Check:
+    def check(self, /, *args: Any, **kwargs: Any) -> Check:
         given = self._given(args, kwargs)
         with self._program.width():
             return self._compared(self._values(given))

@@ -19,6 +19,7 @@ from rich.spinner import Spinner
 import relax_eg as rx
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.frontends.sources import is_users
+from relax_eg.plain_data import is_count
 from relax_eg.rules import RuleSet
 from relax_eg.rules.raised import unloadable
 
@@ -88,7 +89,7 @@ def read_sizes(texts: list[str], option: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in (t for given in texts for t in given.split(",")):
         name, sign, value = text.partition("=")
-        if not sign or not name.isidentifier() or not value.isdigit():
+        if not sign or not name.isidentifier() or not is_count(value):
             raise OptionError(f"{option} {text!r}: name=size is accepted, as in s=128")
         sizes[name] = int(value)
     return sizes
@@ -101,7 +102,7 @@ def read_bounds(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
         name, sign, value = text.partition("=")
         low, colon, high = value.partition(":")
         sides = [low, high]
-        if not sign or not colon or not name.isidentifier() or any(x and not x.isdigit() for x in sides):
+        if not sign or not colon or not name.isidentifier() or any(x and not is_count(x) for x in sides):
             raise OptionError(f"--bounds {text!r}: name=low:high is accepted, as in s=1:4096")
         if name in bounds:
             raise OptionError(f"--bounds {text!r}: `{name}` has other bounds already; one for each size is accepted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -84,7 +85,7 @@ def read_upper(texts: list[str]) -> dict[str, tuple[int | None, int | None]]:
     for text in (t for given in texts for t in given.split(",")):
         name, _, value = text.partition("=")
         wide.append(text if ":" in value else f"{name}=:{value}")
-        if not name.isidentifier() or not value.replace(":", "", 1).isdigit():
+        if not name.isidentifier() or not re.fullmatch(r"[0-9]*:?[0-9]+|[0-9]+:", value):
             raise OptionError(f"--bound {text!r}: name=high or name=low:high is accepted, as in s=1024")
     return read_bounds(wide)
 

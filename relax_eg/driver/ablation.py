@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from relax_eg.accepted import CALLED, FLAG, TEXT, accepts, many
 from relax_eg.backend.optimized import Optimized
 from relax_eg.driver.measured import arguments
 from relax_eg.driver.optimize import optimize, traced_program
-from relax_eg.driver.options import Execution
+from relax_eg.driver.options import KINDS, Execution
 from relax_eg.errors import OptionError
+from relax_eg.frontends.clashes import by_name
 from relax_eg.ir.module import Module
 from relax_eg.measure.choice import fastest
 from relax_eg.reports import Comparison, CostReport, compare
@@ -42,9 +45,11 @@ class Ablation:
         return by_label[f"without {name}"] / by_label[ALL]
 
 
+@accepts(**KINDS, sets=many(f"one or more of {', '.join(SETS)}", TEXT), timed=FLAG, tell=CALLED)
 def ablate(
     program: Callable[..., Any] | Module,
-    *specs: Any,
+    /,
+    *args: Any,
     sets: Sequence[str] = tuple(SETS),
     rules: RuleSet | None = None,
     execution: Execution = "kernels",
@@ -71,14 +76,17 @@ def ablate(
     for i, (label, chosen) in enumerate(allowed.items()):
         if tell is not None:
             tell(label, i, len(allowed) + timed)
-        found[label] = optimize(program, *specs, rules=chosen, execution=execution, **options)
+        found[label] = optimize(program, *args, rules=chosen, execution=execution, **options)
     reports = {label: best.report for label, best in found.items()}
     if timed:
         if tell is not None:
             tell("timing", len(allowed), len(allowed) + 1)
         assume = options.get("assume", ())
         statements = as_statements(assume)
-        traced = traced_program(program, specs, {}, options.get("bounds"), statements)
+        known = inspect.signature(optimize).parameters
+        kwspecs = {k: v for k, v in options.items() if k not in known}
+        named = by_name(options.get("specs"), kwspecs)
+        traced = traced_program(program, args, named, options.get("bounds"), statements)
         reports = _timed(found, *arguments(traced, {}, reports[ALL].at))
     return Ablation(compare(*reports.values(), labels=list(reports), against=ALL, as_written=True), wanted)
 

@@ -35,11 +35,13 @@ from relax_eg.ir.packed import pack, unpack
 from relax_eg.ir.tokens import NoContentError, token
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.ops.record import TABLE
+from relax_eg.plain_data import compiler_options, is_count, read_json
 from relax_eg.reports import CostReport
+from relax_eg.reports.plain import read as checked
 from relax_eg.rules import RuleSet
 from relax_eg.rules.content import rule_token
 from relax_eg.shapes import Scope
-from relax_eg.shapes.guards import EVERYWHERE
+from relax_eg.shapes.guards import EVERYWHERE, Guard
 from relax_eg.store import Store
 
 FORMAT = 3
@@ -160,17 +162,21 @@ class Place:
 
     def _decoded(self, payload: bytes) -> Found:
         end = 8 + int.from_bytes(payload[:8], "big")
-        data = json.loads(payload[8:end])
+        data = read_json(payload[8:end])
         if data["key"] != self.key:
             raise ValueError("it is the entry of another key")
         choices: list[Choice] = []
         for c in data["choices"]:
-            blob, end = payload[end : end + c["bytes"]], end + c["bytes"]
+            count = checked(int, c["bytes"], "bytes")
+            blob, end = payload[end : end + count], end + count
             module = None if c["module"] is None else self._module(c["module"], blob)
             report = CostReport.from_data(c["report"])
-            more = c["compiler_options"], c["guard"], c["fallback"]
-            choices.append(Choice(module, report, tuple(c["at"]), *more))
-        return Found(tuple(choices), data["effectful"])
+            at = checked(tuple[Mapping[str, int], ...], c["at"], "at")
+            guard, fallback = str(Guard.read(c["guard"])), checked(bool, c["fallback"], "fallback")
+            choices.append(Choice(module, report, at, compiler_options(c["compiler_options"]), guard, fallback))
+        if not choices:
+            raise ValueError("it has no programs")
+        return Found(tuple(choices), checked(bool, data["effectful"], "effectful"))
 
     def _module(self, packed: Any, blob: bytes) -> Module:
         module = unpack(packed, blob, self._traced.fingerprint)
@@ -257,7 +263,7 @@ def _is_on() -> bool:
 
 def _store() -> Store:
     text = os.environ.get("RELAX_EG_CACHE_BYTES", "") or str(LIMIT)
-    if not text.isdigit():
+    if not is_count(text):
         raise OptionError(f"RELAX_EG_CACHE_BYTES={text}: a number of bytes is accepted")
     return Store(_folder(), int(text))
 

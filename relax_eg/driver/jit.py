@@ -16,10 +16,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from relax_eg.accepted import NONE, Kind, accepts, of, shown
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.shown import MOST_SHOWN, NOT_SHOWN, kind_of
 from relax_eg.driver.optimize import optimize
-from relax_eg.driver.options import Bounds, Sizes
+from relax_eg.driver.options import KINDS, Bounds, Sizes
 from relax_eg.driver.varying import OtherSizesError, Varying, kinds_of, shapes_of
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.dynamic.policy import EXECUTABLES, POWERS, Capacities, Dynamic, read_policy
@@ -89,7 +90,7 @@ class Jitted:
         self._local = threading.local()
         self._lock = threading.RLock()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._exact:
             return self._jitted(*args, **kwargs)
         if not self._varies:
@@ -111,7 +112,7 @@ class Jitted:
         """As a method of a class, which `jax.jit` may decorate too: `static_argnums=0` makes the instance static."""
         return self if instance is None else MethodType(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit(fn).lower`, of the optimized function."""
         return self._as_shaped(self._jitted.lower, args, kwargs)
 
@@ -184,7 +185,7 @@ class Jitted:
             return _Way(best, lasts=True)
         return _Way(lambda *_, **__: best(*operands))
 
-    def _at_these(self, *args: Any, **kwargs: Any) -> Any:
+    def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Any]:
@@ -199,7 +200,7 @@ class Jitted:
     def report(self) -> CostReport | None:
         return self.optimized[-1].report if self.optimized else None
 
-    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+    def _trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs while `jax.jit` traces: static arguments are plain values here, the others tracers."""
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         dynamic = [i for i, x in enumerate(leaves) if isinstance(x, Tracer)]
@@ -336,6 +337,11 @@ def _as_signature_of(fn: Callable[..., Any], run: Callable[..., Any]) -> Callabl
     return traced
 
 
+@accepts(
+    **KINDS,
+    fn=Kind(lambda x: x is None or callable(x), "a function"),
+    dims=of("a list of specs, one for each argument,", list, tuple) | NONE,
+)
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
@@ -374,7 +380,9 @@ def jit(
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
                 capacities, executables, background)  # fmt: skip
     if dims is None and isinstance(capacities, Mapping):
-        raise OptionError(f"jit: capacities={capacities!r} names sizes, and without dims there are no names; pass dims")
+        raise OptionError(
+            f"jit: capacities={shown(capacities)} names sizes, and without dims there are no names; pass dims"
+        )
     return Jitted(fn, dims, options, jit_options)
 
 

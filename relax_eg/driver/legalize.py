@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relax_eg import rules as books
+from relax_eg.accepted import accepts, of
 from relax_eg.egraph import Budget, EGraph, dump
 from relax_eg.extract.select import select
 from relax_eg.ir.expr import CORE, Expr, postorder
@@ -21,6 +22,7 @@ from relax_eg.rules.check_schemas import Known
 from relax_eg.shapes import Scope
 
 
+@accepts(module=of("a Module", Module), rules=of("a RuleSet", RuleSet))
 def legalize(module: Module, rules: RuleSet = books.legalization) -> Module:
     """`module` with every operator that a rule of `rules` has a tensor program for as a call of it, the others as they
     are. `rules` may hold schemas of one's own, which speak first where they stand first."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from relax_eg.accepted import FLAG, NONE, PATH, accepts
 from relax_eg.backend.artifact import describing, read
 from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.structured import structured
-from relax_eg.driver.options import Execution
+from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.prices import call_predictor
 from relax_eg.dynamic.at_capacity import at_sizes
 from relax_eg.dynamic.policy import Capacities, Dynamic, check_one_program, read_policy
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import Profile
+from relax_eg.ir.annotations import dims_of
+from relax_eg.reports.plain import read as checked
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class _Pricing:
     cost: CostModel | None = None
 
 
+@accepts(path=PATH, dynamic=KINDS["dynamic"] | NONE, background=FLAG | NONE)
 def load(
     path: str | Path,
     *,
@@ -46,8 +50,12 @@ def load(
     name, scope = saved.program.name, saved.program.scope
     with describing(path):
         kept = dict(saved.program.at_sizes)
-        profile = Profile.from_json(json.dumps(kept.pop("profile")))
+        profile = Profile.from_data(kept.pop("profile"))
+        kept["at"] = checked(tuple[Mapping[str, int], ...], kept["at"], "at")
         variables = tuple(kept["capacities"])
+        has = {v for p in saved.program.params for d in dims_of(p.annotation) for v in d.variables}
+        if set(variables) != has:
+            raise ValueError(f"it has capacities of {', '.join(variables)}, and its sizes are {', '.join(sorted(has))}")
         policy = read_policy(name, variables, scope, **kept)
     given = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
     options: dict[str, Any] = {**kept, **{k: v for k, v in given.items() if v is not None}}

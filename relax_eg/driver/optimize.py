@@ -13,6 +13,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Literal
 
+from relax_eg.accepted import accepts
 from relax_eg.backend.family import Variant
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
@@ -28,7 +29,7 @@ from relax_eg.driver.explaining import explained
 from relax_eg.driver.families import BY_CLOCK, family, nearest_guards
 from relax_eg.driver.limited import limited
 from relax_eg.driver.measured import Candidate, Decision, Search, check_measurable, decided, searched_with
-from relax_eg.driver.options import Bounds, Execution, Facts, Options, Progress, Sizes, check_kinds, read_options
+from relax_eg.driver.options import KINDS, Bounds, Execution, Facts, Options, Progress, Sizes, read_options
 from relax_eg.driver.prices import NEVER_SLOWER, call_predictor, closed_forms, moves_less, pays, price
 from relax_eg.driver.reporting import report_of
 from relax_eg.dynamic.at_capacity import REASSOCIATED, at_sizes
@@ -38,6 +39,7 @@ from relax_eg.errors import OptionError
 from relax_eg.extract.cost_model import CostModel
 from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
+from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
 from relax_eg.ir.module import Module
@@ -51,9 +53,13 @@ _paused: list[bool] = []  # whether the collector ran before; then one for each 
 _TOLERANCES: dict[str, float] = {"exact": 0.0, "reassociate": REASSOCIATED, "approximate": 1e-2}
 
 
+@tells_clashes
+@accepts(**KINDS)
 def optimize(
     program: Callable[..., Any] | Module,
-    *specs: Any,
+    /,
+    *args: Any,
+    specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
     target: str | Profile | None = None,
     at: Sizes | Sequence[Sizes] | None = None,
@@ -78,8 +84,9 @@ def optimize(
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
 
-    `specs`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
-    module, which knows its own. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
+    `args`, `kwspecs`: one spec per argument of the function ("b s 768", an array, a pytree of these); none for a
+    module, which knows its own. `specs`: specs by name, for arguments that are called as one of the options here is:
+    `specs={"cost": "n 4"}`. `rules`: the rules that may be used (default: `relax_eg.rules.default`). `target`: a
     device profile or its name (default: the one of JAX's device). `at`: the sizes to be best at, one binding of the
     size variables or several; sizes left out are assumed and the report says so. `bounds`: what sizes may ever be,
     `(low, high)`, inclusive, or one integer that fixes a size; outside, a call raises. With bounds and no single `at`,
@@ -110,10 +117,9 @@ def optimize(
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
     """
-    check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
     with _collector_paused():
         statements = as_statements(assume)
-        traced = traced_program(program, specs, kwspecs, bounds, statements)
+        traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
     limits = budget or Budget()
     options = read_options(
         traced, rules, target, at, bounds, weights, facts, numerics, limits, progress, sharing, measure, cost,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from relax_eg.accepted import FLAG, NONE, STATEMENTS, Kind, of, one_of, shown, whole
 from relax_eg.backend.libraries import unavailable
 from relax_eg.byte_units import parse_bytes
 from relax_eg.egraph import Budget
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.extract.cost import ASSUMED_SIZE
 from relax_eg.extract.cost_model import CostModel
-from relax_eg.extract.devices import profile
+from relax_eg.extract.devices import PROFILES, profile
 from relax_eg.extract.profile import Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.specs import Leaf
@@ -36,6 +38,7 @@ Execution = Literal["whole", "kernels"]
 MOST_MEASURED = 16  # programs that `measure` may time
 _FAR = 4096  # sizes are looked at up to here, or 64 times the least, where no upper bound was given
 _CORNERED = 3  # sizes of a family that are looked at as the only large one
+_LARGEST = 2**63 - 1  # the largest size of an axis
 _MOST_NAMED = 12  # arguments that an error lists
 
 
@@ -96,24 +99,35 @@ class Options:
         return self.numerics == ("exact",)
 
 
-def check_kinds(
-    rules: Any, at: Any, bounds: Any, assume: Any, weights: Any, facts: Any, budget: Any, progress: Any
-) -> None:
-    """OptionError for an option that is no such thing at all; what is in it is looked at later."""
-    texts = assume if isinstance(assume, (list, tuple)) else [assume]
-    many = at if isinstance(at, (list, tuple)) else [at]
-    for option, value, fits, accepted in (
-        ("rules", rules, rules is None or isinstance(rules, RuleSet), "a RuleSet"),
-        ("at", at, at is None or all(isinstance(b, Mapping) for b in many), "{'n': 128}, or a list of such,"),
-        ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),
-        ("assume", assume, all(isinstance(s, str) for s in texts), "a statement, 's % 8 == 0', or a list of such,"),
-        ("weights", weights, isinstance(weights, (str, list, tuple)), "a list of argument names or positions"),
-        ("facts", facts, facts is None or isinstance(facts, Mapping), "{'x': 'positive'}"),
-        ("budget", budget, budget is None or isinstance(budget, Budget), "a Budget"),
-        ("progress", progress, progress is None or callable(progress), "a function (phase, nodes, matches)"),
-    ):
-        if not fits:
-            raise OptionError(f"{option}={value!r}: {accepted} is accepted")
+_MANY = (list, tuple)
+
+# The kinds of the options that `optimize` and its neighbours have in common.
+KINDS: Mapping[str, Kind] = {
+    "rules": of("a RuleSet", RuleSet) | NONE,
+    "target": of("one of " + ", ".join(sorted(PROFILES)) + ", the path of a .json profile, or a Profile", str, Path,
+                 Profile) | NONE,
+    "at": Kind(
+        lambda x: x is None or all(isinstance(b, Mapping) for b in (x if isinstance(x, _MANY) else [x])),  # type: ignore[reportUnknownVariableType]
+        "{'n': 128}, or a list of such,",
+    ),
+    "bounds": of("{'n': (1, 4096)}", Mapping) | NONE,
+    "assume": STATEMENTS,
+    "weights": of("a list of argument names or positions", str, *_MANY),
+    "numerics": one_of(*NUMERICS),
+    "facts": of("{'x': 'positive'}", Mapping) | NONE,
+    "budget": of("a Budget", Budget) | NONE,
+    "progress": Kind(lambda x: x is None or callable(x), "a function (phase, nodes, matches)"),
+    "sharing": one_of("on", "off"),
+    "cache": FLAG,
+    "execution": one_of("whole", "kernels"),
+    "measure": Kind(
+        lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
+        f"how many programs to time, 0 to {MOST_MEASURED},",
+    ),
+    "dynamic": one_of("exact", "capacity", "auto"),
+    "executables": whole("how many to keep, a number >= 1,", 1),
+    "background": FLAG,
+}  # fmt: skip
 
 
 def read_options(
@@ -139,13 +153,15 @@ def read_options(
     if sharing not in ("on", "off"):
         raise OptionError(f"sharing={sharing!r}: 'on' or 'off' is accepted")
     if not isinstance(measure, int) or isinstance(measure, bool) or not 0 <= measure <= MOST_MEASURED:
-        raise OptionError(f"measure={measure!r}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
+        raise OptionError(f"measure={shown(measure)}: how many programs to time, 0 to {MOST_MEASURED}, is accepted")
     if cost is not None and not callable(getattr(cost, "price", None)):
-        raise OptionError(f"cost={cost!r}: a cost model, an object with price(site, result, sizes), is accepted")
+        raise OptionError(f"cost={shown(cost)}: a cost model, an object with price(site, result, sizes), is accepted")
     _check_execution(traced, execution)
     _known_names(name, "bounds", bounds or {}, known)
     scope = traced.arguments.scope.child()
     for v, bound in (bounds or {}).items():
+        if any(isinstance(n, int) and n > _LARGEST for n in (bound if isinstance(bound, _MANY) else [bound])):
+            raise BoundsError(f"{name}(): bounds of {v} = {shown(bound)}; sizes up to 2**63 - 1 are accepted")
         scope.bound(v, bound)
     for v in traced.cast_variables:  # how much of something there is depends on values, and may be nothing
         scope.declare(v, 0, said_by="match_cast")
@@ -163,7 +179,9 @@ def read_options(
         _known_names(name, "at", binding, known)
         for v, size in binding.items():
             if not isinstance(size, int) or isinstance(size, bool):
-                raise BoundsError(f"{name}(): at {v} = {size!r}; an integer is accepted")
+                raise BoundsError(f"{name}(): at {v} = {shown(size)}; an integer is accepted")
+            if size > _LARGEST:
+                raise BoundsError(f"{name}(): at {v} = {shown(size)}; sizes up to 2**63 - 1 are accepted")
         scope.check(binding, name)
         left = [v for v in known if v not in binding]
         assumed = assumed or bool(left)
@@ -257,7 +275,7 @@ def _known_names(name: str, option: str, given: Mapping[str, Any], known: Sequen
     for v in given:
         if v not in known:
             has = f"its sizes are {', '.join(known)}" if known else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{v!r}: ...}}); {has}")
+            raise BoundsError(f"{name}(): no size is named `{v}` ({option}={{{shown(v)}: ...}}); {has}")
 
 
 def _trusted(rules: RuleSet) -> RuleSet:
@@ -283,7 +301,7 @@ def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
         named = traced.arguments.named(w)
         if not named:
             raise OptionError(
-                f"weights: {traced.name} has no argument {w!r}; its arguments are {', '.join(names) or 'none'}"
+                f"weights: {traced.name} has no argument {shown(w)}; its arguments are {', '.join(names) or 'none'}"
             )
         found += named
     return tuple(n for n in names if n in found)
@@ -295,7 +313,9 @@ def _facts(traced: Source, declared: Facts) -> tuple[tuple[str, frozenset[str]],
     for key, facts in declared.items():
         words = (facts,) if isinstance(facts, str) else facts
         if not isinstance(words, Sequence):
-            raise OptionError(f"facts[{key!r}] = {facts!r}: a fact such as 'positive', or a list of such, is accepted")
+            raise OptionError(
+                f"facts[{shown(key)}] = {shown(facts)}: a fact such as 'positive', or a list of such, is accepted"
+            )
         keys = [k for w in words for k in facts_named(w)]
         for leaf in _leaves_named(traced, key):
             for fact in keys:
@@ -312,7 +332,7 @@ def _leaves_named(traced: Source, key: Any) -> list[Leaf]:
     if not found:
         paths = list(dict.fromkeys([*traced.arg_names, *(leaf.path for leaf in traced.leaves)]))
         has = ", ".join(paths[:_MOST_NAMED]) + (", ..." if len(paths) > _MOST_NAMED else "")
-        raise OptionError(f"facts: {traced.name} has no argument {key!r}; it has: {has or 'none'}")
+        raise OptionError(f"facts: {traced.name} has no argument {shown(key)}; it has: {has or 'none'}")
     return found
 
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relax_eg.accepted import TEXT, accepts, whole
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import Bounds, Execution, Sizes, check_kinds, read_options
+from relax_eg.driver.options import KINDS, Bounds, Execution, Sizes, read_options
 from relax_eg.driver.units import Units
 from relax_eg.egraph import Budget, Dump
 from relax_eg.errors import OptionError
 from relax_eg.extract.graph import Candidate, ExtractionGraph
 from relax_eg.extract.profile import Profile
+from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.annotations import Tensor
 from relax_eg.ir.expr import CONSTANT, VAR
 from relax_eg.ir.module import Module
@@ -56,9 +58,13 @@ class _Seen:
     lines: Mapping[int, str]
 
 
+@tells_clashes
+@accepts(**KINDS, value=TEXT, depth=whole("a depth of 0 or more", 0), most=whole("at least one class", 1))
 def view(
     program: Callable[..., Any] | Module,
-    *specs: Any,
+    /,
+    *args: Any,
+    specs: Mapping[str, Any] | None = None,
     value: str = "",
     depth: int = 2,
     most: int = 40,
@@ -70,6 +76,7 @@ def view(
     numerics: Numerics = "reassociate",
     budget: Budget | None = None,
     execution: Execution = "whole",
+    **kwspecs: Any,
 ) -> View:
     """Search as `optimize` does, and show the e-graph: classes of equal values, in each the nodes that compute it,
     those chosen marked, and for each node the rule that made it.
@@ -77,10 +84,7 @@ def view(
     `value`: a source line ("model.py:31") or an operator ("matmul"): its classes and what is up to `depth` steps around
     them are shown; if left out, the chosen program's. `most`: classes shown. OptionError where nothing is so named.
     """
-    if most < 1 or depth < 0:
-        raise OptionError(f"most={most}, depth={depth}: at least one class and a depth of 0 or more are accepted")
-    check_kinds(rules, at, bounds, (), weights, None, budget, None)
-    traced = traced_program(program, specs, {}, bounds, ())
+    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, ())
     options = read_options(
         traced, rules, target, at, bounds, weights, None, numerics, budget or Budget(), None, "on", 0, None, execution
     )

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relax_eg.accepted import accepts, of
 from relax_eg.driver.optimize import traced_program
-from relax_eg.driver.options import Bounds, Facts, Options, Sizes, check_kinds, read_options
+from relax_eg.driver.options import KINDS, Bounds, Facts, Options, Sizes, read_options
 from relax_eg.driver.prices import pays, prices
 from relax_eg.driver.units import Searched, Units
 from relax_eg.egraph import Budget
@@ -18,6 +19,7 @@ from relax_eg.explain.record import Firing, signature
 from relax_eg.explain.steps import Equation, equation
 from relax_eg.extract.cost import WholeCost
 from relax_eg.extract.profile import Profile
+from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.ir.expr import TUPLE_GET, Expr, postorder
 from relax_eg.ir.module import Module
 from relax_eg.ops import TABLE, site_of
@@ -55,10 +57,14 @@ class WhyNot:
     __repr__ = __str__
 
 
+@tells_clashes
+@accepts(**KINDS, rule=of("a rule, or the name of one in `rules`,", str, Rule, Schema))
 def why_not(
     rule: Rule | Schema | str,
     program: Callable[..., Any] | Module,
-    *specs: Any,
+    /,
+    *args: Any,
+    specs: Mapping[str, Any] | None = None,
     rules: RuleSet | None = None,
     target: str | Profile | None = None,
     at: Sizes | None = None,
@@ -76,11 +82,10 @@ def why_not(
     in the program as written or in what other rules made of it, and what failed there. Prints as a few lines.
     Raises OptionError for an unknown name, and what `optimize` raises.
     """
-    check_kinds(rules, at, bounds, assume, weights, facts, budget, None)
     given = rules if rules is not None else default_rules
     found = _rule(rule, given)
     statements = as_statements(assume)
-    traced = traced_program(program, specs, kwspecs, bounds, statements)
+    traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
     verdict = status(found)
     if verdict.status == "refuted":
         return WhyNot(found, "not allowed", "", "", (f"it is refuted and does not run: {verdict.problem.strip()}",))

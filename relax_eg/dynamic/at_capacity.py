@@ -90,7 +90,7 @@ class AtCapacity(Optimized):
             self._sized.setdefault(key, made)
         return self._sized[key]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """As any optimized function's call."""
         if self._bare is not None and not (self._wide and self._program.is_elsewhere):
             if kwargs:
@@ -190,7 +190,7 @@ class ReadyAtCapacity(Ready):
         with self._program.width():
             self._sized.compile_ahead(at, background)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._wide and self._program.is_elsewhere:
             return self._from_elsewhere(args, kwargs)
         if kwargs:

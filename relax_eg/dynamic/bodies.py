@@ -137,7 +137,7 @@ class Body:
         assert self._plan is not None
         run = self._plan[0].lower({v: capacities[v] for v in self.dims})
 
-        def padded(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        def padded(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             leaves = only_for(operands, structure, (held[1:], args, kwargs))
             return self._program.result(run(self._ordered(leaves), held[0]))
 
@@ -154,7 +154,7 @@ class Body:
         """What runs arrays of these very sizes and no others (UnseenError)."""
         p = self._program
 
-        def exact(held: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        def exact(held: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
             given = self._ordered(only_for(operands, structure, (held, args, kwargs)))
             if p.module is None:
                 return p.original(given)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, OptionError
 from relax_eg.shapes import Scope
 
@@ -218,16 +219,16 @@ def read_policy(
 ) -> Policy:
     """The options checked, those of `at` by now. OptionError, BoundsError."""
     if dynamic not in DYNAMIC:
-        raise OptionError(f"dynamic={dynamic!r}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
+        raise OptionError(f"dynamic={shown(dynamic)}: one of {', '.join(map(repr, DYNAMIC))} is accepted")
     if not isinstance(executables, int) or isinstance(executables, bool) or executables < 1:
-        raise OptionError(f"executables={executables!r}: how many to keep, a number >= 1, is accepted")
+        raise OptionError(f"executables={shown(executables)}: how many to keep, a number >= 1, is accepted")
     if not isinstance(background, bool):
-        raise OptionError(f"background={background!r}: True or False is accepted")
+        raise OptionError(f"background={shown(background)}: True or False is accepted")
     by_name: Mapping[Any, Any] = capacities if isinstance(capacities, Mapping) else dict.fromkeys(variables, capacities)
     for v in by_name:
         if v not in variables:
             has = f"its sizes are {', '.join(variables)}" if variables else "it has no symbolic sizes"
-            raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{v!r}: ...}}); {has}")
+            raise BoundsError(f"{name}(): no size is named `{v}` (capacities={{{shown(v)}: ...}}); {has}")
     ladders = {v: _ladder(v, by_name.get(v, POWERS), scope.bounds(v)[1]) for v in variables}
     return Policy(dynamic, ladders, scope, executables, background, tuple(at))
 
@@ -240,7 +241,7 @@ def check_one_program(name: str, dynamic: Dynamic, runs: str) -> None:
 
 
 def _ladder(v: str, given: Any, high: int | None) -> Ladder:
-    if given is None or given == POWERS:
+    if given is None or (isinstance(given, str) and given == POWERS):
         return Powers()
     if isinstance(given, str) and given == BOUND:
         if high is None:
@@ -250,7 +251,7 @@ def _ladder(v: str, given: Any, high: int | None) -> Ladder:
         return Multiples(given)
     if isinstance(given, (list, tuple)) and given and all(map(_is_size, given)):
         return Listed(tuple(sorted(set(given))))
-    raise OptionError(f"capacities={given!r} for {v}: {_ACCEPTED}")
+    raise OptionError(f"capacities={shown(given)} for {v}: {_ACCEPTED}")
 
 
 def _is_size(n: Any) -> bool:

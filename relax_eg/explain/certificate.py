@@ -21,6 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
+from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import ExplanationError, RelaxEgError
 from relax_eg.explain.check import Replay, replay
 from relax_eg.explain.reader import Outside, Reader, program_text
@@ -30,6 +31,7 @@ from relax_eg.explain.whole import Checked
 from relax_eg.ir.expr import Expr, tuple_, var
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.packed import pack
+from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.rules import RuleSet
 from relax_eg.rules.asked import Answers, Batched
 from relax_eg.rules.certificates import lasting_hash, status
@@ -45,16 +47,19 @@ class Certificate:
     data: Mapping[str, Any]
     batched: Batched | None = field(default=None, repr=False, compare=False)
 
+    @accepts(path=PATH)
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
-        Path(path).write_text(json.dumps(self.data, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(self.data, separators=(",", ":"), ensure_ascii=False)
+        write_file(path, text, ExplanationError, "the certificate")
 
     @classmethod
+    @accepts(path=PATH)
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. ExplanationError where the file is no certificate."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as e:
+            data = read_json(Path(path).read_bytes())
+        except (OSError, ValueError) as e:
             raise ExplanationError(f"{path} is no certificate: {e}") from None
         if not isinstance(data, dict) or data.get("format") != "relax-eg certificate":
             accepted = "a file that `best.certificate().save(path)` wrote is accepted"
@@ -81,7 +86,13 @@ class Certificate:
     @property
     def premises(self) -> str:
         """What the derivation takes for granted: the numerics classes, and what was declared of sizes and values. Of
-        other sizes that they are at least 1."""
+        other sizes that they are at least 1. ExplanationError where the data does not say it."""
+        try:
+            return self._premises()
+        except DAMAGED as e:
+            raise ExplanationError(f"the certificate cannot be read: {type(e).__name__}: {e}") from None
+
+    def _premises(self) -> str:
         facts = [f"{name} is {fact.replace('_', ' ')}" for name, facts in self.data["facts"].items() for fact in facts]
         given = [*self.data["assumptions"], *facts]
         return f"rules of class {', '.join(self.data['numerics'])}" + (f"; given {', '.join(given)}" if given else "")

@@ -66,7 +66,7 @@ def check_choice(egraph: Mapping[str, Any], saved: Mapping[str, Any]) -> Checked
         spent.append(math.inf if cost is None else float(cost))
         if not spent[-1] < math.inf:
             faults.append(f"class {eclass!r} has the node {name!r}, which costs {spent[-1]}: it cannot be had")
-        below = dict.fromkeys(str(nodes[child]["eclass"]) for child in node.get("children", ()))
+        below = dict.fromkeys(str(nodes[str(child)]["eclass"]) for child in node.get("children", ()))
         agenda += [(x, False) for x in below]
     cost = math.fsum(spent)
     claimed = saved.get("cost")

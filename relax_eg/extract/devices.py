@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from relax_eg.accepted import shown
 from relax_eg.errors import OptionError
 from relax_eg.extract.profile import Mode, Profile
 
@@ -150,9 +151,9 @@ def profile(target: str | Profile) -> Profile:
     profile itself."""
     if isinstance(target, Profile):
         return target
-    if target in PROFILES:
+    if isinstance(target, str) and target in PROFILES:
         return PROFILES[target]
-    if target.endswith(".json"):
+    if isinstance(target, (str, Path)) and str(target).endswith(".json"):
         return Profile.from_json(Path(target))
     names = ", ".join(sorted(PROFILES))
-    raise OptionError(f"target={target!r}: one of {names}, the path of a .json profile, or a Profile is accepted")
+    raise OptionError(f"target={shown(target)}: one of {names}, the path of a .json profile, or a Profile is accepted")

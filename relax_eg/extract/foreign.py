@@ -7,7 +7,6 @@ not looked at.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from relax_eg.extract.greedy import dag_greedy
 from relax_eg.extract.helper import helping
 from relax_eg.extract.problem import Problem, choice_cost, tree_choice, used_classes
 from relax_eg.extract.solve import Effort, Progress, Solved, solve
+from relax_eg.plain_data import read_json as read_data
 
 CHOICE_SCHEMA = "relax_eg.choice/1"
 Method = Literal["all", "tree", "dag", "ilp"]
@@ -83,10 +83,10 @@ def read_egraph(path: str | Path) -> ForeignGraph:
 def read_json(path: str | Path) -> Any:
     """The JSON in a file. ExtractionError where there is none."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return read_data(Path(path).read_bytes())
     except OSError as e:
         raise ExtractionError(f"{path} cannot be read: {e.strerror or e}") from None
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise ExtractionError(f"{path} is not JSON: {e}") from None
 
 

@@ -15,8 +15,11 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from relax_eg.accepted import PATH, accepts, shown
 from relax_eg.errors import OptionError
 from relax_eg.extract.numbers import Number, choose, larger, smaller
+from relax_eg.ops.libraries import PLATFORMS
+from relax_eg.plain_data import compiler_options, read_json, write_file
 
 PROFILE_VERSION = 5
 _OLDEST = 4  # what later ones have beside it, those of this version have as a default
@@ -203,82 +206,121 @@ class Profile:
         """The profile as JSON text, also written to `path` if one is given."""
         text = json.dumps(self.as_data(), indent=2) + "\n"
         if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
+            write_file(path, text, OptionError, "the profile")
         return text
 
     @staticmethod
+    @accepts(source=PATH)
     def from_json(source: str | Path) -> Profile:
         """The profile in a JSON file, or in a text that begins with `{`. OptionError says what is wrong with it."""
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         where = "profile" if is_text else f"profile {source}"
         try:
-            text = str(source) if is_text else Path(source).read_text(encoding="utf-8")
-            data = json.loads(text)
+            data = read_json(str(source) if is_text else Path(source).read_bytes())
         except (OSError, ValueError) as e:
             raise OptionError(f"{where} cannot be read: {e}") from None
-        if not isinstance(data, dict) or "relax_eg profile" not in data:
+        return Profile.from_data(data, where)
+
+    @staticmethod
+    def from_data(data: Any, where: str = "profile") -> Profile:
+        """The profile that gave this `as_data`. OptionError says what is wrong with it; `where`: what it is called."""
+        if not isinstance(data, Mapping) or "relax_eg profile" not in data:
             raise OptionError(f"{where} is no device profile: `relax-eg calibrate` writes one")
-        found: dict[str, Any] = dict(data)  # type: ignore[reportUnknownArgumentType]
+        found: dict[str, Any] = {str(k): v for k, v in data.items()}  # type: ignore[reportUnknownArgumentType]
         version = found.pop("relax_eg profile")
-        if version not in range(_OLDEST, PROFILE_VERSION + 1):
+        if isinstance(version, bool) or version not in range(_OLDEST, PROFILE_VERSION + 1):
             raise OptionError(
-                f"{where} is of version {version}; {_OLDEST} to {PROFILE_VERSION} are accepted: run `relax-eg "
+                f"{where} is of version {version!r:.80}; {_OLDEST} to {PROFILE_VERSION} are accepted: run `relax-eg "
                 "calibrate` again"
             )
         return _from_data(where, found)
+
+
+# What numbers a field holds that is none of a single number: "rates" by name, or the columns of a table.
+_ROWS: Mapping[str, int] = {"tiles": 2, "linear_penalty": 2}
+_COLUMNS: Mapping[str, int] = {"matmul_half": 3, "group_half": 2, "solve_half": 2}
+_RATES = ("matmul_rate", "scalar_rate", "library_speed")
+_TEXTS = ("name", "notes", "measured", "platform")
+_FLAGS = ("calibrated", "pallas")
+# Prices are divided by these.
+_POSITIVE = (
+    "vector_rate", "bandwidth", "cache_bandwidth", "cache_bytes", "fresh_rate", "gemv_gain", "cores", "own_rows",
+    "conv_factor", "group_share", "factor_share", "solve_share", "pallas_share", *_RATES,
+)  # fmt: skip
+# These may be infinite: from what size on something happens, or how fast something is that costs nothing.
+_ENDLESS = ("fork_flops", "join_bytes", "fresh_bytes", "fresh_rate", "gemv_bytes")
+_LARGEST = 1e30  # flop/s, bytes, seconds: of the product of two, a float has the square
 
 
 def _from_data(where: str, data: dict[str, Any]) -> Profile:
     known = {f.name: f for f in fields(Profile)}
     for name in data:
         if name not in known:
-            raise OptionError(f"{where} has a field `{name}`; known are {', '.join(known)}")
+            raise OptionError(f"{where} has a field `{name:.80}`; known are {', '.join(known)}")
     for name, f in known.items():
         if name not in data and f.default is MISSING and f.default_factory is MISSING:
             raise OptionError(f"{where} lacks the field `{name}`")
-    for name, value in data.items():
-        if name in ("name", "notes", "measured", "platform"):
-            right = isinstance(value, str)
-        elif name in ("calibrated", "pallas"):
-            right = isinstance(value, bool)
-        elif name == "modes":
-            continue  # read below
-        else:
-            right = all(_is_number(x) for x in _numbers(value))
-        if not right:
-            raise OptionError(f"{where}: {name} = {value!r}; numbers >= 0 are accepted")
-    values = {k: _frozen(v) for k, v in data.items() if k != "modes"}
-    values["modes"] = tuple(_mode(where, m) for m in data.get("modes", ()))
+    values = {k: _field(where, k, v) for k, v in data.items() if k != "modes"}
+    modes = data.get("modes", [])
+    if not isinstance(modes, (list, tuple)):
+        raise OptionError(f"{where}: modes = {modes!r:.80}; a list is accepted")
+    values["modes"] = tuple(_mode(where, m) for m in modes)  # type: ignore[reportUnknownArgumentType]
     if "float32" not in values["matmul_rate"]:
         raise OptionError(f"{where}: matmul_rate lacks float32, which stands for all dtypes it does not name")
     return Profile(**values)
 
 
 def _mode(where: str, data: Any) -> Mode:
-    fits = isinstance(data, dict) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
-    if not fits or not data["name"] or not all(isinstance(v, str) for v in data["options"].values()):
-        accepted = '{"name": "...", "options": {"an XLA option": "its value"}, "changes": {fields of the profile}}'
-        raise OptionError(f"{where}: modes has {data!r}; {accepted} is accepted")
-    fixed = {"name", "modes", "pallas", "calibrated", "measured", "notes"}
-    known = {f.name for f in fields(Profile)} - fixed
-    for name, value in data["changes"].items():
+    accepted = '{"name": "...", "options": {"an XLA option": "its value"}, "changes": {fields of the profile}}'
+    fits = isinstance(data, Mapping) and set(data) == {"name", "options", "changes"}  # type: ignore[reportUnknownArgumentType]
+    if not fits or not (isinstance(data["name"], str) and data["name"] and isinstance(data["changes"], Mapping)):
+        raise OptionError(f"{where}: modes has {shown(data)}; {accepted} is accepted")
+    known = {f.name for f in fields(Profile)} - {"modes", *_FLAGS, *_TEXTS} | {"platform"}
+    for name in data["changes"]:
         if name not in known:
             raise OptionError(f"{where}: mode `{data['name']}` changes `{name}`; known are {', '.join(sorted(known))}")
-        if not all(_is_number(x) for x in _numbers(value)):
-            raise OptionError(f"{where}: mode `{data['name']}`: {name} = {value!r}; numbers >= 0 are accepted")
-    return Mode(data["name"], data["options"], {k: _frozen(v) for k, v in data["changes"].items()})
+    inside = f"{where}: mode `{data['name']}`"
+    changes = {k: _field(inside, k, v) for k, v in data["changes"].items()}
+    try:
+        return Mode(data["name"], compiler_options(data["options"]), changes)
+    except OptionError as error:
+        raise OptionError(f"{inside}: {error}") from None
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and not math.isnan(x) and x >= 0
+def _field(where: str, name: str, value: Any) -> Any:
+    """A field's value, of the kind that it has in `Profile`. OptionError."""
+    if name in _TEXTS or name in _FLAGS:
+        if not isinstance(value, str if name in _TEXTS else bool):
+            raise OptionError(f"{where}: {name} = {shown(value)}; {'text' if name in _TEXTS else 'a flag'} is accepted")
+        if name == "platform" and value not in PLATFORMS:
+            raise OptionError(f"{where}: platform = {shown(value)}; one of {', '.join(PLATFORMS)} is accepted")
+        return value
+    form = ""
+    if name in _RATES:
+        form, fits = ", by name", isinstance(value, Mapping) and all(_is_number(name, x) for x in value.values())  # type: ignore[reportUnknownArgumentType]
+    elif name in _ROWS:
+        form = f", in lists of {_ROWS[name]}"
+        fits = isinstance(value, (list, tuple)) and all(_are_numbers(name, x, _ROWS[name]) for x in value)  # type: ignore[reportUnknownArgumentType]
+    elif name in _COLUMNS:
+        form, fits = f", in a list of {_COLUMNS[name]}", _are_numbers(name, value, _COLUMNS[name])
+    else:
+        fits = _is_number(name, value)
+    if not fits:
+        least, most = "> 0" if name in _POSITIVE else ">= 0", " or infinite" if name in _ENDLESS else ""
+        raise OptionError(
+            f"{where}: {name} = {shown(value)}; numbers {least} are accepted, up to {_LARGEST:g}{most}{form}"
+        )
+    return _frozen(value)
 
 
-def _numbers(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())  # type: ignore[reportUnknownArgumentType]
-    if isinstance(value, (list, tuple)):
-        return [x for v in value for x in _numbers(v)]  # type: ignore[reportUnknownVariableType]
-    return [value]
+def _are_numbers(name: str, value: Any, count: int) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == count and all(_is_number(name, x) for x in value)  # type: ignore[reportUnknownArgumentType]
+
+
+def _is_number(name: str, x: Any) -> bool:
+    if not isinstance(x, (int, float)) or isinstance(x, bool) or math.isnan(x):
+        return False
+    return (x > 0 if name in _POSITIVE else x >= 0) and (x <= _LARGEST or (name in _ENDLESS and x == math.inf))
 
 
 def _frozen(value: Any) -> Any:

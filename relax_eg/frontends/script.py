@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, overload
 
-from relax_eg.errors import ModuleTextError, ScriptError
+from relax_eg.accepted import STATEMENTS, shown
+from relax_eg.errors import ModuleTextError, OptionError, ScriptError
 from relax_eg.frontends.gathering import Gathered
 from relax_eg.frontends.surroundings import Surrounded, size_names
 from relax_eg.ir.expr import Expr, shape_value
@@ -54,6 +55,8 @@ def function(
     ScriptError, with file and line, for what cannot be read and for operators applied to what they do not accept;
     WellFormedError for a module that breaks a rule of the IR.
     """
+    if not STATEMENTS.fits(assume):
+        raise OptionError(f"assume={shown(assume)}: {STATEMENTS.accepted} is accepted")
     statements = as_statements(assume)
     if fn is None:
         return lambda fn: _read(fn, statements)

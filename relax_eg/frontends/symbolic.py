@@ -12,9 +12,10 @@ from typing import Any
 from jax import export
 
 from relax_eg.errors import BoundsError, SpecError
+from relax_eg.limits import TRACED_EXTREMES
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import JAX_FUNCTIONS, constraints_of_jax, dim_of_jax
-from relax_eg.shapes.relation import read_statement
+from relax_eg.shapes.relation import atoms_of, read_statement
 
 
 def is_symbolic(value: Any) -> bool:
@@ -94,6 +95,11 @@ class Sizes:
         """The JAX dimension of `dim`: an int, or an expression over this trace's variables."""
         if dim.is_const:
             return dim.value
+        if (count := _extremes(dim)) > TRACED_EXTREMES:
+            raise SpecError(
+                f"the size {str(dim)!s:.80} has {count} operands of max, min and select\n"
+                f"  accepted: at most {TRACED_EXTREMES} in a size that JAX traces; a name for the others, as a size"
+            )
         return dim.evaluate({name: self._variable(name) for name in dim.variables})
 
     def known_nonnegative(self, dim: Dim) -> bool:
@@ -113,3 +119,8 @@ class Sizes:
             (found,) = export.symbolic_shape(name, scope=self.scope)
             self._variables[name] = found
         return found
+
+
+def _extremes(dim: Dim) -> int:
+    """How many operands the max, min and select in a size have; a select becomes several for JAX."""
+    return sum(len(a.args) + 2 * (a.op == "select") for a in atoms_of(dim) if a.op in ("max", "min", "select"))

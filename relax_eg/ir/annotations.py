@@ -7,9 +7,12 @@ or unknown; `Tuple` and `Callable` are built from others. Annotations are immuta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, cast
 
+from relax_eg.accepted import shown
 from relax_eg.errors import SpecError
+from relax_eg.limits import FIELDS, NESTED, RANK
 from relax_eg.shapes import Dim, Star, parse_spec
 from relax_eg.shapes.spec import SHORT_DTYPES
 
@@ -93,6 +96,8 @@ class Tensor(Annotation):
     def __init__(
         self, shape: str | Sequence[DimLike] | None = None, dtype: str | None = None, ndim: int | None = None
     ) -> None:
+        if dtype is not None and not isinstance(dtype, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(f"Tensor(..., dtype={shown(dtype)}): a dtype's name, such as 'float32', is accepted")
         if isinstance(shape, str):
             spec = parse_spec(shape)
             if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
@@ -123,6 +128,10 @@ class Tuple(Annotation):
     """A tuple of values with these annotations."""
 
     fields: tuple[Annotation, ...]
+    extent: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", _extent(tuple(_sequence(self.fields, "Tuple"))))
 
     def __str__(self) -> str:
         return f"R.Tuple({', '.join(map(str, self.fields))})"
@@ -134,26 +143,55 @@ class Callable(Annotation):
 
     params: tuple[Annotation, ...]
     result: Annotation
+    extent: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", _extent((*_sequence(self.params, "Callable"), self.result)))
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params)) + ("," if len(self.params) == 1 else "")
         return f"R.Callable(({params}), {self.result})"
 
 
+def _sequence(value: Any, what: str) -> Sequence[Annotation]:
+    if not isinstance(value, (tuple, list)):
+        raise SpecError(f"{what}({shown(value)}): a tuple of annotations is accepted")
+    return cast("Sequence[Annotation]", value)
+
+
+def _extent(inside: tuple[Annotation, ...]) -> tuple[int, int]:
+    """How many annotations are inside of one, counted as often as they stand there, and how deep. SpecError for more
+    than are accepted: what walks them does so one by one."""
+    for a in inside:
+        if not isinstance(a, Annotation):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(f"{shown(a)} is no annotation; accepted: Tensor, Shape, Tuple, Callable, Object")
+    known = [a.extent if isinstance(a, (Tuple, Callable)) else (1, 0) for a in inside]
+    fields, depth = sum(n for n, _ in known), 1 + max((d for _, d in known), default=0)
+    if fields > FIELDS:
+        raise SpecError(f"a tuple of {fields} values, those of tuples inside counted; at most {FIELDS} are accepted")
+    if depth > NESTED:
+        raise SpecError(f"tuples {depth} deep inside one another; at most {NESTED} are accepted")
+    return fields, depth
+
+
 def _sizes(
     dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
-    if ndim is not None and (type(ndim) is not int or ndim < UNKNOWN_RANK):
-        raise SpecError(f"{what}(ndim={ndim!r}): a rank is a whole number >= 0, or -1 where it is unknown")
+    if ndim is not None and not (type(ndim) is int and UNKNOWN_RANK <= ndim <= RANK):
+        raise SpecError(f"{what}(ndim={shown(ndim)}): a rank from 0 to {RANK} is accepted, or -1 where it is unknown")
     ndim = None if ndim == UNKNOWN_RANK else ndim
     if dims is None:
         return None, ndim
+    if not isinstance(dims, (str, Sequence)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpecError(f"{what}({shown(dims)}): sizes such as 'n 4' or (\"n\", 4) are accepted")
     parts: Sequence[Dim | Star | None]
     parts = parse_spec(dims).dims if isinstance(dims, str) else [Dim.of(d) for d in dims]
+    if len(parts) > RANK:
+        raise SpecError(f"{what} of {len(parts)} axes; at most {RANK} are accepted")
     if any(isinstance(d, Star) for d in parts):
-        raise SpecError(f"{what}({dims!r}): `*name` stands for any number of axes and is for rules only")
+        raise SpecError(f"{what}({shown(dims)}): `*name` stands for any number of axes and is for rules only")
     if ndim is not None and ndim != len(parts):
-        raise SpecError(f"{what}({dims!r}, ndim={ndim}): {len(parts)} sizes do not make rank {ndim}")
+        raise SpecError(f"{what}({shown(dims)}, ndim={shown(ndim)}): {len(parts)} sizes do not make rank {ndim}")
     known = tuple(d for d in parts if isinstance(d, Dim))
     return (known if len(known) == len(parts) else None), len(parts)
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_eg.errors import UnknownShapeError
+from relax_eg.accepted import FLAG, TEXT, Kind, accepts, of
+from relax_eg.errors import OperatorError, UnknownShapeError
 from relax_eg.ir.annotations import Annotation, Object, Shape, Tensor, Tuple
 from relax_eg.shapes import Dim
 from relax_eg.tir import numpy_dtype
@@ -324,6 +325,21 @@ def shape_value(dims: Sequence[int | str | Dim]) -> Expr:
     return node(SHAPE, (), (("dims", sizes),), Shape(sizes))
 
 
+# Operands: of a sequence each is looked at; a generator gives them once.
+VALUES = Kind(
+    lambda x: isinstance(x, Iterator) or (isinstance(x, (list, tuple)) and all(isinstance(v, Expr) for v in x)),  # type: ignore[reportUnknownVariableType]
+    "a list of values",
+)
+
+
+@accepts(
+    OperatorError,
+    name=TEXT,
+    args=VALUES,
+    out=of("an annotation, such as rx.Tensor('n 4'),", Annotation),
+    attrs=Kind(lambda x: isinstance(x, Iterable) and not isinstance(x, (str, bytes)), "attributes by name"),
+    pure=FLAG,
+)
 def call_dps_library(
     name: str,
     args: Iterable[Expr],
@@ -336,6 +352,9 @@ def call_dps_library(
     return node(CALL_DPS_LIBRARY, args, (("name", name), ("attrs", pairs), ("pure", pure)), out)
 
 
+@accepts(
+    OperatorError, value=of("a value", Expr), annotation=of("an annotation, such as rx.Tensor('n 4'),", Annotation)
+)
 def match_cast(value: Expr, annotation: Annotation) -> Expr:
     """`value`, asserted at run time to fit `annotation`, whose new size variables it defines (Relax 3.2)."""
     return node(MATCH_CAST, (value,), (), annotation)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from relax_eg.accepted import shown
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, dims_of, may_be_wide
 from relax_eg.ir.expr import CALL_TIR, MATCH_CAST, Expr, postorder
@@ -107,6 +108,8 @@ class Module:
     functions: tuple[Function, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.functions, (tuple, list)) or not all(isinstance(f, Function) for f in self.functions):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise WellFormedError(f"Module({shown(self.functions)}): a tuple of functions is accepted")
         seen: set[str] = set()
         for f in self.functions:
             if f.name in seen:

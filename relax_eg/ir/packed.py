@@ -17,7 +17,24 @@ import numpy as np
 
 from relax_eg.errors import WellFormedError
 from relax_eg.ir.annotations import Annotation, Callable, Object, Shape, Tensor, Tuple
-from relax_eg.ir.expr import ConstantData, Expr, node, np_dtype, postorder, tuple_
+from relax_eg.ir.expr import (
+    CALL,
+    CALL_DPS_LIBRARY,
+    CALL_TIR,
+    CONSTANT,
+    FUNCTION,
+    MATCH_CAST,
+    SHAPE,
+    TUPLE,
+    TUPLE_GET,
+    VAR,
+    ConstantData,
+    Expr,
+    node,
+    np_dtype,
+    postorder,
+    tuple_,
+)
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.shapes import Dim
@@ -223,6 +240,35 @@ class _Packer:
         return constants.add(data, row)
 
 
+# The attributes of nodes that are no operators, and their types.
+_CORE: Mapping[str, Mapping[str, type]] = {
+    VAR: {"name": str},
+    CONSTANT: {"data": ConstantData},
+    FUNCTION: {"name": str},
+    SHAPE: {"dims": tuple},
+    TUPLE: {},
+    TUPLE_GET: {"index": int},
+    MATCH_CAST: {},
+    CALL: {},
+    CALL_TIR: {"program": Foreign, "sizes": tuple},
+    CALL_DPS_LIBRARY: {"name": str, "attrs": tuple, "pure": bool},
+}
+
+
+def _check_core(op: Any, attrs: tuple[tuple[Any, Any], ...]) -> None:
+    """ValueError for a node that is none of what it is called: what reads nodes asks for their attributes by name."""
+    if not isinstance(op, str) or not all(isinstance(k, str) for k, _ in attrs):
+        raise ValueError(f"{op!r} is no node")
+    wanted = _CORE.get(op)
+    if wanted is not None and {k: type(v) for k, v in attrs} != wanted:
+        raise ValueError(
+            f"a {op} has the attributes {', '.join(wanted) or 'none'}; got {', '.join(k for k, _ in attrs)}"
+        )
+    inner = dict(attrs).get("attrs" if op == CALL_DPS_LIBRARY else "sizes", ()) if wanted is not None else ()
+    if not all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in inner):  # type: ignore[reportUnknownArgumentType]
+        raise ValueError(f"a {op} has attributes by name")
+
+
 class _Unpacker:
     def __init__(self, data: Mapping[str, Any], blob: bytes, outside: Outside) -> None:
         self.blob = blob
@@ -236,8 +282,8 @@ class _Unpacker:
         self.lines: list[str] = data["lines"]
         self.nodes: list[Expr] = []
         for op, args, attrs, annotation in data["nodes"]:
-            values = map(self._value, attrs[1::2])
-            pairs = zip(attrs[::2], values, strict=True)
+            pairs = tuple(zip(attrs[::2], map(self._value, attrs[1::2]), strict=True))
+            _check_core(op, pairs)
             self.nodes.append(node(op, [self.nodes[a] for a in args], pairs, self.annotations[annotation]))
 
     def function(self, row: Any) -> Function:

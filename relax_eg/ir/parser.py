@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from relax_eg.errors import ModuleTextError, OperatorError
+from relax_eg.errors import ModuleTextError, OperatorError, TraceError, WellFormedError
 from relax_eg.ir.annotations import Annotation, Tensor, dims_of, has_functions
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.branches import Branch, conditional, joined
@@ -26,6 +26,7 @@ from relax_eg.ir.printer import HEADER, VERSION
 from relax_eg.ir.reader import Reader, Source, near, spelled
 from relax_eg.ir.spelled import Functions
 from relax_eg.ir.values import Values
+from relax_eg.plain_data import DAMAGED
 from relax_eg.tir import TensorProgram, read_program
 from relax_eg.tir.values import last_name
 
@@ -83,6 +84,13 @@ def _shallow(scope: ModuleScope, read: Callable[[], Read]) -> Read:
     except RecursionError:
         problem = "an expression is nested too deeply"
         raise scope.reader.source.error_at(scope.line, 0, problem, "its parts bound to names") from None
+    except (ModuleTextError, TraceError, WellFormedError):
+        raise
+    except DAMAGED as error:
+        first, _, accepted = str(error).partition("\n  accepted: ")
+        raise scope.reader.source.error_at(
+            scope.line, 0, first or type(error).__name__, accepted or STATEMENTS
+        ) from error
 
 
 def _check_version(source: Source) -> None:

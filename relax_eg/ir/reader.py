@@ -48,7 +48,9 @@ class Source:
         try:
             return ast.parse(self.text)
         except SyntaxError as error:
-            raise self.error_at(error.lineno or 1, max(0, (error.offset or 1) - 1), error.msg, python) from None
+            long = "Exceeds the limit" in error.msg  # of Python's own, whose text is for programmers
+            problem = "an integer with more than 4300 digits" if long else error.msg
+            raise self.error_at(error.lineno or 1, max(0, (error.offset or 1) - 1), problem, python) from None
         except (RecursionError, MemoryError):
             raise self.error_at(1, 0, "the text is nested too deeply", "its parts bound to names") from None
         except ValueError as error:  # null characters, or text that is not Unicode

@@ -16,6 +16,7 @@ from relax_eg.errors import RelaxEgError, UndecidedError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.expr import Expr, const, tuple_, tuple_get
 from relax_eg.ir.reader import near, spelled
+from relax_eg.plain_data import DAMAGED
 from relax_eg.shapes import Dim
 
 if TYPE_CHECKING:
@@ -147,6 +148,8 @@ class Spelled:
 
     def _unary(self, at: ast.UnaryOp) -> Any:
         of = self.argument(at.operand)
+        if not isinstance(of, (bool, int, float, complex, Dim, Expr)):
+            raise self.source.error(at, "text and tuples have no arithmetic here", "a value, a number or a size")
         if isinstance(at.op, ast.USub):
             return self._applied(at, "negative", (of,), {}) if isinstance(of, Expr) else -of
         if isinstance(at.op, ast.UAdd):
@@ -158,6 +161,8 @@ class Spelled:
         left, right = self.argument(at.left), self.argument(at.right)
         if not isinstance(left, Expr) and not isinstance(right, Expr) and type(at.op) in _EARLY:
             try:
+                if not all(isinstance(x, (bool, int, float, complex, Dim)) for x in (left, right)):
+                    raise TypeError("text and tuples have no arithmetic here")
                 if isinstance(at.op, ast.Pow) and abs(right) > _LARGEST_POWER:
                     raise ValueError(f"the power {right} is too large")
                 return _EARLY[type(at.op)](left, right)
@@ -188,7 +193,7 @@ class Spelled:
         except UndecidedError as error:
             wanted = "R.match_cast(value, annotation) before, which checks the sizes when it runs"
             raise self.source.refused(at, error, wanted) from None
-        except (RelaxEgError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise self.source.refused(at, error, f"what R.op.{name} takes: {_signature(function)}") from None
 
 

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from relax_eg.accepted import NONE, accepts, of
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, DimLike, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
 from relax_eg.ir.calls import call_annotation, call_sizes
-from relax_eg.ir.expr import CALL_TIR, Expr, node
+from relax_eg.ir.expr import CALL_TIR, VALUES, Expr, node
 from relax_eg.ir.foreign import Foreign
 from relax_eg.ir.lattice import clash
 from relax_eg.shapes import Dim
 from relax_eg.tir import Buffer, TensorProgram
 
 
+@accepts(
+    OperatorError,
+    program=of("a tensor program, such as `rx.tensor_program` makes,", TensorProgram),
+    args=VALUES,
+    out=of("an annotation, such as rx.Tensor('n 4'),", Annotation) | NONE,
+    sizes=of("sizes by name, {'n': 4},", Mapping) | NONE,
+)
 def call_tir(
     program: TensorProgram,
     args: Iterable[Expr],

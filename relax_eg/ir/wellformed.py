@@ -29,6 +29,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
+from relax_eg.limits import CALLS
 from relax_eg.shapes import Binder, Dim
 from relax_eg.shapes.relation import read_statement
 
@@ -50,6 +51,7 @@ def check(module: Module) -> None:
     - Calls name functions of the module and give as many arguments as they take; a tuple has the field that is taken.
     - No function runs or names itself, by way of others neither, and none returns a function.
     """
+    _check_calls(module)
     impure = impure_functions(module)
     arity = {f.name: len(f.params) for f in module}
     for function in module:
@@ -69,6 +71,35 @@ def _refuse_recursion(module: Module) -> None:
     place = next((where for where, root in roots if callee in postorder([root])), "the result")
     where = f"function `{function.name}`, {place}" + (f" ({line})" if line else "")
     raise WellFormedError(f"{where}: {runs_itself(found)}\n  accepted: {NO_RECURSION}")
+
+
+def _check_calls(module: Module) -> None:
+    """WellFormedError for a module that makes too many calls: what walks its programs walks a function as often."""
+    sites: dict[str, list[str]] = {}
+    for f in module:
+        made = sites.setdefault(f.name, [])
+        for e in f.expressions():
+            made += functions_of(e)
+    counts: dict[str, int] = {}
+    for root in sites:
+        stack, entered = [root], set[str]()
+        while stack:
+            name = stack[-1]
+            waiting = (
+                [] if name in entered else [c for c in sites.get(name, ()) if c not in counts and c not in entered]
+            )
+            entered.add(name)
+            if waiting:
+                stack += dict.fromkeys(waiting)
+                continue
+            stack.pop()
+            counts[name] = min(sum(1 + counts.get(c, 0) for c in sites.get(name, ())), CALLS + 1)
+    for name, count in counts.items():
+        if count > CALLS:
+            raise WellFormedError(
+                f"function `{name}` makes more than {CALLS} calls, those of the functions that it calls counted\n"
+                f"  accepted: modules of at most {CALLS} calls"
+            )
 
 
 class _FunctionCheck:

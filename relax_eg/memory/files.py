@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relax_eg.errors import MemoryPlanError, RelaxEgError
+from relax_eg.errors import MemoryPlanError
 from relax_eg.ir import Module
 from relax_eg.memory.check import Placement, problems
 from relax_eg.memory.planner import Plan, bindings_of
 from relax_eg.memory.steps import Program, Temporary, program_of
 from relax_eg.memory.temporaries import Temporaries
+from relax_eg.plain_data import DAMAGED, read_json, write_file
 from relax_eg.shapes import Dim, Scope
 
 FORMAT = "relax_eg memory plan"
@@ -71,7 +72,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 def save(plan: Plan, path: str | Path) -> None:
     """Write the plan to a JSON file."""
-    Path(path).write_text(json.dumps(to_data(plan), indent=1) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(to_data(plan), indent=1) + "\n", MemoryPlanError, "the plan")
 
 
 def load(path: str | Path, module: Module, temporary: Temporary | None = None) -> Placement:
@@ -82,7 +83,7 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
     """
     where = str(path)
     try:
-        data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        data: Any = read_json(Path(path).read_bytes())
     except (OSError, ValueError) as e:
         raise MemoryPlanError(f"{where}: cannot be read as JSON: {e}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -96,7 +97,7 @@ def load(path: str | Path, module: Module, temporary: Temporary | None = None) -
         scope = Scope(assume=data["sizes"])
         placed = _placement(data)
         found = problems(program, placed, bindings_of(scope, program.variables))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RelaxEgError) as e:
+    except DAMAGED as e:
         raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
     if found:
         raise MemoryPlanError(f"{where}: the plan does not hold: {found[0]}")
@@ -112,7 +113,7 @@ def _temporaries(where: str, data: Mapping[str, Any]) -> Temporaries:
     found = data.get("temporaries", {})
     try:
         return Temporaries(of_step={str(name): Dim.of(d) for name, d in found.get("bytes", {}).items()})
-    except (TypeError, ValueError, AttributeError, RelaxEgError) as e:
+    except DAMAGED as e:
         raise MemoryPlanError(f"{where}: not a plan that can be followed: {type(e).__name__}: {e}") from None
 
 

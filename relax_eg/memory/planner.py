@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from relax_eg.accepted import BOUNDS, FLAG, STATEMENTS, Kind, accepts, one_of, shown
 from relax_eg.errors import BoundsError, MemoryPlanError, OptionError
 from relax_eg.ir import Module
 from relax_eg.memory.check import Placement, Problem, problems
@@ -166,6 +167,25 @@ def plan(
     return planned(program_of(module, temporary), sizes, aliasing=aliasing, reorder=reorder, started=started)
 
 
+_ALIASING = ("elements", "dtype", "bytes", "fits")
+
+
+@accepts(
+    bounds=BOUNDS,
+    at=Kind(
+        lambda x: x is None or all(isinstance(b, Mapping) for b in (x if isinstance(x, (list, tuple)) else [x])),  # type: ignore[reportUnknownVariableType]
+        "{'n': 128}, or a list of such,",
+    ),
+    assume=STATEMENTS,
+    results=one_of("apart", "planned"),
+    aliasing=one_of(*_ALIASING),
+    temporary=Kind(
+        lambda x: x is None or isinstance(x, str) or callable(x),
+        "'measured', 'estimated', 'none' or a function of a step",
+    ),
+    reorder=FLAG,
+    check=FLAG,
+)
 def plan_memory(
     module: Any,
     *,
@@ -199,11 +219,8 @@ def plan_memory(
     module = getattr(module, "module", module)
     if not isinstance(module, Module):
         raise OptionError(f"plan_memory() takes a Module or what optimize() returns, got {type(module).__name__}")
-    for option, value, accepted in (("results", results, ("apart", "planned")), ("aliasing", aliasing, _ALIASING)):
-        if value not in accepted:
-            raise OptionError(f"{option}={value!r}: {' or '.join(map(repr, accepted))} is accepted")
     if align is not None and (isinstance(align, bool) or not isinstance(align, int) or align < 1):
-        raise OptionError(f"align={align!r}: a number of bytes from 1 on is accepted")
+        raise OptionError(f"align={shown(align)}: a number of bytes from 1 on is accepted")
     temporary = _checked(temporary, executables)
     program = program_of(module, temporary if callable(temporary) else None)
     scope = _scope(module, bounds or {}, assume, program.variables)
@@ -232,7 +249,7 @@ def _checked(temporary: Temporary | Asked | None, executables: Measurable | None
         return temporary
     if temporary != "measured":
         raise OptionError(
-            f"temporary={temporary!r}: 'measured', 'estimated', 'none' or a function of a step is accepted"
+            f"temporary={shown(temporary)}: 'measured', 'estimated', 'none' or a function of a step is accepted"
         )
     if executables is None:
         raise OptionError(
@@ -251,9 +268,6 @@ def _corner_of(scope: Scope, at: Mapping[str, int]) -> Mapping[str, int] | None:
     except BoundsError:
         return None
     return corner if len(corner) == len(at) else None
-
-
-_ALIASING = ("elements", "dtype", "bytes", "fits")
 
 
 def planned(
@@ -336,7 +350,7 @@ def _scope(module: Module, bounds: Bounds, assume: Iterable[str], names: Sequenc
     """What is known of the sizes. BoundsError for bounds of what is no size, that are no integers, below 0, or
     contradict; OptionError for what are no bounds."""
     if not isinstance(bounds, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
-        raise OptionError(f"bounds={bounds!r}: {{'n': (1, 4096)}} is accepted")
+        raise OptionError(f"bounds={shown(bounds)}: {{'n': (1, 4096)}} is accepted")
     for name in bounds:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
@@ -359,7 +373,7 @@ def _chosen(scope: Scope, names: Sequence[str], given: Mapping[str, int]) -> dic
         if name not in names:
             raise BoundsError(f"at names `{name}`, which is no size; the sizes: {', '.join(names) or 'none'}")
         if isinstance(size, bool) or not isinstance(size, int):
-            raise BoundsError(f"at: {name} = {size!r}; an integer is accepted")
+            raise BoundsError(f"at: {name} = {shown(size)}; an integer is accepted")
     scope.check(given, "plan_memory(at=...)")
     corner = {n: given.get(n, _corner(scope, n)) for n in names}
     try:

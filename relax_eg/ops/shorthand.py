@@ -8,6 +8,7 @@ from typing import Any
 
 from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Annotation, Tensor
+from relax_eg.limits import PARTS
 from relax_eg.ops.operands import normal_axis
 from relax_eg.ops.record import get
 from relax_eg.ops.sizes import Dims, rest
@@ -42,6 +43,8 @@ def _sections(operands: Sequence[Annotation], sections: Any, axis: Any) -> Any:
     if not isinstance(sections, int):
         return sections
     shape = _shape("split into a number of parts", operands)
+    if sections > PARTS:
+        raise OperatorError(f"split into {sections} parts; at most {PARTS} are accepted")
     if sections < 1 or not isinstance(axis, int) or not 0 <= axis < len(shape):
         raise OperatorError(f"split: {sections} parts of axis {axis}; at least 1 of an axis from 0 to {len(shape) - 1}")
     each = ceildiv(shape[axis], sections)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from relax_eg.accepted import TEXT, accepts
 from relax_eg.ir import (
     CONTROL,
     Annotation,
@@ -34,6 +35,7 @@ FUNCTIONS = {
 }
 
 
+@accepts(text=TEXT)
 def parse(text: str) -> Module:
     """The module that Relax text tells; the inverse of `str(module)`.
 

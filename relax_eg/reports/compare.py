@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
+from relax_eg.accepted import FLAG, NONE, TEXT, accepts, many
 from relax_eg.errors import OptionError
 from relax_eg.extract.figures import sizes
 from relax_eg.reports import text
@@ -101,6 +102,7 @@ class Comparison:
         return text.printed(self, width=120)
 
 
+@accepts(labels=many("a text for each report", TEXT) | NONE, against=TEXT | NONE, as_written=FLAG | NONE)
 def compare(
     *reports: Any,
     labels: Sequence[str] | None = None,

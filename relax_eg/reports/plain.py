@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from relax_eg.errors import OptionError
+from relax_eg.plain_data import write_file
+
+LEAST, LARGEST = 1e-100, 1e100  # seconds, bytes, flops, sizes: of their quotients and products a float holds each
 
 
 class Mismatch(ValueError):
@@ -69,6 +75,8 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
     if kind is Any:
         return data
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    if is_number and not (data == 0 or LEAST <= abs(data) <= LARGEST):
+        raise Mismatch(f"{where} is {_shown(data)}; 0 and numbers from {LEAST:g} to {LARGEST:g} are accepted")
     if kind is float and is_number:
         return data  # a whole one stays as it is written
     if kind is int and isinstance(data, int) and not isinstance(data, bool):
@@ -117,5 +125,6 @@ def put_back(written: Any, more: Any) -> Any:
 def written(text: str, path: str | Path | None) -> None:
     """Write `text` to `path`, in folders that are made where there are none; to nowhere if it is None."""
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text, encoding="utf-8")
+        with suppress(OSError, TypeError):  # writing tells what is wrong
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text, OptionError, "the report")

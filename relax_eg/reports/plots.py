@@ -194,7 +194,9 @@ def growth_plot(columns: Sequence[tuple[int, Column]]) -> Markup | None:
 
 def curve_plot(curve: Curve) -> Markup | None:
     """Cost over a size, one line a program, its crossovers marked. None where there is nothing to draw."""
-    found = [[(n, s) for n, s in zip(curve.sizes, x.seconds, strict=True) if s is not None] for x in curve.series]
+    rows = [zip(curve.sizes, x.seconds, strict=True) for x in curve.series]
+    # What costs nothing has no place on the axis.
+    found = [[(n, s) for n, s in row if s is not None and s > 0] for row in rows]
     flat = [p for line in found for p in line]
     if len(flat) < 2:
         return None

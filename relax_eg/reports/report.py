@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+from relax_eg.accepted import PATH, accepts
 from relax_eg.errors import OptionError
 from relax_eg.extract.family_rows import FamilyRow, VariantRow
 from relax_eg.extract.footprint import MemoryRow
@@ -27,6 +28,7 @@ from relax_eg.extract.report import (
     RunnerUp,
     SelectedRow,
 )
+from relax_eg.plain_data import is_count, read_json
 from relax_eg.reports import text
 from relax_eg.reports.kernels import kernel_table
 from relax_eg.reports.plain import Mismatch, left_over, put_back, read, written
@@ -148,7 +150,7 @@ class CostReport:
             )
         given = cast("Mapping[str, Any]", data)
         family, _, version = str(given["schema"]).partition("/")
-        if family == FAMILY and version.isdigit() and int(version) > VERSION:
+        if family == FAMILY and is_count(version) and int(version) > VERSION:
             raise OptionError(
                 f"{named}a report of schema {given['schema']!r}, which a newer release of relax-eg wrote; {SCHEMA!r} "
                 "is accepted: upgrade relax-eg, or write the report again with this release"
@@ -157,17 +159,22 @@ class CostReport:
             raise OptionError(f"{named}a report of schema {given['schema']!r}; {SCHEMA!r} is accepted")
         try:
             report: CostReport = read(CostReport, {k: v for k, v in given.items() if k != "more"}, "report")
+            for curve in report.curves:
+                if any(len(s.seconds) != len(curve.sizes) for s in curve.series):
+                    raise Mismatch(f"a curve over {curve.variable} has other numbers of sizes and of costs")
+            _check_amounts(report)
         except Mismatch as e:
             raise OptionError(f"{named}a damaged report: {e}") from None
         return replace(report, more=left_over(given, report.as_data()))
 
     @staticmethod
+    @accepts(source=PATH)
     def from_json(source: str | Path) -> CostReport:
         """The report in a JSON text (it begins with `{`), or in a file. OptionError where there is none."""
         is_text = isinstance(source, str) and source.lstrip().startswith("{")
         where = "" if is_text else str(source)
         try:
-            found = json.loads(str(source) if is_text else Path(source).read_text(encoding="utf-8"))
+            found = read_json(str(source) if is_text else Path(source).read_bytes())
         except OSError as e:
             raise OptionError(f"{where} cannot be read: {e.strerror or e}") from None
         except ValueError as e:
@@ -198,6 +205,20 @@ class CostReport:
 
     def __str__(self) -> str:
         return text.printed(self)
+
+
+def _check_amounts(report: CostReport) -> None:
+    """Mismatch unless costs are amounts, and the device does something in a second."""
+    for cost in (report.before, report.after, *(c for o in report.others for c in (o.before, o.after))):
+        for row in (*cost.rows, *cost.parts):
+            if min(row.flops, row.bytes, row.launches, row.seconds) < 0:
+                raise Mismatch(f"a row of costs has less than nothing: {row!r:.200}")
+    d = report.device
+    if d is not None and (
+        "float32" not in d.matmul_rate
+        or min(d.vector_rate, d.bandwidth, d.cache_bandwidth, d.cache_bytes, *d.matmul_rate.values()) <= 0
+    ):
+        raise Mismatch("report.device: rates > 0 are accepted, and one of float32 among those of matmuls")
 
 
 def _total(cost: ProgramCost) -> dict[str, float]:

@@ -29,8 +29,13 @@ Values = tuple[Expr, ...]
 
 @dataclass
 class Answers:
-    """What a schema was told: sizes, by question and size; from how many bytes on a value is large; which parameters
-    of a function are known ahead; and functions in the form asked for, None where there is no such form."""
+    """What a schema was told.
+
+    `sizes`: numbers, by question and what it is asked of: a size, or a function that is called.
+    `large`: from how many bytes on a value is large.
+    `ahead`: which parameters of a function are known ahead.
+    `forms`: functions in the form asked for, None where there is no such form.
+    """
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     large: float | None = None
@@ -53,6 +58,9 @@ class Asking:
 
     def most(self, size: Dim) -> int:
         return self.answers.sizes.setdefault(("most", str(size)), self.known.most(size))
+
+    def calls(self, name: str) -> int:
+        return self.answers.sizes.setdefault(("calls", name), self.known.calls(name))
 
     @property
     def large(self) -> float:
@@ -98,15 +106,19 @@ class Again:
         return self.readers_of.get(e, ())
 
     def extent(self, size: Dim) -> int:
-        return self._size("extent", size)
+        return self._number("extent", str(size))
 
     def most(self, size: Dim) -> int:
-        return self._size("most", size)
+        return self._number("most", str(size))
 
-    def _size(self, question: str, size: Dim) -> int:
-        if (question, str(size)) not in self.answers.sizes:
-            raise ExplanationError(f"asked again, it wants to know how large {size} is, which is not in the derivation")
-        return self.answers.sizes[question, str(size)]
+    def calls(self, name: str) -> int:
+        return self._number("calls", name)
+
+    def _number(self, question: str, of: str) -> int:
+        if (question, of) not in self.answers.sizes:
+            wanted = f"how often `{of}` is called" if question == "calls" else f"how large {of} is"
+            raise ExplanationError(f"asked again, it wants to know {wanted}, which is not in the derivation")
+        return self.answers.sizes[question, of]
 
     @property
     def large(self) -> float:

@@ -14,14 +14,16 @@ import inspect
 import json
 import linecache
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from relax_eg.errors import RuleError
 from relax_eg.ir.tokens import NoContentError
-from relax_eg.rules.check import CHECKER_VERSION, Verdict, raised, remembered
+from relax_eg.plain_data import read_json
+from relax_eg.rules.check import CHECKER_VERSION, Status, Verdict, raised, remembered
 from relax_eg.rules.content import value_token
 from relax_eg.rules.domain import instances
 from relax_eg.rules.format import expression_text
@@ -172,19 +174,37 @@ def source_of(code: types.CodeType) -> str | None:
 def _known() -> dict[str, dict[str, Any]]:
     """The shipped verdicts by key; none where the file is missing or of another version. What another version of the
     prover proved is tested."""
+    return read_verdicts(BOOK_VERDICTS) if BOOK_VERDICTS.is_file() else {}
+
+
+def read_verdicts(path: Path) -> dict[str, dict[str, Any]]:
+    """The verdicts in a file that `write_verdicts` wrote, by key; none of another version. RuleError for a file that is
+    none."""
     try:
-        text = BOOK_VERDICTS.read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    data = json.loads(text)
+        data = read_json(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise RuleError(f"{path} is no file of verdicts: {e}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("verdicts"), dict):
+        raise RuleError(f'{path} is no file of verdicts: {{"version": {FORMAT_VERSION}, "verdicts": ...}} is accepted')
     if data.get("version") != FORMAT_VERSION:
         return {}
-    verdicts: dict[str, dict[str, Any]] = data["verdicts"]
-    if data.get("prover") != PROVER_VERSION:
-        for entry in verdicts.values():
-            if entry["status"] == "proved":
-                entry.update(status="tested", theory="", ranks="")
+    verdicts: dict[str, dict[str, Any]] = {}
+    for key, entry in data["verdicts"].items():
+        if not isinstance(entry, dict) or not _is_verdict(entry):
+            accepted = "its rule, status, samples, and perhaps operators, problem, theory, ranks"
+            raise RuleError(f"{path}: the verdict {key!r:.80} is {entry!r:.80}; {accepted}, are accepted")
+        if data.get("prover") != PROVER_VERSION and entry["status"] == "proved":
+            entry.update(status="tested", theory="", ranks="")
+        verdicts[key] = entry
     return verdicts
+
+
+def _is_verdict(entry: Mapping[str, Any]) -> bool:
+    texts = ("rule", "status", "operators", "problem", "theory", "ranks")
+    if not {"rule", "status", "samples"} <= set(entry) <= {*texts, "samples"}:
+        return False
+    fits = all(isinstance(entry.get(k, ""), str) for k in texts) and entry["status"] in get_args(Status)
+    return fits and type(entry["samples"]) is int and entry["samples"] >= 0
 
 
 def known_verdict(rule: Rule | Schema) -> Verdict | None:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relax_eg.accepted import Kind, accepts
 from relax_eg.errors import RuleError
 from relax_eg.ir.annotations import FLOATS, is_float
 from relax_eg.ir.expr import postorder
@@ -435,6 +436,13 @@ class Report:
         return "\n".join(chain(lines, (f"\n{v}" for v in self.refuted)))
 
 
+def _are_rules(x: Any) -> bool:
+    if isinstance(x, (list, tuple)):
+        return all(isinstance(r, (Rule, Schema)) for r in x)  # type: ignore[reportUnknownVariableType]
+    return isinstance(x, (Rule, Schema, RuleSet, str, Path)) or (isinstance(x, Iterable) and iter(x) is x)  # type: ignore[reportUnknownArgumentType]
+
+
+@accepts(rules=Kind(_are_rules, "a rule, a RuleSet, a list of rules, or the path of a Python file"))
 def verify(rules: Rule | Schema | RuleSet | Iterable[Rule | Schema] | str | Path) -> Report:
     """Test one rule, a set, or every `RuleSet` of a Python file, from scratch, and try to prove what passes. No
     verdict is taken from memory; those that are found go there, so that reports say what is proved."""
@@ -459,9 +467,16 @@ def _verdict(rule: Rule | Schema) -> Verdict:
         return Verdict(rule, "refuted", 0, None, time.perf_counter() - started, f"  {e}")
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
 def rules_of(path: Path) -> list[Rule | Schema]:
     """Every rule of the sets that a Python file makes, none of them tested yet."""
-    if not path.is_file():
+    if not _is_file(path):
         raise RuleError(f"no file of rules at {path}")
     try:
         with unchecked():

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from relax_eg.errors import OperatorError, RuleError, SpecError
+from relax_eg.accepted import shown
+from relax_eg.errors import OperatorError, OptionError, RuleError, SpecError
 from relax_eg.ir.expr import CONSTANT, VAR, Expr, postorder, var
+from relax_eg.limits import RANK
 from relax_eg.ops.facts import impossible
 from relax_eg.ops.libraries import LIBRARIES, FirstRun, Library
 from relax_eg.ops.record import strictly
@@ -139,6 +141,9 @@ class Rule:
         """The instance with these block ranks (in the order of `stars`), float type and attribute values, or None where
         the rule's sides cannot be formed for them. Raises RuleError where the sides disagree in shape or dtype."""
         chosen = dict(attributes or {})
+        if len(ranks) != len(self.stars) or not all(type(r) is int and 0 <= r <= RANK for r in ranks):
+            accepted = f"{len(self.stars)} of 0 to {RANK} axes are accepted"
+            raise self.error(f"the ranks of its blocks are {shown(tuple(ranks))}; {accepted}")
         key = (tuple(ranks), dtype, tuple(sorted((k, repr(v)) for k, v in chosen.items())))
         if key not in self._instances:
             self._instances[key] = self._build(dict(zip(self.stars, ranks, strict=True)), dtype, chosen)
@@ -316,10 +321,20 @@ class RuleSet:
     iterating gives the others."""
 
     def __init__(self, name: str, rules: Iterable[Rule] = (), schemas: Iterable[Schema] = ()) -> None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise OptionError(f"RuleSet({shown(name)}): a name is accepted")
+        for what, given in (("rules", rules), ("schemas", schemas)):
+            if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionError(f"RuleSet({name!r}, {what}={shown(given)}): a list of {what} is accepted")
         self.name = name
-        self.schemas = tuple(dict.fromkeys(schemas))
+        found = list(schemas)
+        if no_schema := [s for s in found if not hasattr(s, "propose")]:
+            raise OptionError(f"RuleSet({name!r}): {shown(no_schema[0])} is no schema")
+        self.schemas = tuple(dict.fromkeys(found))
         self._rules: dict[str, Rule] = {}
         for r in rules:
+            if not isinstance(r, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise OptionError(f"RuleSet({name!r}): {shown(r)} is no rule; `@book.rule(...)` makes one")
             known = self._rules.setdefault(r.name, r)
             if known is not r:
                 raise r.error(f"another rule of this name, at {known.where}, is in the set `{name}` too")

@@ -25,7 +25,9 @@ from numbers import Integral
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, ShapeError, SpecError
+from relax_eg.limits import PRODUCTS, SIZE_BITS, SIZE_PARTS
 from relax_eg.shapes.expression import fold_expression
 
 # Results of arithmetic that are kept, per operator. Bounded: a compiler run touches a few thousand distinct sizes.
@@ -42,12 +44,14 @@ class Atom:
     """A variable (`op` is "var", `name` its name) or an operation on `args`; interned, compared by identity.
 
     `op` is one of "var", "floordiv", "ceildiv", "max", "min", "select". A select has as `name` the comparison, ">=" or
-    "==", of `args[0]` with zero; it is `args[1]` where that holds, else `args[2]`.
+    "==", of `args[0]` with zero; it is `args[1]` where that holds, else `args[2]`. `parts`: how many names, numbers and
+    operations it stands for.
     """
 
-    __slots__ = ("__weakref__", "args", "key", "name", "op")
+    __slots__ = ("__weakref__", "args", "key", "name", "op", "parts")
 
     op: str
+    parts: int
     name: str
     args: tuple[Dim, ...]
     key: tuple[Any, ...]
@@ -84,11 +88,12 @@ class Dim:
     not defined: ask a `Scope`.
     """
 
-    __slots__ = ("__weakref__", "_hash", "_key", "_text", "_variables", "const", "is_const", "terms")
+    __slots__ = ("__weakref__", "_hash", "_key", "_text", "_variables", "const", "is_const", "parts", "terms")
 
     terms: Terms
     const: int
     is_const: bool
+    parts: int
     _hash: int
     _key: tuple[Any, ...] | None
     _text: str | None
@@ -107,7 +112,9 @@ class Dim:
         dim = _coerce(value)
         if dim is None:
             kind = type(value).__name__
-            raise SpecError(f"cannot make a size of {value!r} ({kind}); accepted: an int, a Dim, text like '2*n + 1'")
+            raise SpecError(
+                f"cannot make a size of {shown(value)} ({kind}); accepted: an int, a Dim, text like '2*n + 1'"
+            )
         return dim
 
     @staticmethod
@@ -264,12 +271,18 @@ def make(terms: Terms, const: int) -> Dim:
     dim = _dims.get(key)
     if dim is not None:
         return dim
+    if const.bit_length() > SIZE_BITS or any(c.bit_length() > SIZE_BITS for _, c in terms):
+        raise SpecError(f"a size with an integer of more than {SIZE_BITS} bits; at most as many are accepted")
+    parts = 1 + sum([atom.parts for monomial, _ in terms for atom in monomial])
+    if parts > SIZE_PARTS:
+        raise SpecError(f"a size of {parts} names, numbers and operations; at most {SIZE_PARTS} are accepted")
     fresh: Dim = object.__new__(Dim)
     put = object.__setattr__
     put(fresh, "terms", terms)
     put(fresh, "const", const)
     put(fresh, "_hash", hash(key) if terms else hash(const))  # a constant hashes as the int it equals
     put(fresh, "is_const", not terms)
+    put(fresh, "parts", parts)
     for lazy in ("_key", "_text", "_variables"):
         put(fresh, lazy, None)
     with _lock:
@@ -296,6 +309,7 @@ def atom_of(op: str, name: str, args: tuple[Dim, ...]) -> Atom:
         return atom
     fresh = Atom()
     fresh.op, fresh.name, fresh.args = op, name, args
+    fresh.parts = 1 + sum([arg.parts for arg in args])
     fresh.key = (op != "var", op, name, tuple(arg.sort_key() for arg in args))  # variables first
     with _lock:
         return _atoms.setdefault(key, fresh)
@@ -359,6 +373,9 @@ def _add(a: Dim, b: Dim) -> Dim:
 @lru_cache(MEMO)
 def _multiply(a: Dim, b: Dim) -> Dim:
     total: dict[Monomial, int] = {}
+    if len(a.terms) * len(b.terms) > PRODUCTS:
+        count = f"{len(a.terms)} and {len(b.terms)} terms"
+        raise SpecError(f"sizes of {count} are multiplied; at most {PRODUCTS} products of two terms are accepted")
     for m, c in (*a.terms, ((), a.const)):
         for n, d in (*b.terms, ((), b.const)):
             monomial = tuple(sorted(m + n, key=lambda atom: atom.key)) if m and n else m or n

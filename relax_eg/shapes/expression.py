@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from relax_eg.errors import SpecError
-
-# A power is expanded into a polynomial; beyond this a slip of the finger would cost minutes.
-MAX_POWER = 16
+from relax_eg.limits import EXPRESSION_PARTS, INTEGER_DIGITS, POWER
 
 ACCEPTED = "integers, names, + - * // % **, parentheses, max(a, b), min(a, b), ceildiv(a, b), select(n <= m, a, b)"
 
 _SHOWN = 120  # characters of a line before and after the place that a refusal points at
-_DIGITS = 4000  # of an integer; Python reads and prints no more than 4300
 
 COMPARISONS: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -69,9 +66,9 @@ def refusal(source: str, position: int, problem: str, accepted: str) -> SpecErro
 
 def check_integers(source: str, start: int, text: str) -> None:
     """SpecError where `text`, at `start` in `source`, has an integer too long to read."""
-    if long := re.search(rf"\d{{{_DIGITS + 1},}}", text):
+    if long := re.search(rf"(?<!\d)\d{{{INTEGER_DIGITS + 1},}}", text):
         problem = f"an integer of {len(long[0])} digits"
-        raise refusal(source, start + long.start(), problem, f"integers of at most {_DIGITS} digits")
+        raise refusal(source, start + long.start(), problem, f"integers of at most {INTEGER_DIGITS} digits")
 
 
 def fold_expression(
@@ -113,55 +110,71 @@ class _Reader(Generic[T]):
                 lead + glued.start(), f"`{glued[0]}` is neither a number nor a name; a product needs `*`"
             )
         try:
-            return self._fold(ast.parse(body, mode="eval").body, body, lead)
+            tree = ast.parse(body, mode="eval").body
+            parts = sum(isinstance(n, (ast.expr, ast.cmpop)) for n in ast.walk(tree))
+            if parts > EXPRESSION_PARTS:
+                problem = f"the expression has {parts} names, numbers and operations"
+                raise refusal(self.source, self.start + lead, problem, f"at most {EXPRESSION_PARTS}")
+            return self._fold(tree, body, lead)
         except SyntaxError as error:
             offset = self._position(body, error.lineno or 1, (error.offset or 1) - 1)
-            raise self._refuse(lead + offset, f"cannot read the dimension expression `{body}`") from None
+            raise self._refuse(lead + offset, f"cannot read the dimension expression `{body:.80}`") from None
         except SpecError:
             raise
         except (ValueError, RecursionError, MemoryError):
-            raise self._refuse(lead, "cannot read the dimension expression: too long, too deep or not text") from None
+            problem = f"too long, too deep or not text; at most {EXPRESSION_PARTS} names, numbers and operations"
+            raise self._refuse(lead, f"cannot read the dimension expression: {problem}") from None
 
     def _fold(self, node: ast.expr, body: str, lead: int) -> T:
-        here = lead + self._position(body, node.lineno, self._characters(body, node))
+        def refused(problem: str) -> SpecError:
+            return self._refuse(self._place(node, body, lead), problem)
+
+        def guarded(build: Callable[[], T]) -> T:
+            """What `build` returns; its refusal (a division by zero, a reserved name) is shown at its place."""
+            try:
+                return build()
+            except SpecError as error:
+                raise refused(str(error)) from None
+
         match node:
             case ast.Constant(value=int() as value) if not isinstance(value, bool):
                 return self.constant(value)
             case ast.Name(id=name):
-                return self._guarded(here, lambda: self.variable(name))
+                return guarded(lambda: self.variable(name))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._fold(operand, body, lead)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self._fold(operand, body, lead)
             case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)):
-                if isinstance(power, bool) or power > MAX_POWER:
-                    raise self._refuse(here, f"the power {power} is not an integer from 0 to {MAX_POWER}")
-                return self._fold(left, body, lead) ** power
+                if isinstance(power, bool) or power > POWER:
+                    raise refused(f"the power {power} is not an integer from 0 to {POWER}")
+                base = self._fold(left, body, lead)
+                return guarded(lambda: base**power)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 a, b = self._fold(left, body, lead), self._fold(right, body, lead)
-                return self._guarded(here, lambda: _OPERATORS[type(op)](a, b))
+                return guarded(lambda: _OPERATORS[type(op)](a, b))
             case ast.BinOp(op=ast.Div()):
-                raise self._refuse(here, "`/` is not defined on sizes; use `//` (floor) or ceildiv(a, b)")
+                raise refused("`/` is not defined on sizes; use `//` (floor) or ceildiv(a, b)")
             case ast.Call(func=ast.Name(id="select"), args=args, keywords=[]) if "select" in self.functions:
                 if len(args) != 3:
-                    raise self._refuse(here, f"`select` takes a comparison and two sizes, got {len(args)}")
+                    raise refused(f"`select` takes a comparison and two sizes, got {len(args)}")
                 return self._select(args[0], args[1], args[2], body, lead)
             case ast.IfExp(test=test, body=then, orelse=otherwise) if "select" in self.functions:
                 return self._select(test, then, otherwise, body, lead)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in self.functions:
                 values = [self._fold(arg, body, lead) for arg in args]
                 if len(values) < 2 or (name == "ceildiv" and len(values) != 2):
-                    raise self._refuse(here, f"`{name}` takes two arguments, got {len(values)}")
-                return self._guarded(here, lambda: self.functions[name](*values))
+                    raise refused(f"`{name}` takes two arguments, got {len(values)}")
+                return guarded(lambda: self.functions[name](*values))
             case ast.Tuple():
-                raise self._refuse(here, "dims are separated by spaces, not by commas")
+                raise refused("dims are separated by spaces, not by commas")
             case _:
-                raise self._refuse(here, f"cannot read `{ast.unparse(node)}` in a dimension expression")
+                raise refused(f"cannot read `{ast.unparse(node)}` in a dimension expression")
 
     def _select(self, test: ast.expr, then: ast.expr, otherwise: ast.expr, body: str, lead: int) -> T:
         """`then if test else otherwise`; the function `select` decides which of the two sizes are computed."""
         if not isinstance(test, ast.Compare) or len(test.ops) != 1 or type(test.ops[0]) not in COMPARISONS:
-            here = lead + self._position(body, test.lineno, self._characters(body, test))
+            here = self._place(test, body, lead)
             raise self._refuse(here, f"`{ast.unparse(test)}` does not compare two sizes by == != <= < >= >")
         left, right = self._fold(test.left, body, lead), self._fold(test.comparators[0], body, lead)
         return self.functions["select"](
@@ -172,15 +185,11 @@ class _Reader(Generic[T]):
             lambda: self._fold(otherwise, body, lead),
         )
 
-    def _guarded(self, here: int, build: Callable[[], T]) -> T:
-        """What `build` returns; its refusal (a division by zero, a reserved name) is shown at its place."""
-        try:
-            return build()
-        except SpecError as error:
-            raise self._refuse(here, str(error)) from None
-
     def _refuse(self, offset: int, problem: str) -> SpecError:
         return refusal(self.source, self.start + offset, problem, ACCEPTED)
+
+    def _place(self, node: ast.expr, body: str, lead: int) -> int:
+        return lead + self._position(body, node.lineno, self._characters(body, node))
 
     @staticmethod
     def _characters(body: str, node: ast.expr) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relax_eg.errors import SpecError
+from relax_eg.limits import STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Dim
 from relax_eg.shapes.piecewise import dim_select
 from relax_eg.shapes.relation import Relation, read_statement
@@ -53,6 +54,9 @@ class Guard:
         """The guard that prints so. SpecError for a text that is none."""
         if text == EVERYWHERE:
             return Guard(((),))
+        if not isinstance(text, str) or len(text) > STATEMENT_CHARACTERS:  # pyright: ignore[reportUnnecessaryIsInstance] -- files say it
+            what = f"of {len(text)} characters" if isinstance(text, str) else repr(text)[:80]  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(f"a guard {what}; accepted: text of at most {STATEMENT_CHARACTERS} characters")
         return Guard(tuple(_box(part) for part in text.split(" or ")))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:

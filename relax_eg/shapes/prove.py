@@ -6,13 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from relax_eg.errors import BoundsError, OptionError
+from relax_eg.accepted import BOUNDS, NONE, STATEMENTS, accepts, of, whole
+from relax_eg.errors import BoundsError
 from relax_eg.shapes.prover import TIMEOUT_MS
 from relax_eg.shapes.relation import Relation, as_statements, read_statement
 from relax_eg.shapes.scope import Scope
 from relax_eg.shapes.verdict import Proved, Refuted, Unknown, Verdict
 
 
+@accepts(
+    scope=of("a Scope", Scope) | NONE,
+    bounds=BOUNDS,
+    assume=STATEMENTS,
+    timeout_ms=whole("an integer >= 0 (0 leaves z3 out)", 0),
+)
 def prove(
     statement: str | Relation,
     scope: Scope | None = None,
@@ -28,15 +35,6 @@ def prove(
     each of them is. Division by zero is no value: a statement is Proved only if it has a value everywhere, and Unknown
     if it holds wherever it has one. `timeout_ms` bounds each question to z3; 0 leaves z3 out.
     """
-    if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool) or timeout_ms < 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise OptionError(f"timeout_ms={timeout_ms!r}: an integer >= 0 is accepted; 0 leaves z3 out")
-    for option, value, fits, accepted in (
-        ("scope", scope, scope is None or isinstance(scope, Scope), "a Scope"),  # pyright: ignore[reportUnnecessaryIsInstance]
-        ("bounds", bounds, bounds is None or isinstance(bounds, Mapping), "{'n': (1, 4096)}"),  # pyright: ignore[reportUnnecessaryIsInstance]
-        ("assume", assume, isinstance(assume, Iterable), "a statement such as 'n % 8 == 0', or a list of such,"),  # pyright: ignore[reportUnnecessaryIsInstance]
-    ):
-        if not fits:
-            raise OptionError(f"{option}={value!r}: {accepted} is accepted")
     relations = (statement,) if isinstance(statement, Relation) else read_statement(statement)
     where = scope if scope is not None else Scope()
     assumptions = as_statements(assume)

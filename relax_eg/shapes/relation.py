@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, SpecError
+from relax_eg.limits import STATEMENT_CHARACTERS
 from relax_eg.shapes.dim import Atom, Dim
 from relax_eg.shapes.expression import COMPARISONS, check_integers, fold_expression, refusal
 from relax_eg.shapes.piecewise import FUNCTIONS, dim_select, select
@@ -100,11 +103,18 @@ def as_statements(assume: str | Iterable[str]) -> tuple[str, ...]:
     return (assume,) if isinstance(assume, str) else tuple(assume)  # a str is iterable too, one letter at a time
 
 
-@lru_cache(1 << 12)
 def read_statement(text: str) -> tuple[Relation, ...]:
     """The comparisons in `text`, all of which it states: a chain gives several, and so does `and`."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {text!r} ({type(text).__name__})")
+        raise SpecError(f"a statement is text such as 'n*4 == 4*n', got {shown(text)} ({type(text).__name__})")
+    return _read(text)
+
+
+@lru_cache(1 << 12)
+def _read(text: str) -> tuple[Relation, ...]:
+    if len(text) > STATEMENT_CHARACTERS:
+        problem = f"the statement has {len(text)} characters"
+        raise refusal(text, 0, problem, f"at most {STATEMENT_CHARACTERS}")
     check_integers(text, 0, text)
     body = text.strip()
     lead = len(text) - len(text.lstrip())
@@ -140,10 +150,11 @@ def _compared(text: str, lead: int, body: str, a: ast.expr, op: str, b: ast.expr
         return _Written(Dim.var(name))
 
     for node in (a, b):
-        side = ast.get_source_segment(body, node) or ""
-        start = lead + _column(body, node)
-        sides.append(side)
-        read.append(fold_expression(side, _Written.of, variable, _WRITTEN_FUNCTIONS, source=text, start=start))
+        start, end = _column(body, node), _column(body, node, end=True)
+        sides.append(body[start:end])
+        read.append(
+            fold_expression(body[start:end], _Written.of, variable, _WRITTEN_FUNCTIONS, source=text, start=lead + start)
+        )
     words = body if whole else f"{sides[0]} {op} {sides[1]}"
     left, right = read
     kept = tuple(dict.fromkeys(d for d in left.divisors + right.divisors if not d.is_const))
@@ -210,11 +221,13 @@ _WRITTEN_FUNCTIONS: Mapping[str, Callable[..., _Written]] = {
 }
 
 
-def _column(body: str, node: ast.expr) -> int:
-    """Where `node` starts in `body`, in characters; `ast` counts UTF-8 bytes of a line."""
-    lines = body.splitlines(keepends=True)
-    line = lines[node.lineno - 1]
-    return sum(map(len, lines[: node.lineno - 1])) + len(line.encode()[: node.col_offset].decode(errors="ignore"))
+def _column(body: str, node: ast.expr, end: bool = False) -> int:
+    """Where `node` starts or ends in `body`, in characters; `ast` counts UTF-8 bytes of a line."""
+    line, column = (node.end_lineno or 1, node.end_col_offset or 0) if end else (node.lineno, node.col_offset)
+    if line == 1 and body.isascii():
+        return column
+    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", body)  # as Python's parser counts them
+    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode(errors="ignore"))
 
 
 def atoms_of(*dims: Dim) -> tuple[Atom, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import cast
 
+from relax_eg.accepted import shown
 from relax_eg.errors import BoundsError, SpecError
 from relax_eg.shapes.binder import Binder, said
 from relax_eg.shapes.constraints import jax_constraint
@@ -382,7 +383,7 @@ def _pair(name: str, bound: object) -> Interval:
     """`bound` as a pair of integers or None; BoundsError for anything else."""
     pair = cast("Sequence[object]", bound) if isinstance(bound, (tuple, list)) else (bound, bound)
     if len(pair) != 2 or bound is None:
-        raise BoundsError(f"the bounds of `{name}` are {bound!r}; {_ACCEPTED}")
+        raise BoundsError(f"the bounds of `{name}` are {shown(bound)}; {_ACCEPTED}")
     low, high = (_side(name, side) for side in pair)
     if low is not None and high is not None and low > high:
         raise BoundsError(f"the bounds of `{name}` are empty: ({low}, {high}); {_ACCEPTED}")
@@ -394,4 +395,4 @@ def _side(name: str, side: object) -> int | None:
         return None
     if isinstance(side, Integral) and side is not True and side is not False:
         return int(side)
-    raise BoundsError(f"the bounds of `{name}` hold {side!r}, which is no integer; {_ACCEPTED}")
+    raise BoundsError(f"the bounds of `{name}` hold {shown(side)}, which is no integer; {_ACCEPTED}")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from relax_eg.errors import SpecError
+from relax_eg.limits import PRINTED_BITS
 from relax_eg.shapes.dim import Atom, Dim, Monomial, product
 from relax_eg.shapes.division import Remainder, mod, split_remainders
 
@@ -53,6 +55,8 @@ def _padding(const: int, remainder: Remainder) -> tuple[int, Remainder]:
 
 def _term(size: int, factors: list[str], *, bare: bool) -> str:
     """A product; a lone division needs no parentheses where it stands `bare` in a sum."""
+    if size.bit_length() > PRINTED_BITS:
+        raise SpecError(f"a size with an integer of {size.bit_length()} bits; at most {PRINTED_BITS} are printed")
     if size != 1 or not factors:
         return "*".join([str(size), *factors])
     if bare and len(factors) == 1 and factors[0].startswith("(") and factors[0].endswith(")"):

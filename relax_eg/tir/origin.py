@@ -33,7 +33,7 @@ class TextOrigin:
         """The error that the syntax node `at` is wrong: the program, file, line and column, the text, a caret."""
         number, column = int(at.lineno), int(at.col_offset)
         line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
-        before = len(line.encode()[:column].decode(errors="replace"))
+        before = len(line.encode("utf-8", "surrogatepass")[:column].decode(errors="replace"))
         shown = line.rstrip()
         start = len(shown) - len(shown.lstrip())
         where = f"{self.file or 'line '}{':' if self.file else ''}{self.first + number - 1}:{before + self.indent + 1}"

@@ -41,7 +41,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda d: d.pop("launch"), "lacks the field `launch`"),
     (lambda d: d.update(launch=-1.0), r"launch = -1.0; numbers >= 0 are accepted"),
     (lambda d: d.update(launch="fast"), r"launch = 'fast'; numbers >= 0 are accepted"),
-    (lambda d: d["matmul_rate"].update(float32=float("nan")), "matmul_rate = .*nan.*; numbers >= 0 are accepted"),
+    (lambda d: d["matmul_rate"].update(float32=float("nan")), "matmul_rate = .*nan.*; numbers > 0 are accepted"),
     (lambda d: d.update(modes=[{"name": "fast"}]), "modes has .*'fast'.*; .*\"options\".* is accepted"),
     (lambda d: d["modes"][0]["changes"].update(speed=1), "mode `ynn off` changes `speed`; known are bandwidth, "),
     (lambda d: d["modes"][0]["changes"].update(launch=-1.0), "mode `ynn off`: launch = -1.0; numbers >= 0 are"),

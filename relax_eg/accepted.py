@@ -1,0 +1,94 @@
+"""What public functions accept of callers that no type checker has looked at: the kind of each argument, checked before
+anything is done. What is in an argument is looked at where it is used."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from relax_eg.errors import OptionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SHOWN = 200  # characters of a value in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What `fits`, and the words that tell it."""
+
+    fits: Callable[[Any], bool]
+    accepted: str
+
+    def __or__(self, other: Kind) -> Kind:
+        return Kind(lambda x: self.fits(x) or other.fits(x), self.accepted)
+
+
+def of(accepted: str, *types: type) -> Kind:
+    """Values of some types; of integers, no truth values unless they are named."""
+    return Kind(lambda x: isinstance(x, types) and (type(x) is not bool or bool in types), accepted)
+
+
+def one_of(*words: str) -> Kind:
+    shown = " or ".join(map(repr, words)) if len(words) == 2 else f"one of {', '.join(words)}"
+    return Kind(lambda x: isinstance(x, str) and x in words, shown)
+
+
+def many(accepted: str, each: Kind) -> Kind:
+    """A list or tuple of values of a kind."""
+    return Kind(lambda x: isinstance(x, (list, tuple)) and all(map(each.fits, x)), accepted)  # type: ignore[reportUnknownArgumentType]
+
+
+NONE = Kind(lambda x: x is None, "None")
+TEXT = of("text", str)
+FLAG = of("True or False", bool)
+CALLED = Kind(lambda x: x is None or callable(x), "a function, or None")
+PATH = of("a path", str, Path)
+BOUNDS = Kind(lambda x: isinstance(x, Mapping) and all(isinstance(k, str) for k in x), "{'n': (1, 4096)}") | NONE  # type: ignore[reportUnknownVariableType]
+STATEMENTS = Kind(
+    lambda x: isinstance(x, str) or (_is_plain(x) and all(isinstance(s, str) for s in x)),
+    "a statement, 's % 8 == 0', or a list of such,",
+)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether `x` gives its elements, and gives them again."""
+    return isinstance(x, Iterable) and not isinstance(x, (bytes, Mapping, type)) and not hasattr(x, "__next__")
+
+
+def whole(accepted: str, least: int) -> Kind:
+    return Kind(lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= least, accepted)
+
+
+def accepts(error: type[Exception] = OptionError, /, **kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator: raise `error` where an argument is not of its kind, for arguments that are given."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = list(inspect.signature(function).parameters.values())
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
+                kind = kinds.get(name)
+                if kind is not None and not kind.fits(value):
+                    raise error(f"{name}={shown(value)}: {kind.accepted} is accepted")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def shown(value: Any) -> str:
+    """A value in an error, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # integers of 5,000 digits, and what a user's class raises
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,0 +1,56 @@
+"""Specs by name, for arguments of the user's function that are called as options of ours are."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from relax_eg.accepted import shown
+from relax_eg.errors import RelaxEgError, SpecError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def by_name(specs: Any, kwspecs: Mapping[str, Any]) -> dict[str, Any]:
+    """The specs that were given by name: in the mapping `specs`, or as keywords. SpecError for one that is given twice,
+    and for what is no mapping."""
+    if specs is None:
+        return dict(kwspecs)
+    if not isinstance(specs, Mapping) or not all(isinstance(k, str) for k in specs):  # type: ignore[reportUnknownVariableType]
+        raise SpecError(f"specs={shown(specs)}: specs by the names of arguments, {{'cost': 'n 4'}}, are accepted")
+    named: dict[str, Any] = dict(specs)  # type: ignore[reportUnknownArgumentType]
+    for name in named.keys() & kwspecs.keys():
+        raise SpecError(f"argument `{name}` has a spec in specs={{...}} and as a keyword\n  accepted: one of them")
+    return named | dict(kwspecs)
+
+
+def tells_clashes(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose errors say how an argument of the user's program gets a spec that is called as an option is."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = {p.name for p in own if p.kind is p.KEYWORD_ONLY}
+    at = next((i for i, p in enumerate(own) if p.name in ("program", "fn")), 0)
+
+    @functools.wraps(function)
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except RelaxEgError as error:
+            for name in _parameters(args[at]) if len(args) > at else ():
+                if name in kwargs and name in options and name not in (kwargs.get("specs") or ()):  # type: ignore[operator]
+                    hint = f"`{name}` is an option of {function.__name__}(): specs={{{name!r}: ...}} gives the spec of "
+                    if re.search(rf"\b{name}\b", str(error)):
+                        error.args = (f"{error}\n  {hint}the argument of that name",)
+            raise
+
+    return told
+
+
+def _parameters(program: Any) -> list[str]:
+    try:
+        return list(inspect.signature(program).parameters)
+    except (ValueError, TypeError):
+        return []

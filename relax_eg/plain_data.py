@@ -1,0 +1,107 @@
+"""Files of other people: the one way in which JSON is read, and what a file may say.
+
+A file is data. It names things by words out of lists that are written here or in the room that uses them, and nothing
+that it says is imported, called, or looked up as an attribute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relax_eg.errors import OptionError, RelaxEgError
+from relax_eg.limits import JSON_DEPTH, JSON_DIGITS, SIZE_DIGITS
+
+DAMAGED: tuple[type[Exception], ...] = (
+    RelaxEgError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError, SyntaxError,
+    RecursionError, MemoryError,
+)  # fmt: skip
+"""What reading plain data raises that is not as it should be: a key that is missing, a number where a list is."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_INTEGER = re.compile(rb"(?<![\d.eE+-])-?\d{%d,}(?![\d.eE])" % (JSON_DIGITS + 1))
+_STEP = np.zeros(256, np.int64)
+_STEP[list(b"[{")] = 1
+_STEP[list(b"]}")] = -1
+
+_FLAG = re.compile(r"True|False")  # as XLA's compiler reads them
+_NUMBER = re.compile(r"\d{1,6}")
+_COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
+    "xla_cpu_experimental_ynn_fusion_type": re.compile(r"(LIBRARY_FUSION_TYPE_\w{1,40}(,|$))*"),
+    "xla_cpu_scheduler_type": re.compile(r"CPU_SCHEDULER_TYPE_\w{1,40}"),
+    "xla_cpu_enable_concurrency_optimized_scheduler": _FLAG,
+    "xla_cpu_multi_thread_eigen": _FLAG,
+    "xla_cpu_prefer_vector_width": _NUMBER,
+    "xla_backend_optimization_level": _NUMBER,
+    "xla_llvm_disable_expensive_passes": _FLAG,
+    "xla_gpu_autotune_level": _NUMBER,
+    "xla_gpu_enable_cublaslt": _FLAG,
+    "xla_gpu_enable_latency_hiding_scheduler": _FLAG,
+    "xla_gpu_enable_triton_gemm": _FLAG,
+}
+"""Options of XLA's compiler that say how fast a program is and nothing else, with the values that they take."""
+
+
+def read_json(source: str | bytes) -> Any:
+    """The data in a JSON text. ValueError where it is none, or has more levels or digits than are accepted.
+
+    Takes time and memory in proportion to the text.
+    """
+    text = source if isinstance(source, str) else source.decode("utf-8")
+    plain = _STRING.sub(b'""', text.encode("utf-8", "surrogatepass"))
+    depth = int(np.cumsum(_STEP[np.frombuffer(plain, np.uint8)]).max(initial=0))
+    if depth > JSON_DEPTH:
+        raise ValueError(f"lists and objects are nested {depth} deep; at most {JSON_DEPTH} are accepted")
+    if long := _INTEGER.search(plain):
+        raise ValueError(f"an integer of {len(long[0].lstrip(b'-'))} digits; at most {JSON_DIGITS} are accepted")
+    try:
+        return json.loads(text)
+    except RecursionError:  # the caller is itself deep in calls
+        raise ValueError(f"lists and objects are nested {depth} deep, which is more than can be read here") from None
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a number of something: 0 to 9, and no more of them than is accepted."""
+    return re.fullmatch(rf"[0-9]{{1,{SIZE_DIGITS}}}", text) is not None
+
+
+def compiler_options(given: Any) -> dict[str, str]:
+    """Options of XLA's compiler out of a file. OptionError for one that is not in the list, or has another value: what
+    others say, XLA does, as writing files."""
+    if not isinstance(given, Mapping):
+        raise OptionError(f"compiler options are {given!r:.80}; an object of texts is accepted")
+    found: dict[str, str] = {}
+    for name, value in given.items():  # type: ignore[reportUnknownVariableType]
+        fits = _COMPILER_OPTIONS.get(name) if isinstance(name, str) else None
+        if fits is None or not isinstance(value, str) or not fits.fullmatch(value):
+            raise OptionError(
+                f"the option {name!r:.80} = {value!r:.80} of XLA's compiler is none that a file may set\n"
+                f"  accepted: {', '.join(_COMPILER_OPTIONS)}, with flags, numbers and names as values"
+            )
+        found[str(name)] = value
+    return found
+
+
+def write_file(path: str | Path, data: str | bytes, error: type[RelaxEgError], what: str) -> None:
+    """Write a file, whole or not at all. `error`, which calls it `what`, where that cannot be done."""
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    part: Path | None = None
+    where = str(path) if isinstance(path, (str, Path)) else f"<{type(path).__name__}>"
+    try:
+        to = Path(path)
+        part = to.with_name(f"{to.name}.{os.getpid()}.part")
+        part.write_bytes(content)
+        os.replace(part, to)
+    except (OSError, ValueError, TypeError) as e:
+        with suppress(OSError):
+            if part is not None:
+                part.unlink(missing_ok=True)
+        why = e.strerror if isinstance(e, OSError) else str(e)
+        raise error(f"{what}: cannot write {where:.200}: {why}\n  accepted: a path that can be written") from None

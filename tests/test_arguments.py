@@ -1,0 +1,203 @@
+"""Public functions called with arguments of the wrong kind: an error of ours that says what is accepted."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relax_eg as rx
+from relax_eg.errors import OptionError, RelaxEgError, SpecError, TraceError
+
+# Values that are wrong, or strange, for most arguments.
+WRONG: tuple[Any, ...] = (
+    None, True, -1, 0, 1.5, float("nan"), 2**63, 10**30, "", "x" * 3000, "9" * 5000, 10**5000, b"x", [], (), {}, [None],
+    [1.5], {"n": None}, {"n": 1.5}, {"n": 10**30}, {"n": (2**63, 2**64)}, {"n": (5, 1)}, {"n": "x"}, {1: 2}, object(),
+    int, np.zeros(3), np.float32(1), set[int](), {"x"}, 1j, range(3), Exception, np,
+)  # fmt: skip
+
+
+def product(x: Any, y: Any) -> Any:
+    return x @ y + 1
+
+
+MODULE = rx.trace(product, "n n", "n n")
+BEST = rx.optimize(product, "n n", "n n", cache=False)
+X = MODULE.main.params[0]
+TENSOR = rx.Tensor("n n")
+NOWHERE = "/nowhere/at/all"
+SPECS = ("n n", "n n")
+
+# A function and arguments that it takes, of which each in turn is replaced by a wrong one, and each option given one.
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "optimize": (rx.optimize, (product, *SPECS)),
+    "jit": (rx.jit, (product,)),
+    "trace": (rx.trace, (product, *SPECS)),
+    "view": (rx.view, (product, *SPECS)),
+    "why_not": (rx.why_not, ("matmul_associates", product, *SPECS)),
+    "ablate": (rx.ablate, (product, *SPECS)),
+    "compare": (rx.compare, (BEST.report, BEST.report)),
+    "legalize": (rx.legalize, (MODULE,)),
+    "load": (rx.load, (NOWHERE,)),
+    "parse": (rx.parse, (str(MODULE),)),
+    "plan_memory": (rx.plan_memory, (MODULE,)),
+    "prove": (rx.prove, ("n <= n + 1",)),
+    "verify": (rx.verify, (rx.RuleSet("empty"),)),
+    "call_dps_library": (rx.call_dps_library, ("a.b", [X], TENSOR)),
+    "call_tir": (rx.call_tir, (rx.legalize(MODULE).programs[0], [X, X])),
+    "match_cast": (rx.match_cast, (X, TENSOR)),
+    "function": (rx.function, (product,)),
+    "tensor_program": (rx.tensor_program, (product,)),
+    "shape": (rx.shape, (1, "n")),
+    "Budget": (rx.Budget, (1, 1.0, 1)),
+    "Tensor": (rx.Tensor, ("n", "float32", 1)),
+    "Shape": (rx.Shape, ("n", 1)),
+    "Tuple": (rx.Tuple, ((TENSOR,),)),
+    "Callable": (rx.Callable, ((TENSOR,), TENSOR)),
+    "Module": (rx.Module, (MODULE.functions,)),
+    "RuleSet": (rx.RuleSet, ("empty", (), ())),
+    "Profile.from_json": (rx.Profile.from_json, ("{}",)),
+    "Profile.from_data": (rx.Profile.from_data, ({},)),
+    "CostReport.from_json": (rx.CostReport.from_json, ("{}",)),
+    "CostReport.from_data": (rx.CostReport.from_data, ({},)),
+    "Certificate.load": (rx.Certificate.load, (NOWHERE,)),
+    "best.save": (BEST.save, (NOWHERE + "/x.rxe",)),
+    "report.to_json": (BEST.report.to_json, ("/dev/null/x",)),
+    "profile.to_json": (rx.PROFILES["cpu"].to_json, ("/dev/null/x",)),
+}
+
+# Public names that take no arguments, are read in scripts only, or are records that other functions make.
+NO_ARGUMENTS = {"Object", "dataclass", "dataflow", "output", "sym_var"}
+IN_SCRIPTS = {"Buffer", "local", "workspace"}  # their text is read
+MADE_BY_OTHERS = {
+    "Ablation", "Check", "Comparison", "CostReport", "Certificate", "Explanation", "Jitted", "Optimized", "Plan",
+    "Profile", "Proved", "Ready", "Refuted", "RelaxEgError", "StopReason", "TensorProgram", "Unknown", "Variant",
+    "View", "WhyNot",
+}  # fmt: skip
+NOT_CALLED = {"PROFILES", "cache", "errors", "op", "ops", "rules"}
+ELSEWHERE = {"from_onnx"}  # tests/frontends/onnx
+
+CALLED = ("tell", "progress", "temporary")  # functions of the user's, which are called
+SEARCHES = {"optimize", "view", "why_not", "ablate"}  # a call that is accepted searches, which takes time
+# Functions of the user's are called, and what they raise is theirs; a spec of None is none.
+THEIRS = {("optimize", 1), ("optimize", 2), ("trace", 1), ("trace", 2), ("view", 1), ("view", 2), ("ablate", 1),
+          ("ablate", 2), ("why_not", 2), ("why_not", 3)}  # fmt: skip
+
+
+def test_every_public_function_is_here() -> None:
+    assert set(rx.__all__) - NO_ARGUMENTS - IN_SCRIPTS - MADE_BY_OTHERS - NOT_CALLED - ELSEWHERE <= set(CALLS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_are_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RELAX_EG_CACHE_DIR", str(tmp_path / "cache"))
+    function, args = CALLS[name]
+    budget = {"budget": rx.Budget(nodes=0)} if name in SEARCHES else {}
+    refused = 0
+    for i in range(len(args)):
+        if (name, i) not in THEIRS:
+            refused += sum(_is_refused(name, i, function, (*args[:i], v, *args[i + 1 :]), budget) for v in WRONG)
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.KEYWORD_ONLY and p.name not in CALLED:
+            refused += sum(_is_refused(name, p.name, function, args, {**budget, p.name: v}) for v in WRONG)
+    assert refused >= 8
+
+
+def _is_refused(name: str, at: Any, function: Callable[..., Any], args: tuple[Any, ...], more: dict[str, Any]) -> bool:
+    try:
+        function(*args, **more)
+    except RelaxEgError as error:
+        assert str(error)
+        return True
+    except Exception as error:
+        raise AssertionError(f"{name}, argument {at}: {type(error).__name__}: {error}") from error
+    return False
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: rx.optimize(product, *SPECS, target=1.5), "target=1.5: one of a100, .* or a Profile is accepted"),
+        (lambda: rx.jit(product, dims=1.5), "dims=1.5: a list of specs, one for each argument, is accepted"),
+        (lambda: rx.jit(product, dims="b s"), "dims='b s': a list of specs"),
+        (lambda: rx.load(None), "path=None: a path is accepted"),
+        (lambda: rx.parse(None), "text=None: text is accepted"),
+        (lambda: rx.optimize(product, *SPECS, bounds={"n": (1, 2**63)}), r"sizes up to 2\*\*63 - 1 are accepted"),
+        (lambda: rx.optimize(product, *SPECS, at={"n": 10**5000}), r"at n = <int>; sizes up to 2\*\*63 - 1"),
+        (lambda: rx.optimize(product, *SPECS, cache="n"), "cache='n': True or False is accepted"),
+        (lambda: rx.why_not(5, product, *SPECS), "rule=5: a rule, or the name of one in `rules`, is accepted"),
+        (lambda: rx.RuleSet("mine", [5]), "RuleSet.'mine'.: 5 is no rule"),
+        (lambda: rx.verify("x" * 3000), "no file of rules at x"),
+        (lambda: BEST.save(""), "cannot write"),
+    ],
+)
+def test_what_is_accepted_is_said(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(RelaxEgError, match=says):
+        call()
+
+
+# --- arguments that are called as options are ---
+
+
+def clashing(x: Any, cost: Any, at: Any = None, rules: Any = 1.0, cache: Any = 2.0, specs: Any = 0.0,
+             name: Any = 1.0, program: Any = 1.0, self: Any = 1.0) -> Any:  # fmt: skip
+    return x + cost + (0 if at is None else at) + rules * cache + specs + name + program + self
+
+
+NAMES = ("cost", "at", "rules", "cache", "specs", "name", "program", "self")
+
+
+def test_arguments_called_as_options() -> None:
+    given = {n: "n" if n in ("cost", "at") else "" for n in NAMES}
+    values: dict[str, Any] = {n: np.ones(4, np.float32) if given[n] else np.float32(3) for n in NAMES}
+    best = rx.optimize(clashing, "n", specs=given, cache=False)
+    x = np.ones(4, np.float32)
+    wanted = clashing(x, **values)
+    assert jnp.array_equal(best(x, **values), wanted)
+    assert jnp.array_equal(best.to_jax()(x=x, **values), wanted)
+    assert jnp.array_equal(rx.jit(clashing, cache=False)(x, **values), wanted)
+    assert best.check(x, **values).passed
+    names = [p.attr("name") for p in rx.trace(clashing, "n", specs=given).main.params]
+    assert names == ["x", *NAMES]
+    weights = rx.optimize(clashing, "n", specs=given, weights=["cost", "rules", "cache"], cache=False)
+    ready = weights.prepare(**{n: values[n] for n in ("cost", "rules", "cache")})
+    assert jnp.array_equal(ready(x, **{n: v for n, v in values.items() if n not in ("cost", "rules", "cache")}), wanted)
+    assert rx.why_not("matmul_associates", clashing, "n", specs=given).outcome
+    assert str(rx.view(clashing, "n", specs=given))
+
+
+def both(x: Any, cost: Any, at: Any = 1.0) -> Any:
+    return x + cost * at
+
+
+def named(x: Any, name: Any) -> Any:
+    return x + name
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: rx.optimize(both, "n", cost="n"), TraceError, r"`cost` is an option of optimize\(\): specs=\{'cost'"),
+        (lambda: rx.optimize(both, "n", "n", at="n"), OptionError, r"`at` is an option of optimize\(\)"),
+        (lambda: rx.trace(named, "n", name="n"), TraceError, r"`name` is an option of trace\(\): specs=\{'name'"),
+        (lambda: rx.optimize(both, "n", specs="n"), SpecError, "specs='n': specs by the names of arguments"),
+        (lambda: rx.optimize(both, "n", x="n", specs={"x": "n"}), SpecError, "`x` has a spec in specs=.* keyword"),
+        (lambda: rx.optimize(both, "n", "n", specs={"cots": "n"}), TraceError, "unexpected keyword argument 'cots'"),
+    ],
+)
+def test_a_clash_is_told(call: Callable[[], Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_options_that_are_meant_are_no_clash() -> None:
+    with pytest.raises(OptionError) as caught:
+        rx.optimize(both, "n", "n", numerics="loose")
+    assert "is an option of" not in str(caught.value)
+    assert rx.optimize(both, "n", "n", at={"n": 8}, cache=False).report.at == {"n": 8}
