@@ -233,6 +233,19 @@ def main(x: R.Tensor((n,), "float32"), y: R.Tensor((n,), "float64")):
         best(x, x.astype(np.float32))
 
 
+@pytest.mark.parametrize("execution", ["whole", "kernels"])
+def test_tuples_and_shapes_of_64_bits(execution: Any) -> None:
+    """In a tuple, too, each array is taken for what its place is declared to be."""
+    module = rx.parse("""
+def main(t: R.Tuple(R.Tensor((n,), "int64"), R.Tensor((n,), "float32")), s: R.Shape(["n"])):
+    return ((t[0] * 4294967296, t[1] + 1.0), R.op.dim_value(n * 4294967296, "uint64"))
+""")
+    whole, halves = np.array([3, 4]), np.array([1.5, 2.5])
+    best = rx.optimize(module, rules=NONE, execution=execution)
+    same(best((whole, halves), (2,)), evaluate(module, [(whole, halves.astype(np.float32)), (2,)]))
+    assert best.check((whole, halves), (2,)).passed
+
+
 def test_python_numbers() -> None:
     module = rx.parse("""
 def main(i: R.Tensor((), "int64"), j: R.Tensor((), "int32")):
