@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -98,8 +99,6 @@ def test_doubles_are_doubles() -> None:
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_positions_and_sizes_are_int64_in_all_settings(x64: bool) -> None:
-    import jax
-
     nodes = [
         node("Shape", "x", "a"), node("Size", "x", "b"), node("ArgMax", "x", "c", axis=1),
         node("ArgMin", "x", "d", axis=1, select_last_index=1), node("TopK", "x k", "v e"),
@@ -274,3 +273,11 @@ def test_inputs_that_are_not_read_may_be_left_out() -> None:
     np.testing.assert_array_equal(results(found, x)[0], x.repeat(2, 2).repeat(3, 3))
     with pytest.raises(OnnxError, match=r"node 0 \(Reshape, opset 17\): input 1 is left out"):
         rx.from_onnx(model([helper.make_node("Reshape", ["x", ""], ["y"])], {"x": (x.shape, FLOAT)}))
+
+
+def test_long_integers_are_computed_without_a_switch() -> None:
+    many = np.arange(20, dtype=np.int64) + 2**40
+    module = rx.from_onnx(model([node("Add", "x w")], {"x": ([20], INT64)}, weights={"w": many}))
+    assert not jax.config.jax_enable_x64
+    best = rx.optimize(module, cache=False)
+    np.testing.assert_array_equal(best(many, *module.weights.values()), many + many)
