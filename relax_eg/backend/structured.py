@@ -49,7 +49,8 @@ def to_arrays(where: str, a: Annotation, value: Any) -> Any:
     if sizes is not None and any(isinstance(n, Tracer) for n in sizes):
         raise ShapeError(f"{where} is a shape, whose sizes JAX traces here; name it in static_argnums of jax.jit")
     if sizes is None or not all(_is_size(n) for n in sizes):
-        got = str(value.dtype) if hasattr(value, "dtype") else f"{type(value).__name__} {value!r}"
+        given: Any = value
+        got = str(given.dtype) if hasattr(given, "dtype") else f"{type(given).__name__} {given!r}"
         raise ShapeError(f"{where} should be a shape (a tuple of integers), got {got}")
     if len(sizes) != a.ndim:
         axes = ", ".join("_" if a.dims is None else str(d) for d in a.dims or range(a.ndim or 0))
