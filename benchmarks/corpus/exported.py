@@ -100,7 +100,7 @@ module(
     "A layer as a function of its own, whose result is scored by one vector",
     """
     @R.function
-    def layer(x: R.Tensor(("s", "d"), "float32"), w: R.Tensor(("d", "h"), "float32")) -> R.Tensor(("s", "h"), "float32"):
+    def layer(x: R.Tensor("s d"), w: R.Tensor("d h")) -> R.Tensor("s h"):
         with R.dataflow():
             y = R.matmul(R.tanh(x), w)
             R.output(y)
