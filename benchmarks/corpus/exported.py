@@ -95,3 +95,21 @@ module(
         return y
     """,
 )
+module(
+    "exported_calls",
+    "A layer as a function of its own, whose result is scored by one vector",
+    """
+    @R.function
+    def layer(x: R.Tensor("s d"), w: R.Tensor("d h")) -> R.Tensor("s h"):
+        with R.dataflow():
+            y = R.matmul(R.tanh(x), w)
+            R.output(y)
+        return y
+    @R.function
+    def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor((64, 256), "float32"), v: R.Tensor((256,), "float32")):
+        with R.dataflow():
+            y = R.matmul(layer(x, w), v)
+            R.output(y)
+        return y
+    """,
+)
