@@ -24,6 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "debug": {"errors"},
     "byte_units": {"errors"},
+    "settings": set(),
     "store": {"errors"},
     "shapes": set(),
     "tir": {"shapes"},
@@ -36,8 +37,8 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"ir", "ops", "tir", "shapes"},
     "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.footprint", "reports", "memory", "store"},
     "reports": {"extract", "ir", "ops", "tir", "shapes"},
-    "frontends": {"ir", "ops", "tir", "shapes"},
-    "dynamic": {"backend", "explain.text", "reports.report", "ir", "ops", "tir", "shapes"},
+    "frontends": {"ir", "ops", "tir", "shapes", "settings"},
+    "dynamic": {"backend", "explain.text", "reports.report", "ir", "ops", "tir", "shapes", "settings"},
     "measure": {"extract", "ops", "ir", "tir", "shapes"},
 }
 # May import everything.
@@ -52,6 +53,7 @@ OUTSIDE: dict[str, set[str]] = {
         "frontends",
         "dynamic",
         "measure",
+        "settings",
         "driver.measured",
         "driver.optimize",
         "driver.jit",

@@ -38,6 +38,7 @@ from relax_eg.extract.profile import AS_USUAL, Profile
 from relax_eg.frontends import Source
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import written
+from relax_eg.frontends.own import Own
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.rules import Numerics, RuleSet
@@ -71,6 +72,7 @@ def optimize(
     capacities: Capacities = POWERS,
     executables: int = EXECUTABLES,
     background: bool = False,
+    trust: bool = False,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -102,12 +104,16 @@ def optimize(
     capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
     one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
     "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
-    wherever another executable serves the call meanwhile (`docs/dynamic.md`).
+    wherever another executable serves the call meanwhile (`docs/dynamic.md`). `trust`: whether you promise that Python
+    decides nothing by a size in the function that the trace for symbolic sizes decides otherwise. Without that promise
+    the function is traced once for each combination of sizes; where it is another program, it runs as written.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
     """
     check_kinds(rules, at, bounds, assume, weights, facts, budget, progress)
+    if not isinstance(trust, bool):
+        raise OptionError(f"trust={trust!r}: True or False is accepted")
     with _collector_paused():
         statements = as_statements(assume)
         traced = traced_program(program, specs, kwspecs, bounds, statements)
@@ -135,10 +141,10 @@ def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: 
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
-        return _optimized(traced, options, replace(found, choices=tuple(known)), policy)
+        return _optimized(traced, options, replace(found, choices=tuple(known)), policy, trust)
     with _collector_paused():
         found = _search(traced, options, place)
-    return _optimized(traced, options, found, policy)
+    return _optimized(traced, options, found, policy, trust)
 
 
 @contextmanager
@@ -186,7 +192,12 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
+def _optimized(
+    traced: Source, options: Options, found: Found, policy: Policy | None = None, trust: bool = True
+) -> Optimized:
+    own = None
+    if isinstance(traced, Traced) and traced.size_variables and not trust:
+        own = Own(traced, options.is_exact).difference
     program = Program(
         traced.fn,
         traced.identifier,
@@ -206,6 +217,7 @@ def _optimized(traced: Source, options: Options, found: Found, policy: Policy | 
         isinstance(traced, Traced),
         traced.wide,
         {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
+        own,
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]

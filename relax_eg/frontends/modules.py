@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from relax_eg.errors import SpecError
-from relax_eg.frontends.comparisons import Differing
 from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
@@ -88,11 +87,6 @@ class Written(OfArguments):
     def assume(self) -> tuple[str, ...]:
         """What must hold of the sizes of the module's entry."""
         return self.module.main.assume
-
-    @property
-    def compared(self) -> tuple[Differing, ...]:
-        """None: a module compares no sizes in Python."""
-        return ()
 
     @property
     def cast_variables(self) -> tuple[str, ...]:
