@@ -128,10 +128,10 @@ def optimize(
     )
     check_one_program(traced.name, dynamic, "steps" if traced.in_steps else execution)
     with in_width(traced.wide):
-        return _found_or_searched(traced, options, policy, cache)
+        return _found_or_searched(traced, options, policy, cache, trust)
 
 
-def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool) -> Optimized:
+def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool, trust: bool) -> Optimized:
     """The optimized function, from the cache or by a search."""
     started = time.perf_counter()
     with _collector_paused():
