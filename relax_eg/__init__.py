@@ -6,7 +6,8 @@ from importlib.metadata import version as _version
 from relax_eg import errors, ops, rules
 from relax_eg.backend.compare import Check
 from relax_eg.backend.family import Variant
-from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.ready import Ready
 from relax_eg.driver import cache
 from relax_eg.driver.ablation import Ablation, ablate
 from relax_eg.driver.certified import Certificate

@@ -25,6 +25,10 @@ class BoundsError(RelaxEgError, ValueError):
     """A size outside its declared bounds, bounds that are empty, or an unknown name in `at` or `bounds`."""
 
 
+class OtherProgramError(BoundsError):
+    """Sizes at which a function is another program than the one that was optimized."""
+
+
 class TraceError(RelaxEgError, TypeError):
     """A function that cannot be turned into a module.
 

@@ -29,6 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "limits": set(),
     "accepted": {"errors"},
     "plain_data": {"errors"},
+    "settings": set(),
     "store": {"errors"},
     "shapes": set(),
     "tir": {"shapes"},
@@ -41,8 +42,8 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"ir", "ops", "tir", "shapes"},
     "backend": {"ir", "ops", "tir", "shapes", "explain", "extract.footprint", "reports", "memory", "store"},
     "reports": {"extract", "ir", "ops", "tir", "shapes"},
-    "frontends": {"ir", "ops", "tir", "shapes"},
-    "dynamic": {"backend", "explain.text", "reports.report", "ir", "ops", "tir", "shapes"},
+    "frontends": {"ir", "ops", "tir", "shapes", "settings"},
+    "dynamic": {"backend", "explain.text", "reports.report", "ir", "ops", "tir", "shapes", "settings"},
     "measure": {"extract", "ops", "ir", "tir", "shapes"},
 }
 # May import everything.
@@ -57,6 +58,7 @@ OUTSIDE: dict[str, set[str]] = {
         "frontends",
         "dynamic",
         "measure",
+        "settings",
         "driver.measured",
         "driver.optimize",
         "driver.jit",

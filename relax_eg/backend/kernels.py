@@ -19,9 +19,10 @@ from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.footprint import avals
 from relax_eg.backend.kernel_calls import Call, Executables
 from relax_eg.backend.lower import new_sizes
-from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.pallas.choice import Pallas
 from relax_eg.backend.program import Program, without_notes
+from relax_eg.backend.ready import WRITTEN, Ready
 from relax_eg.backend.width import in_its_width
 from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
@@ -205,7 +206,10 @@ class InKernels(Optimized):
             alike = self._alike
             if alike is None or not alike.fit(leaves):
                 leaves = p.check(leaves)
-                alike = self._alike = _Alike(leaves, p.sizes([x.shape for x in leaves]))
+                sizes = p.sizes([x.shape for x in leaves])
+                if p.other_at(sizes) is not None:
+                    return self._whole(*args, **kwargs)
+                alike = self._alike = _Alike(leaves, sizes)
             return p.result(self.runners[self._family.at(alike.sizes)].run(leaves, alike.sizes))
         except RelaxEgError as e:
             raise without_notes(e) from None
@@ -243,6 +247,8 @@ class ReadyInKernels(Ready):
             alike = self._alike
             if alike is None or not alike.fit(others):
                 others = p.check(others, self._others_at)
+                if self._variant(others) == WRITTEN:
+                    return self._as_written(others)
                 alike = self._alike = _Alike(others, p.sizes(self._shapes(others)))
             which = self._family.at(alike.sizes)
             return p.result(self.runners[which].run([*self._of_variant[which].prepared, *others], alike.sizes))

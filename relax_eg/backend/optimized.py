@@ -15,15 +15,13 @@ from jax.core import Tracer
 from relax_eg.backend.checks import bind_sizes
 from relax_eg.backend.compare import Check, against_reference, compared
 from relax_eg.backend.family import Family, Variant
-from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.backend.ready import Ready
 from relax_eg.backend.shown import NOT_SHOWN, is_tracing, remember, shown
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError
 from relax_eg.explain.certificate import Certificate
 from relax_eg.explain.text import Explanation
-from relax_eg.ir.expr import Expr, tuple_
 from relax_eg.ir.module import Module
-from relax_eg.ir.partition import split
 from relax_eg.reports import CostReport
 
 
@@ -227,6 +225,18 @@ class Optimized:
         search. Raises what `explain` raises."""
         return self.explain().certificate()
 
+    def is_own(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether the function, traced for the sizes of these arguments, is the program that was optimized, so that
+        this is what a call runs; else it runs as written. What the function raises at these sizes is raised."""
+        p = self._program
+        return p.other_at(p.sizes([jax.numpy.shape(x) for x in p.leaves(args, kwargs)])) is None
+
+    def sizes_of(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The size variables' values for these arguments, whatever bounds they have. ShapeError where the shapes
+        contradict the signature."""
+        p = self._program
+        return bind_sizes(p.name, p.params, [jax.numpy.shape(x) for x in p.leaves(args, kwargs)])
+
     def statistics(self) -> Any:
         """The executables of what runs at many sizes inside few of them (`AtCapacity.statistics`). OptionError for any
         other function: JAX compiles it for each shape that is called."""
@@ -270,228 +280,3 @@ def _places_of(tree: Any, weights: Sequence[int]) -> tuple[tuple[int, ...] | Non
 def _are(refs: Sequence[weakref.ref[Any]], arrays: Sequence[Any]) -> bool:
     """Whether these are the very arrays."""
     return len(refs) == len(arrays) and all(map(operator.is_, [r() for r in refs], arrays))
-
-
-class _Bound:
-    """A program with its weights bound: what is prepared from them, and what is left for the calls."""
-
-    def __init__(
-        self,
-        program: Program,
-        indices: frozenset[int],
-        weights: Sequence[Any],
-        sizes: Mapping[str, Any],
-        made: dict[Expr, Any],
-    ):
-        """`made`: values of the weights that were prepared for other programs already; the new ones are added."""
-        self.program = program
-        params, module = program.params, program.module
-        places = sorted(indices)
-        names = {str(params[i].attr("name")) for i in places}
-        self._indices = indices
-        # What was kept as written runs as `fn` itself, with nothing to prepare.
-        self._parts = None if module is None else (module, split(module.main, names))
-        self.prepared: tuple[Any, ...] = tuple(weights)
-        if self._parts is not None:
-            module, parts = self._parts
-            by_name = {str(params[i].attr("name")): x for i, x in zip(places, weights, strict=True)}
-            cut = parts.prepare.result.args
-            new = [e for e in cut if e not in made]
-            prepare = replace(parts.prepare, result=tuple_(new))
-            run = jax.jit(lambda *xs: run_at(module, prepare, xs, sizes))
-            made.update(zip(new, run(*weights) if new else (), strict=True))
-            self.prepared = (*(made[e] for e in cut), *(by_name[n] for n in parts.kept))
-
-    @property
-    def module(self) -> Module:
-        """What is left for the calls, of what is prepared and the other parameters; none where the function runs as it
-        was written."""
-        assert self._parts is not None
-        module, parts = self._parts
-        return Module((parts.main, *(f for f in module if f.name != module.main.name)))
-
-    def main(self, prepared: Sequence[Any], others: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
-        p = self.program
-        if self._parts is None:
-            weights, rest = iter(prepared), iter(others)
-            return p.original([next(weights if i in self._indices else rest) for i in range(len(p.names))])
-        module, parts = self._parts
-        return p.result(run_at(module, parts.main, [*prepared, *others], sizes, p.scope))
-
-
-class Ready:
-    """An optimized function with its weights bound: call it with the other arguments.
-
-    `prepared`: the arrays kept for the calls, a tuple; of several programs for different sizes, a tuple of those.
-    `compiler_options`: those of the variant for the first of `at`.
-    """
-
-    def __init__(self, family: Family, indices: Sequence[int], weights: list[Any]) -> None:
-        program = family.programs[0]
-        self._program, self._family, self._wide = program, family, program.wide
-        self.indices = frozenset(indices)
-        params = program.params
-        checked = program.check(weights, indices)
-        self._weight_shapes = {i: x.shape for i, x in zip(indices, checked, strict=True)}
-        held = tuple(params[i] for i in indices)
-        sizes = bind_sizes("prepare", held, list(self._weight_shapes.values()))
-        # Variants of one program that differ in how they are compiled share what is prepared; others what they both do.
-        distinct = list(dict.fromkeys(p.module for p in family.programs))
-        made: dict[Expr, Any] = {}
-        bound = [_Bound(replace(program, module=m), self.indices, checked, sizes, made) for m in distinct]
-        self._bound = bound
-        self._which = [distinct.index(p.module) for p in family.programs]
-        self.prepared: tuple[Any, ...] = bound[0].prepared if len(bound) == 1 else tuple(b.prepared for b in bound)
-        self._others_at = tuple(i for i in range(len(params)) if i not in self.indices)
-        # What a program does not read is not handed to it: each array of a call takes its time.
-        self._whole = [jax.jit(self._of_bound(b)) for b in bound]
-        self._compiled = family.compiled(lambda i: self._of_bound(self._of_variant[i]))
-        self._tree = program.tree_without(self.indices)
-        self._shown = shown([params[i] for i in self._others_at], self._tree)
-        self._by_shown: dict[Any, int] = {}  # the variants that served calls
-        self._names = program.names_without(self.indices)
-        # Where there is no choice, what runs every call that gives its arguments as the specs did.
-        self._keywords = jax.tree_util.tree_unflatten(self._tree, self._others_at)[1].keys()
-        self._only = self._whole[0] if len(self._which) == 1 and self._compiled is None else None
-        self._placeholder = jax.tree_util.tree_unflatten(program.in_tree, [_Slot(i) for i in range(len(params))])
-        positional, by_name = self._placeholder
-        rest = tuple(a for a in positional if not _all_in(a, self.indices))
-        # How the other arguments of a call mostly come: in their order, and none by name.
-        self._rest_tree = None if by_name else jax.tree_util.tree_structure(rest)
-
-    @property
-    def compiler_options(self) -> Mapping[str, str]:
-        """What `jax.jit(ready.to_jax(), compiler_options=...)` takes to compile as was found to be best."""
-        return self._family.variants[0].compiler_options
-
-    def _main(self, prepared: tuple[Any, ...], others: Sequence[Any]) -> Any:
-        p = self._program
-        checked = p.check(others, self._others_at)
-        sizes = p.sizes(self._shapes(checked))
-        which = self._which[self._family.at(sizes)]
-        mine = prepared if len(self._bound) == 1 else prepared[which]
-        return self._bound[which].main(mine, checked, sizes)
-
-    def _of_bound(self, bound: _Bound) -> Callable[..., Any]:
-        """A program as a function of what was prepared for it and the other arguments."""
-        p = self._program
-
-        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            checked = p.check(self._others(args, kwargs), self._others_at)
-            return bound.main(prepared, checked, p.sizes(self._shapes(checked)))
-
-        run.__name__ = p.name
-        return run
-
-    @property
-    def _of_variant(self) -> list[_Bound]:
-        return [self._bound[i] for i in self._which]
-
-    def _shapes(self, others: Sequence[Any]) -> list[Any]:
-        given = {i: jax.numpy.shape(x) for i, x in zip(self._others_at, others, strict=True)}
-        shapes = {**self._weight_shapes, **given}
-        return [shapes[i] for i in range(len(self._program.names))]
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run on XLA with the arguments that are not weights."""
-        if self._wide and self._program.is_elsewhere:
-            return self._from_elsewhere(args, kwargs)
-        if kwargs:
-            args, kwargs = in_order(self._names, args, kwargs)
-        if kwargs.keys() != self._keywords:
-            return self.run(self._others(args, kwargs))
-        run, prepared = self._only, self._bound[0].prepared
-        if run is None:
-            try:
-                found = self._by_shown.get(self._shown(args, kwargs))
-            except NOT_SHOWN:
-                found = None
-            if found is None:
-                return self.run(self._others(args, kwargs))
-            run, prepared = self._of(found)
-        return self._ran(run, prepared, args, kwargs)
-
-    def _from_elsewhere(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call from where JAX does not have the program's numbers."""
-        others = self._program.as_given(self._others(args, kwargs), self._others_at)
-        with self._program.width():
-            return self.run(others)
-
-    def run(self, others: list[Any]) -> Any:
-        """Call with the other parameters' arrays, flat."""
-        try:
-            variant = 0 if len(self._which) == 1 else self._family.at_shapes(self._shapes(others))
-        except RelaxEgError as e:
-            raise without_notes(e) from None
-        args, kwargs = jax.tree_util.tree_unflatten(self._tree, others)
-        try:
-            key = self._shown(args, kwargs)
-        except NOT_SHOWN:  # what is traced, among others
-            pass
-        else:
-            remember(self._by_shown, key, variant)
-        return self._ran(*self._of(variant), args, kwargs)
-
-    def _of(self, variant: int) -> tuple[Any, tuple[Any, ...]]:
-        """What runs a variant, and what was prepared for it."""
-        which = self._which[variant]
-        run = self._whole[which]
-        if self._compiled is not None and not is_tracing():  # what is traced is compiled by who traces it
-            run = self._compiled(variant)
-        return run, self._bound[which].prepared
-
-    def _ran(self, run: Any, prepared: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return run(prepared, *args, **kwargs)
-        except RelaxEgError as e:
-            raise without_notes(e) from None
-        except (TypeError, OverflowError):  # as in `Optimized`
-            self._program.check(self._others(args, kwargs), self._others_at)
-            raise
-
-    def _others(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        if not kwargs:
-            leaves, tree = jax.tree_util.tree_flatten(args)
-            if tree == self._rest_tree:
-                return leaves
-        slots_args, slots_kwargs = self._placeholder
-        rest = iter(args)
-        full: list[Any] = []
-        for slot in slots_args:
-            held = jax.tree_util.tree_leaves(slot)
-            if held and all(s.index in self.indices for s in held):
-                full.append(slot)
-                continue
-            try:
-                full.append(next(rest))
-            except StopIteration:
-                break
-        full += list(rest)
-        weights_by_name = {k: v for k, v in slots_kwargs.items() if _all_in(v, self.indices)}
-        leaves = self._program.leaves(tuple(full), {**weights_by_name, **kwargs})
-        return [x for i, x in enumerate(leaves) if i not in self.indices]
-
-    def to_jax(self) -> Callable[..., Any]:
-        """The program per call as a JAX function `(prepared, *others)`: weights stay arguments under `jax.jit`."""
-
-        def run(prepared: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
-            others = self._program.as_given(self._others(args, kwargs), self._others_at)
-            with self._program.width():
-                return self._main(prepared, others)
-
-        run.__name__ = self._program.name
-        return run
-
-
-class _Slot:
-    """Stands for a weight where a call's arguments are put together."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-def _all_in(tree: Any, indices: frozenset[int]) -> bool:
-    leaves = jax.tree_util.tree_leaves(tree)
-    return bool(leaves) and all(isinstance(s, _Slot) and s.index in indices for s in leaves)

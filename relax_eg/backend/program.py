@@ -38,7 +38,8 @@ class Program:
     module of `fn`; `from_function`: that is the trace of a function, not what somebody wrote; `wide`: it holds 64-bit
     numbers, or was traced where JAX had such; `at_sizes`: how it is to run at many sizes and what its calls cost, as
     plain data that artifacts keep (`loading`); `entry`: where it takes or returns tuples or shapes, the annotations of
-    its arguments by name, as text, and last that of its result.
+    its arguments by name, as text, and last that of its result. `own`: why the program is not what `fn` is at given
+    sizes, None where it is; without it nobody looks (`frontends.own`).
     """
 
     fn: Callable[..., Any]
@@ -60,6 +61,7 @@ class Program:
     wide: bool
     at_sizes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     entry: tuple[tuple[str, str], ...] = ()
+    own: Callable[[Mapping[str, int]], str | None] | None = None
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call's arguments split into positional and keyword ones the way the specs were. TypeError as Python's."""
@@ -203,6 +205,21 @@ class Program:
                 "  accepted: jax.export.symbolic_shape(..., constraints=[...]) that say it"
             )
 
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether its bounds and assumptions hold at these sizes."""
+        try:
+            self.scope.check(sizes, self.name)
+        except BoundsError:
+            return False
+        return True
+
+    def other_at(self, sizes: Mapping[str, Any]) -> str | None:
+        """Why the function is another program at these sizes than the one that was optimized, so that it runs as it was
+        written; None where it is not, and at symbolic sizes. What the function raises at these sizes is raised."""
+        if self.own is None or not all(isinstance(n, int) for n in sizes.values()):
+            return None
+        return self.own(sizes)
+
     def result(self, value: Any) -> Any:
         """The function's result in the structure `fn` gives it."""
         outputs = value if isinstance(value, tuple) else (value,)
@@ -217,7 +234,7 @@ class Program:
     def chosen(self, leaves: list[Any]) -> Any:
         """The chosen program on flat arrays."""
         sizes = self.sizes([x.shape for x in leaves])
-        if self.module is None:
+        if self.module is None or self.other_at(sizes) is not None:
             return self.original(leaves)
         return self.result(run_at(self.module, self.module.main, leaves, sizes, self.scope))
 

@@ -20,8 +20,9 @@ from relax_eg.backend.checks import Fit, cast_fits, signature_fit
 from relax_eg.backend.compare import Check, against_reference, compared
 from relax_eg.backend.family import Variant
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
-from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, as_declared, without_notes
+from relax_eg.backend.ready import Ready
 from relax_eg.backend.width import as_jax_takes_it
 from relax_eg.errors import OptionError, RelaxEgError, ShapeError, TraceError
 from relax_eg.explain.text import Explanation

@@ -8,7 +8,7 @@ import operator
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
@@ -32,8 +32,9 @@ from relax_eg.extract.profile import Profile
 from relax_eg.measure.device import here
 from relax_eg.reports import CostReport
 from relax_eg.rules import Numerics, RuleSet
+from relax_eg.settings import settings_now
 from relax_eg.shapes import Scope
-from relax_eg.shapes.relation import as_statements
+from relax_eg.shapes.relation import as_statements, read_statement
 
 # Options of `jax.jit` that are the same for all sizes.
 _OF_ARGUMENTS = frozenset(("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"))
@@ -84,7 +85,9 @@ class Jitted:
         self._exact = options["dynamic"] == "exact" or unknown
         self._varies = dims is not None
         self._varying: dict[Any, Varying] = {}
-        # What runs calls of sizes that were seen: by structure and leaves, and of nothing but arrays by these alone.
+        # What runs calls of sizes that were seen, by structure and leaves, of nothing but arrays by these alone; all
+        # under the settings of JAX with which they were seen.
+        self._settings: Hashable = None
         self._ways: dict[Any, _Way] = {}
         self._of_arrays: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._local = threading.local()
@@ -99,14 +102,18 @@ class Jitted:
             except OtherSizesError:
                 pass
             self._varies = True
-        if self._of_arrays and not kwargs:
-            try:
-                run = self._of_arrays.get(tuple(map(kind_of, args)))
-            except NOT_SHOWN:
-                run = None
-            if run is not None:
-                return run(*args)
-        return self._at_sizes(args, kwargs)
+        try:
+            if self._of_arrays and not kwargs:
+                try:
+                    run = self._of_arrays.get(tuple(map(kind_of, args)))
+                except NOT_SHOWN:
+                    run = None
+                if run is not None:
+                    return run(*args)
+            return self._at_sizes(args, kwargs)
+        except OtherSizesError:  # these sizes were the first ones, under other settings of JAX
+            self._forget_ways(settings_now())
+            return self._at_sizes(args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method of a class, which `jax.jit` may decorate too: `static_argnums=0` makes the instance static."""
@@ -141,13 +148,26 @@ class Jitted:
         if way is None:
             way = self._way(args, kwargs)
             if way.lasts:
-                if len(self._ways) >= MOST_SHOWN:
-                    self._ways.clear()
-                    self._of_arrays.clear()
+                settings = settings_now()
+                if len(self._ways) >= MOST_SHOWN or settings != self._settings:
+                    self._forget_ways(settings)
                 self._ways[tree, kinds] = way
                 if len(leaves) == len(args) and all(map(operator.is_, leaves, args)):
                     self._of_arrays[kinds] = way.run
         return way.call(args, kwargs, leaves)
+
+    def _forget_ways(self, settings: Hashable) -> None:
+        self._ways.clear()
+        self._of_arrays.clear()
+        self._settings = settings
+
+    def _elsewhere(self, settings: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that a function which serves calls under these settings did not serve."""
+        now = settings_now()
+        if now == settings:
+            return self._at_these(*args, **kwargs)
+        self._forget_ways(now)
+        return self._at_sizes(args, kwargs)
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Way:
         """What runs a call of a function whose sizes vary."""
@@ -179,11 +199,27 @@ class Jitted:
         except Exception:
             self._exact = True  # there the error becomes a warning
             return _Way(self._jitted)
-        if not isinstance(best, AtCapacity):
+        if not isinstance(best, AtCapacity) or not self._is_for(best, operands):
             return _Way(self._jitted, lasts=not self._static)
         if not kwargs and len(args) == len(operands) and all(map(operator.is_, args, operands)):
             return _Way(best, lasts=True)
         return _Way(lambda *_, **__: best(*operands))
+
+    def _is_for(self, best: Optimized, operands: list[Any]) -> bool:
+        """Whether the function of `dims` serves a call. ShapeError, BoundsError where `dims` and options refuse it."""
+        given = self._options["bounds"] or {}
+        told = frozenset[str]().union(*(r.variables for s in as_statements(self._options["assume"])
+                                        for r in read_statement(s)))  # fmt: skip
+        sizes = best.sizes_of(*operands)
+        # Nothing is said of how small a size may be, and programs are made for sizes from 1 on.
+        if any(n == 0 and v not in given and v not in told for v, n in sizes.items()):
+            return False
+        try:
+            return best.is_own(*operands)
+        except RelaxEgError:
+            raise
+        except Exception:  # the function's own, which comes when it is traced for these sizes
+            return False
 
     def _at_these(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._as_shaped(self._jitted, args, kwargs)
@@ -211,6 +247,8 @@ class Jitted:
                 best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
             else:
                 best, operands = self._of_dims(self._dims, args, kwargs, lambda _, x: not _is_traced(x))
+                if not self._is_for(best, operands):
+                    best, operands = self._of_shapes(leaves, tree, dynamic), [leaves[i] for i in dynamic]
         except Exception as e:
             result = self._fn(*args, **kwargs)
             if not self._warned:
@@ -240,15 +278,19 @@ class Jitted:
         """The function of the arrays that calls give, of specs that have symbolic sizes, of which `assume` holds."""
         signature = inspect.signature(self._fn)
 
-        @functools.wraps(self._fn)
-        def flat(*xs: Any) -> Any:
+        def arguments(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             given = jax.tree_util.tree_unflatten(tree, xs)
             if not self._static:
-                return self._fn(*given[0], **given[1])
+                return given
             whole = {**held, **given}
             ordered = OrderedDict((n, whole[n]) for n in signature.parameters if n in whole)
             bound = inspect.BoundArguments(signature, ordered)
-            return self._fn(*bound.args, **bound.kwargs)
+            return bound.args, bound.kwargs
+
+        @functools.wraps(self._fn)
+        def flat(*xs: Any) -> Any:
+            args, kwargs = arguments(xs)
+            return self._fn(*args, **kwargs)
 
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
@@ -258,9 +300,15 @@ class Jitted:
         places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         by_name = places if self._static else {**dict(zip(signature.parameters, places[0], strict=False)), **places[1]}
         self._donate(best, by_name)
+        if isinstance(best, AtCapacity):
+            settings = settings_now()
+
+            def elsewhere(*xs: Any) -> Any:
+                return self._elsewhere(settings, *arguments(xs))
+
+            best.serve_under(settings, elsewhere)
         self.optimized.append(best)
-        self._ways.clear()
-        self._of_arrays.clear()
+        self._forget_ways(settings_now())
         return best
 
     def _donate(self, best: Optimized, places: Mapping[str, Any]) -> None:
@@ -274,9 +322,12 @@ class Jitted:
     def _of_shapes(self, leaves: list[Any], tree: Any, dynamic: list[int]) -> Optimized:
         """The function of the arrays among `leaves`, the others as they are, optimized for these very shapes."""
 
+        avals = [jax.typeof(leaves[i]) for i in dynamic]
+        held = [None if isinstance(x, Tracer) else x for x in leaves]  # no tracer outlives the trace
+
         @functools.wraps(self._fn)
         def flat(*xs: Any) -> Any:
-            full = list(leaves)
+            full = list(held)
             for i, x in zip(dynamic, xs, strict=True):
                 full[i] = x
             args, kwargs = jax.tree_util.tree_unflatten(tree, full)
@@ -284,7 +335,6 @@ class Jitted:
 
         flat.__name__ = self.__name__
         flat.__signature__ = inspect.Signature([inspect.Parameter("x", inspect.Parameter.VAR_POSITIONAL)])  # type: ignore[reportAttributeAccessIssue]
-        avals = [jax.typeof(leaves[i]) for i in dynamic]
         specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals]
         self.optimized.append(optimize(flat, *specs, target=self._device(), **self._options))
         return self.optimized[-1]
@@ -301,16 +351,20 @@ class Jitted:
         taken = {n: x for n, x in call.items() if n not in fixed}
         held, structure = jax.tree_util.tree_flatten(fixed)
         # 1, True and 1.0 are equal in Python.
-        key = (structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken))
+        key = (structure, tuple((type(x), x) for x in held), jax.tree_util.tree_structure(taken), settings_now())
         if key not in self._symbolic:
             missing = [n for n in taken if n not in specs]
             if missing:
                 raise OptionError(f"dims has no spec for argument `{missing[0]}`; one for each argument is accepted")
 
+            def arguments(xs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+                bound = inspect.BoundArguments(signature, OrderedDict({**fixed, **dict(zip(taken, xs, strict=True))}))
+                return bound.args, bound.kwargs
+
             @functools.wraps(self._fn)
             def of_arrays(*xs: Any) -> Any:
-                bound = inspect.BoundArguments(signature, OrderedDict({**fixed, **dict(zip(taken, xs, strict=True))}))
-                return self._fn(*bound.args, **bound.kwargs)
+                args, kwargs = arguments(xs)
+                return self._fn(*args, **kwargs)
 
             of_arrays.__name__ = self.__name__
             named = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in taken]
@@ -319,6 +373,13 @@ class Jitted:
             tree = jax.tree_util.tree_structure(list(taken.values()))
             places = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
             self._donate(best, dict(zip(taken, places, strict=True)))
+            if isinstance(best, AtCapacity):
+                settings = settings_now()
+
+                def elsewhere(*xs: Any) -> Any:
+                    return self._elsewhere(settings, *arguments(xs))
+
+                best.serve_under(settings, elsewhere)
             self._symbolic[key] = best
             self.optimized.append(best)
         return self._symbolic[key], list(taken.values())
@@ -358,6 +419,7 @@ def jit(
     capacities: Capacities = POWERS,
     executables: int = EXECUTABLES,
     background: bool = False,
+    trust: bool = False,
     **jit_options: Any,
 ) -> Any:
     """A drop-in for `jax.jit` that optimizes: `fast = rx.jit(fn)` or `@rx.jit(dims=["b s 768"])`.
@@ -366,16 +428,20 @@ def jit(
     (anything for a static one), the function is optimized once for symbolic sizes; without, once for the shapes of the
     first call, and once more when others come: what changed is then symbolic (`docs/dynamic.md`). With
     `dynamic="exact"` each combination of shapes is optimized and compiled, as `jax.jit` compiles; so is what is traced,
-    and what is called with other `jit_options` than static and donated arguments. It composes with jit, grad, vmap.
+    and what is called with other `jit_options` than static and donated arguments. A combination of sizes runs what
+    was optimized for all only after the function, traced for it, was found to be that program; others have executables
+    of their own. `trust=True` leaves this out: whoever says it promises it. It composes with jit, grad, vmap.
     Where the optimizer fails it warns once and runs `fn` as written. The other options are those of `optimize`.
     """
     options: dict[str, Any] = {
         "rules": rules, "target": target, "at": at, "bounds": bounds, "assume": assume, "numerics": numerics,
         "budget": budget, "cache": cache, "dynamic": dynamic, "capacities": capacities, "executables": executables,
-        "background": background,
+        "background": background, "trust": trust,
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
+    if not isinstance(trust, bool):
+        raise OptionError(f"trust={trust!r}: True or False is accepted")
     # What is wrong with these is said where they are written; what depends on sizes' names, at the first call.
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
                 capacities, executables, background)  # fmt: skip
@@ -392,7 +458,7 @@ def _is_traced(x: Any) -> bool:
 
 def _key(held: dict[str, Any], tree: Any, leaves: list[Any]) -> Any:
     # 1, True and 1.0 are equal in Python.
-    return tuple((n, type(x), x) for n, x in sorted(held.items())), tree, kinds_of(leaves)
+    return tuple((n, type(x), x) for n, x in sorted(held.items())), tree, kinds_of(leaves), settings_now()
 
 
 def _names(fn: Callable[..., Any], jit: dict[str, Any], what: str) -> frozenset[str] | None:

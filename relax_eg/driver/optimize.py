@@ -42,6 +42,7 @@ from relax_eg.frontends import Source
 from relax_eg.frontends.clashes import by_name, tells_clashes
 from relax_eg.frontends.jax.trace import Traced, trace_function
 from relax_eg.frontends.modules import Written, written
+from relax_eg.frontends.own import Own
 from relax_eg.ir.module import Module
 from relax_eg.ir.wellformed import check as check_module
 from relax_eg.rules import Numerics, RuleSet
@@ -80,6 +81,7 @@ def optimize(
     capacities: Capacities = POWERS,
     executables: int = EXECUTABLES,
     background: bool = False,
+    trust: bool = False,
     **kwspecs: Any,
 ) -> Optimized:
     """Optimize a JAX function, or a module, for a device.
@@ -112,11 +114,15 @@ def optimize(
     capacities for other sizes (without `at` from the second combination of sizes on), and an executable of its own for
     one that is called so often that this pays. `capacities`: "powers of two", a number (its multiples), a list,
     "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
-    wherever another executable serves the call meanwhile (`docs/dynamic.md`).
+    wherever another executable serves the call meanwhile (`docs/dynamic.md`). `trust`: whether you promise that Python
+    decides nothing by a size in the function that the trace for symbolic sizes decides otherwise. Without that promise
+    the function is traced once for each combination of sizes; where it is another program, it runs as written.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
     """
+    if not isinstance(trust, bool):
+        raise OptionError(f"trust={trust!r}: True or False is accepted")
     with _collector_paused():
         statements = as_statements(assume)
         traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
@@ -131,10 +137,10 @@ def optimize(
     )
     check_one_program(traced.name, dynamic, "steps" if traced.in_steps else execution)
     with in_width(traced.wide):
-        return _found_or_searched(traced, options, policy, cache)
+        return _found_or_searched(traced, options, policy, cache, trust)
 
 
-def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool) -> Optimized:
+def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: bool, trust: bool) -> Optimized:
     """The optimized function, from the cache or by a search."""
     started = time.perf_counter()
     with _collector_paused():
@@ -144,10 +150,10 @@ def _found_or_searched(traced: Source, options: Options, policy: Policy, cache: 
     if found is not None:
         seconds = {"total": time.perf_counter() - started}
         known = (replace(c, report=replace(c.report, cached=True, seconds=seconds)) for c in found.choices)
-        return _optimized(traced, options, replace(found, choices=tuple(known)), policy)
+        return _optimized(traced, options, replace(found, choices=tuple(known)), policy, trust)
     with _collector_paused():
         found = _search(traced, options, place)
-    return _optimized(traced, options, found, policy)
+    return _optimized(traced, options, found, policy, trust)
 
 
 @contextmanager
@@ -195,13 +201,18 @@ def _is_pair(b: Any) -> bool:
     return isinstance(b, tuple) and len(b) == 2 and all(x is None or isinstance(x, int) for x in b)  # type: ignore[reportUnknownVariableType]
 
 
-def _optimized(traced: Source, options: Options, found: Found, policy: Policy | None = None) -> Optimized:
-    made = _of_arrays(traced, options, found, policy)
+def _optimized(
+    traced: Source, options: Options, found: Found, policy: Policy | None = None, trust: bool = True
+) -> Optimized:
+    made = _of_arrays(traced, options, found, policy, trust)
     return made if policy is None else structured(made)
 
 
-def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | None) -> Optimized:
+def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | None, trust: bool) -> Optimized:
     """What is optimized, as a function of arrays: what is timed, and what calls with shapes and tuples go to."""
+    own = None
+    if isinstance(traced, Traced) and traced.size_variables and not trust:
+        own = Own(traced, options.is_exact).difference
     program = Program(
         traced.fn,
         traced.identifier,
@@ -222,6 +233,7 @@ def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | 
         traced.wide,
         {} if policy is None else {**policy.as_data(), "profile": options.profile.as_data()},
         traced.entry if isinstance(traced, Written) else (),
+        own,
     )
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]

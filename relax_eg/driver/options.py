@@ -166,8 +166,6 @@ def read_options(
     for v in traced.cast_variables:  # how much of something there is depends on values, and may be nothing
         scope.declare(v, 0, said_by="match_cast")
     scope.assume(*traced.assume)
-    for compared in traced.compared:
-        scope.assume(compared.statement, because=compared.reason)
     for v in traced.size_variables:
         low, _ = scope.bounds(v)
         if low is not None and low < 1:

@@ -6,7 +6,8 @@ known to vary; each time there are fewer sizes to hold on to, so this ends.
 
 A function may mean something else at other sizes: `x[:128]` is all of a short `x`, and Python may compare sizes. What
 the trace then needs is assumed as it holds for the call at hand, and calls for which it does not hold get a program of
-their own, traced for them.
+their own, traced for them. And a program serves a combination of sizes only where the function, traced for these, is
+this very program (`frontends.own`); at others it runs as written, and is searched for once that is worth it.
 """
 
 from __future__ import annotations
@@ -89,8 +90,18 @@ class Varying:
             assert sizes is not None
         for program in self._programs:
             if program.allows(sizes):
-                return program
-        return self._learn(sizes, leaves)
+                return self._shown(program, leaves)
+        found = self._learn(sizes, leaves)
+        return None if found is None else self._shown(found, leaves)
+
+    def _shown(self, program: AtCapacity, leaves: Sequence[Any]) -> AtCapacity | None:
+        """A program, if it is the function's own at the sizes of these arrays. What the function raises at them, it
+        raises when it runs as written."""
+        try:
+            return program if program.is_own(*leaves) else None
+        except Exception as e:
+            tell(1, f"{self._name} raises {type(e).__name__} where it is traced for arrays of these sizes")
+            return None
 
     def _generalize(self, shapes: Shapes) -> None:
         """Makes those sizes symbolic that are not the same in all calls so far, and this one."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from relax_eg.backend.family import Family, Variant
-from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program, in_order, without_notes
+from relax_eg.backend.ready import Ready
 from relax_eg.backend.shown import UnseenError
 from relax_eg.dynamic.executables import Executables
 from relax_eg.dynamic.policy import Policy
 from relax_eg.dynamic.runtime import UNSEEN, ElsewhereError, Predict, Sized
 from relax_eg.dynamic.statistics import ExecutableRow, Statistics
-from relax_eg.errors import BoundsError, OptionError, RelaxEgError
+from relax_eg.errors import OptionError, RelaxEgError
 from relax_eg.explain.text import Explanation
 from relax_eg.reports.report import CostReport
 
@@ -62,6 +63,8 @@ class AtCapacity(Optimized):
         self._sized: dict[tuple[Any, ...], Sized] = {}
         self._bare: Sized | None = None  # serves calls to which no weights are bound, once there was one
         self._nothing: tuple[tuple[Any, ...], ...] = ((),) * len(variants)
+        self._settings: Hashable = None
+        self._elsewhere: Callable[..., Any] | None = None
 
     @property
     def report(self) -> CostReport:
@@ -87,6 +90,7 @@ class AtCapacity(Optimized):
             others_at = [i for i in range(len(self._program.params)) if i not in weight_shapes]
             tree = self._program.tree_without(frozenset(weight_shapes))
             made = Sized(self._family, others_at, weight_shapes, tree, self._policy, self._executables, self._predict)
+            made.settings = self._settings
             self._sized.setdefault(key, made)
         return self._sized[key]
 
@@ -107,7 +111,7 @@ class AtCapacity(Optimized):
         try:
             return sized.run(self._nothing, self._program.leaves(args, kwargs))
         except (ElsewhereError, UnseenError):
-            return super()._run(args, kwargs)
+            return super()._run(args, kwargs) if self._elsewhere is None else self._elsewhere(*args, **kwargs)
         except RelaxEgError as e:
             raise without_notes(e) from None
 
@@ -141,6 +145,13 @@ class AtCapacity(Optimized):
         sized = self._sized_for({})
         sized.alone, sized.named = False, []
 
+    def serve_under(self, settings: Hashable, elsewhere: Callable[..., Any]) -> None:
+        """Serve calls under these settings of JAX (`settings.settings_now`) alone. What is not served is `elsewhere`'s,
+        a function of the same arguments."""
+        self._settings, self._elsewhere = settings, elsewhere
+        for sized in self._sized.values():
+            sized.settings = settings
+
     def donate(self, parameters: Sequence[int]) -> None:
         """Let calls use up the arrays given for these parameters, as `donate_argnums` of `jax.jit` does, wherever they
         are not padded."""
@@ -148,11 +159,7 @@ class AtCapacity(Optimized):
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether its bounds and assumptions hold at these sizes, so that a call is not refused."""
-        try:
-            self._program.scope.check(sizes, self._program.name)
-        except BoundsError:
-            return False
-        return True
+        return self._program.allows(sizes)
 
     def statistics(self) -> Statistics:
         """Executables with their memory, compile seconds and padding, by size; print it, or `to_json`."""
@@ -171,7 +178,7 @@ class AtCapacity(Optimized):
             executables.compilations,
             executables.compile_seconds,
             executables.evicted,
-            {k: v for s in sized for b in s.bodies for k, v in b.reasons.items()},
+            {k: v for s in sized for why in (s.others, *(b.reasons for b in s.bodies)) for k, v in why.items()},
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from relax_eg.dynamic.fitting import Fit, given_dtype, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
+from relax_eg.settings import settings_now
 
 Predict = Callable[[int, Mapping[str, int]], float]
 
@@ -37,8 +39,8 @@ _config: Any = jax.config
 
 
 class ElsewhereError(Exception):
-    """A call that no executable of ours is to serve: its arguments are traced or lie on another device, or JAX is to
-    look for NaN."""
+    """A call that no executable of ours is to serve: its arguments are traced or lie on another device, JAX is to look
+    for NaN or has other settings, or the function is another program at its sizes."""
 
 
 UNSEEN: Any = object()
@@ -116,6 +118,8 @@ class Sized:
         self.named = policy.named(self._fixed)
         self.alone = policy.dynamic == "auto" and not self.named
         self.donated: Sequence[int] = ()
+        self.settings: Hashable = None  # of JAX, under which it serves calls; None: under any
+        self.others: dict[str, str] = {}  # sizes at which the function is another program, and why
         with jax.ensure_compile_time_eval():  # the first call may be within a trace
             self._array = type(jnp.zeros(()))
         self._on_host, self._single = jax.default_backend() == "cpu", jax.device_count() == 1
@@ -138,10 +142,16 @@ class Sized:
         try:
             result = run((scalars, *held[body]) if scalars else held[body], *args, **kwargs)
         except (UnseenError, TypeError):  # TypeError: something is no array
-            self._refused(call)
+            if self._is_served:
+                self._refused(call)
             return UNSEEN
         tick()
         return result
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether calls are served under the settings of JAX that are in force."""
+        return self.settings is None or self.settings == settings_now()
 
     def _refused(self, call: _Call) -> None:
         """What looked like calls of certain sizes is something else."""
@@ -177,7 +187,7 @@ class Sized:
         """The result of a call. `held`: what was prepared, for each of `bodies`; `others`: the other leaves.
         ElsewhereError; ShapeError, BoundsError where the arrays do not fit, before anything runs."""
         # What JAX traces, it traces with constants too; and where it looks for NaN, it would look into the padding.
-        if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs:
+        if is_tracing() or _config.jax_debug_nans or _config.jax_debug_infs or not self._is_served:
             raise ElsewhereError
         others = self._checked(others)
         key = tuple([x.shape for x in others])
@@ -222,6 +232,12 @@ class Sized:
         known = {**self._weight_shapes, **dict(zip(self._others_at, shapes, strict=True))}
         bound = self._program.sizes([known[i] for i in range(len(self._program.params))])
         sizes = {v: bound[v] for v in self._policy.ladders}
+        why = self._program.other_at(bound)
+        if why is not None:
+            if len(self.others) < _MOST_CALLS:
+                at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+                self.others[f"{self._program.name} at {at}"] = f"another program, {why}"
+            raise ElsewhereError
         with self._lock:
             found = self._calls.get(shapes)
             if found is None:
@@ -347,7 +363,10 @@ class Sized:
             told["donate_argnums"] = [i for i, x in enumerate(args, 1) if all(jax.tree_util.tree_leaves(x))]
             told["donate_argnames"] = [k for k, x in kwargs.items() if all(jax.tree_util.tree_leaves(x))]
         options = self._family.variants[call.variant].compiler_options
-        return compiled(*taking, at, exact, why, options, **told)
+        function, given, named = taking
+        if self.settings is not None:
+            function = _only_under(self.settings, function)
+        return compiled(function, given, named, at, exact, why, options, **told)
 
     def _earns(self, call: _Call, found: Executable) -> bool:
         """Whether these sizes are to have an executable of their own."""
@@ -373,6 +392,8 @@ class Sized:
         OptionError, BoundsError."""
         self.alone = False
         for sizes in [self._all_of(s) for s in at] or self._every():
+            if at and self._program.other_at({**self._fixed, **sizes}) is not None:
+                continue  # runs as written, which JAX compiles when it is called
             call = self.call_at(sizes)
             own = call.mode == "exact"
             key = self._own_key(call) if own else self._capacity_key(call)
@@ -410,3 +431,15 @@ class Sized:
             used = math.prod(call.sizes.values()) / max(math.prod(call.capacities.values()), 1)
             rows.append(SizeRow(call.sizes, call.count, call.capacities, exact, 0.0 if exact else 1 - used))
         return rows
+
+
+def _only_under(settings: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that JAX traces under these settings alone: under others its executable is not asked."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if settings_now() != settings:
+            raise UnseenError
+        return function(*args, **kwargs)
+
+    return run

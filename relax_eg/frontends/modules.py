@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from relax_eg.errors import OperatorError, SpecError, WellFormedError
-from relax_eg.frontends.comparisons import Differing
 from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_arguments
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
@@ -106,11 +105,6 @@ class Written(OfArguments):
     def assume(self) -> tuple[str, ...]:
         """What must hold of the sizes of the module's entry."""
         return self.module.main.assume
-
-    @property
-    def compared(self) -> tuple[Differing, ...]:
-        """None: a module compares no sizes in Python."""
-        return ()
 
     @property
     def cast_variables(self) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ private attributes of the expression objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import export
@@ -16,6 +17,8 @@ from relax_eg.limits import TRACED_EXTREMES
 from relax_eg.shapes import Dim
 from relax_eg.shapes.constraints import JAX_FUNCTIONS, constraints_of_jax, dim_of_jax
 from relax_eg.shapes.relation import atoms_of, read_statement
+
+_MOST_DIVIDED = 4096  # up to which the divisors of a divisor are looked for
 
 
 def is_symbolic(value: Any) -> bool:
@@ -67,9 +70,10 @@ class Sizes:
         self._constraints.extend(constraints)
         self.scope = export.SymbolicScope(self._constraints)
 
-    def suppose(self, constraints: Iterable[str]) -> None:
-        """As `constrain`, without those that JAX does not take: it then knows less, and asks in fewer cases."""
-        for text in constraints:
+    def suppose(self, constraints: Sequence[str]) -> None:
+        """As `constrain`, with what follows of remainders, and without what JAX does not take: it then knows less, and
+        asks in fewer cases."""
+        for text in (*constraints, *_remainders(constraints)):
             try:
                 self.scope = export.SymbolicScope([*self.constraints, text])
             except Exception:  # its reading of constraints has moved between versions, the exception's class too
@@ -124,3 +128,14 @@ class Sizes:
 def _extremes(dim: Dim) -> int:
     """How many operands the max, min and select in a size have; a select becomes several for JAX."""
     return sum(len(a.args) + 2 * (a.op == "select") for a in atoms_of(dim) if a.op in ("max", "min", "select"))
+
+
+def _remainders(constraints: Iterable[str]) -> Iterator[str]:
+    """What a known remainder says of other divisors, which JAX does not see: of `n % 16 == 3` follows `n % 8 == 3`."""
+    for text in constraints:
+        found = re.fullmatch(r"mod\((.+), (\d+)\) == (\d+)", text)
+        if found is not None:
+            divisor, rest = int(found[2]), int(found[3])
+            for d in range(2, min(divisor, _MOST_DIVIDED)):
+                if divisor % d == 0:
+                    yield f"mod({found[1]}, {d}) == {rest % d}"

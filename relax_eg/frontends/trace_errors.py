@@ -12,11 +12,12 @@ from typing import Any
 import jax
 
 from relax_eg import debug
-from relax_eg.errors import TraceError
-from relax_eg.frontends.comparisons import open_in_text
+from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.sources import user_line
 from relax_eg.frontends.specs import Leaf
+from relax_eg.shapes.constraints import dim_of_jax
 
+_NEGATED = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 _SHOWN = 6  # arguments that a message lists
 
 _BRANCH = (
@@ -60,27 +61,67 @@ def trace_error(
     error: Exception,
     undecided: tuple[str, str] | None = None,
 ) -> TraceError:
-    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: the comparison of sizes that was
-    asked last and has no answer, as two statements of which one holds."""
+    """The TraceError for an exception that JAX raised while tracing `fn`. `undecided`: what `undecided_by` gives."""
     lines = [f"cannot trace `{name}`{_place(fn)}: {_reason(error)}"]
     where = user_line(error)
     if where is not None:
         text = linecache.getline(*where).strip()
         lines.append(f"  at {os.path.basename(where[0])}:{where[1]}" + (f": {text}" if text else ""))
     accepted = _accepted(error)
+    if accepted is not _SHAPES and accepted is not _SIZE:
+        undecided = None
     if accepted is _SHAPES and leaves:
         shown = [f"{leaf.path} {leaf.annotation.short}" for leaf in leaves[:_SHOWN]]
         if len(leaves) > _SHOWN:
             shown.append(f"and {len(leaves) - _SHOWN} more")
         lines.append(f"  with {', '.join(shown)}")
-    if accepted is _SHAPES:
-        undecided = open_in_text(str(error))
-    elif accepted is not _SIZE:
-        undecided = None
     if undecided is not None:
         accepted += f"; assume={undecided[0]!r} or assume={undecided[1]!r}, which decides it"
     lines.append(f"  accepted: {accepted}")
     return TraceError("\n".join(lines), undecided)
+
+
+def undecided_by(error: Exception) -> tuple[str, str] | None:
+    """Of a comparison of sizes that JAX could not decide, and raised: two statements of which one holds. None where
+    that is not what is wrong."""
+    asked = re.search(r"'([^']+)' (>=|>|<=|<) '([^']+)' is inconclusive", str(error))
+    if asked is None:
+        return open_in_text(str(error))
+    try:
+        left, op, right = dim_of_jax(asked[1]), asked[2], dim_of_jax(asked[3])
+    except RelaxEgError:  # a size that is not ours to read
+        return None
+    return f"{left} {op} {right}", f"{left} {_NEGATED[op]} {right}"
+
+
+def open_in_text(text: str) -> tuple[str, str] | None:
+    """The two statements of which one decides the first `min` or `max` in a message of JAX's, as in shapes that do not
+    fit each other because one was cut at a size: `(min(128, n - 1), 64)`. None where there is none."""
+    for found in re.finditer(r"\b(?:min|max)\(", text):
+        sides = _arguments(text, found.end())
+        if len(sides) == 2:
+            try:
+                left, right = (dim_of_jax(s.strip()) for s in sides)
+            except RelaxEgError:
+                continue
+            # The size that varies stands first, as one would say it.
+            if left.is_const:
+                left, right = right, left
+            return f"{left} <= {right}", f"{left} > {right}"
+    return None
+
+
+def _arguments(text: str, start: int) -> Sequence[str]:
+    """The arguments of a call whose opening parenthesis ends at `start`; none where it is not closed."""
+    depth, pieces, begun = 1, list[str](), start
+    for i in range(start, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if depth == 0 or (depth == 1 and text[i] == ","):
+            pieces.append(text[begun:i])
+            begun = i + 1
+        if depth == 0:
+            return pieces
+    return ()
 
 
 def cause(error: BaseException) -> BaseException | None:

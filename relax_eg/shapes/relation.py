@@ -50,7 +50,7 @@ class Relation:
 
     `divisors` are the expressions that the relation divides by as it was written: it has a value where none of them
     is zero. (The canonical form of a Dim may have dropped a division, or a variable, so they are kept apart.) `words`
-    is how the user said it, `because` why it has to hold where that is not plain; `sides` are the texts that `holds`
+    is how the user said it, `sides` are the texts that `holds`
     evaluates, over variables `written`.
     """
 
@@ -61,7 +61,6 @@ class Relation:
     words: str = field(default="", compare=False)
     sides: tuple[str, str] | None = field(default=None, compare=False)
     written: frozenset[str] = field(default=frozenset(), compare=False)
-    because: str = field(default="", compare=False)
 
     @staticmethod
     def of(left: Dim | int | str, op: str, right: Dim | int | str) -> Relation:

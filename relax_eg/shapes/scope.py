@@ -103,9 +103,8 @@ class Scope:
             )
         self._change({**self._bounds, name: _Bound(low, high, low_said, high_said)}, self._assumptions)
 
-    def assume(self, *statements: str, because: str = "") -> None:
+    def assume(self, *statements: str) -> None:
         """Adds that each of `statements` holds and has a value: `"n % 8 == 0"`, `"b*s <= 4096"`, `"0 <= y < 32"`.
-        `because` is told where a call breaks one.
 
         A statement that compares one variable with an integer declares a bound, so `n >= 0` allows an `n` of which
         nothing was declared to be 0. BoundsError where no sizes satisfy all that is known, naming the least set of
@@ -117,7 +116,7 @@ class Scope:
                 for relation in read_statement(statement):
                     bound = _as_bound(relation)
                     if bound is None:
-                        self._change(self._bounds, [*self._assumptions, replace(relation, because=because)])
+                        self._change(self._bounds, [*self._assumptions, relation])
                     else:
                         name, low, high = bound
                         self.declare(name, low, high, f"the assumption `{relation}`")
@@ -242,8 +241,7 @@ class Scope:
         for relation in self._assumptions:
             if relation.variables <= env.keys() and not relation.holds(env):
                 at = ", ".join(f"{name} = {env[name]}" for name in sorted(relation.variables))
-                why = f"; {relation.because}" if relation.because else ""
-                raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}{why}")
+                raise BoundsError(f"{said(where)}: the assumption `{relation}` does not hold at {at}")
 
     def unproved(self, env: Mapping[str, Dim], known: Scope) -> str | None:
         """The first statement of this scope that is not proved where its variables are the sizes `env` of which `known`

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import relax_eg as rx
-from relax_eg.backend.optimized import Optimized, Ready
+from relax_eg.backend.optimized import Optimized
 from relax_eg.backend.program import Program
+from relax_eg.backend.ready import Ready
 from relax_eg.backend.shown import UnseenError, only_for, shown
 from relax_eg.driver.jit import Jitted
 from relax_eg.dynamic.at_capacity import AtCapacity

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 from relax_eg.errors import TraceError
 from relax_eg.frontends import trace
+from relax_eg.frontends.trace_errors import open_in_text, undecided_by
 
 
 def branch(x):
@@ -127,3 +129,26 @@ def test_closed_over_references_are_refused() -> None:
     ref = jax.new_ref(jnp.ones(3))
     with pytest.raises(TraceError, match="closes over"):
         trace(lambda x: ref[...] + x, "3")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("add got incompatible shapes: (4, min(128, n - 1)), (4, n - 1).", ("n - 1 <= 128", "n - 1 > 128")),
+        ("(max(n, 2*m), 3) and (n, 3)", ("n <= 2*m", "n > 2*m")),
+        ("(min(n, floordiv(m + 3, 4)),)", ("n <= ceildiv(m, 4)", "n > ceildiv(m, 4)")),
+        ("(4, 5) and (5, 4)", None),
+        ("minimum of (3", None),
+        ("min(what, is this)", None),
+    ],
+)
+def test_what_would_decide_shapes_that_do_not_fit(text: str, found: tuple[str, str] | None) -> None:
+    assert open_in_text(text) == found
+
+
+def test_what_jax_cannot_decide_is_proved_or_told() -> None:
+    (n,) = export.symbolic_shape("n")
+    with pytest.raises(Exception, match="inconclusive") as error:
+        bool(n * n > 6)
+    assert undecided_by(error.value) == ("n**2 > 6", "n**2 <= 6")
+    assert undecided_by(ValueError("no")) is None

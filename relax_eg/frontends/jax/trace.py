@@ -14,18 +14,19 @@ import jax
 from relax_eg.debug import stage
 from relax_eg.errors import RelaxEgError, TraceError
 from relax_eg.frontends.blocks import make_function
-from relax_eg.frontends.comparisons import Differing, watched
 from relax_eg.frontends.fingerprint import Fingerprint
 from relax_eg.frontends.jax.control import Functions
 from relax_eg.frontends.jax.walk import Walk, annotation_of, constant, in_form
 from relax_eg.frontends.sources import is_raised_by_jax
 from relax_eg.frontends.specs import Arguments, OfArguments, read_arguments
 from relax_eg.frontends.symbolic import Sizes
-from relax_eg.frontends.trace_errors import cause, checked_output, trace_error
+from relax_eg.frontends.trace_errors import cause, checked_output, trace_error, undecided_by
 from relax_eg.ir.annotations import Annotation, Tuple, dims_of
 from relax_eg.ir.expr import Expr, var
 from relax_eg.ir.module import Module
-from relax_eg.shapes import Scope
+from relax_eg.shapes import Proved, Scope
+from relax_eg.shapes.prover import TIMEOUT_MS
+from relax_eg.shapes.relation import read_statement
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ class Traced(OfArguments):
     """A traced function.
 
     `arguments`: the specs, flattened, and how to bind a call to them. `jaxpr`: what JAX traced for `sizes`, closed.
-    `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`,
-    and `compared`: sizes that `fn` compared, and that `jaxpr` takes to differ. `wide`: JAX had 64-bit numbers then.
+    `out_tree`: the structure of what `fn` returns. `assume`: what must hold of sizes beyond `arguments.scope`. `wide`:
+    JAX had 64-bit numbers then.
+
+    Sizes that `fn` compares by `==` differ in `jaxpr` wherever JAX does not know them to be equal, and so on: whether
+    it is the program of `fn` at certain sizes is `frontends.own`'s to tell.
     """
 
     fn: Callable[..., Any]
@@ -44,7 +48,6 @@ class Traced(OfArguments):
     jaxpr: Any
     out_tree: Any
     assume: tuple[str, ...] = ()
-    compared: tuple[Differing, ...] = ()
     wide: bool = False
 
     @cached_property
@@ -120,36 +123,69 @@ def trace_function(
     if not callable(fn):
         raise TraceError(f"trace takes a function, got {type(fn).__name__}")
     label = name or _name_of(fn)
-    sizes = Sizes(bounds)
-    arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes, assume)
+    proved: list[str] = []
+    while True:
+        sizes = Sizes(bounds)
+        arguments = read_arguments(fn, label, specs, kwspecs or {}, sizes, (*assume, *proved))
+        try:
+            closed, out_tree = traced_at(fn, label, arguments, [leaf.aval.shape for leaf in arguments.leaves])
+            wide = bool(jax.config.values["jax_enable_x64"])
+            return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume), wide)
+        except OwnError as error:
+            raise error.error from None
+        except RelaxEgError:
+            raise
+        except Exception as error:
+            undecided = undecided_by(error)
+            more = None if undecided is None else _proved(undecided, arguments.scope, bounds or {}, assume)
+            if more is None or more in proved:
+                raise trace_error(fn, label, arguments.leaves, error, undecided) from cause(error)
+            proved.append(more)  # JAX is told, and asked again
+
+
+def traced_at(fn: Callable[..., Any], name: str, arguments: Arguments, shapes: Sequence[Any]) -> tuple[Any, Any]:
+    """The closed jaxpr of `fn` for arguments with arrays of these shapes, and the structure of its result. What the
+    function itself raises is in an `OwnError`."""
     out_tree: Any = None
-    own = False  # the function itself raised, not JAX
 
     def flat(*leaves: Any) -> Any:
-        nonlocal out_tree, own
+        nonlocal out_tree
         args, kwargs = jax.tree_util.tree_unflatten(arguments.tree, leaves)
         try:
             outputs, out_tree = jax.tree_util.tree_flatten_with_path(fn(*args, **kwargs))
         except Exception as error:
-            own = not is_raised_by_jax(error)
-            raise
-        return [checked_output(fn, label, path, value) for path, value in outputs]
+            if is_raised_by_jax(error):
+                raise
+            raise OwnError(error) from error
+        return [checked_output(fn, name, path, value) for path, value in outputs]
 
-    wide = bool(jax.config.values["jax_enable_x64"])
-    known = arguments.scope.child()
-    for v, bound in (bounds or {}).items():
+    avals = [
+        jax.ShapeDtypeStruct(shape, leaf.aval.dtype, weak_type=leaf.weak_type)
+        for leaf, shape in zip(arguments.leaves, shapes, strict=True)
+    ]
+    return jax.make_jaxpr(flat)(*avals), out_tree
+
+
+class OwnError(Exception):
+    """What a function that is traced raised itself, not JAX: `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _proved(
+    undecided: tuple[str, str], scope: Scope, bounds: Mapping[str, tuple[int, int]], assume: Sequence[str]
+) -> str | None:
+    """The one of two statements that follows from what is known of sizes; None where neither does."""
+    known = scope.child()
+    for v, bound in bounds.items():
         known.bound(v, bound)
     known.assume(*assume)
-    with watched(known) as watch:
-        try:
-            closed = jax.make_jaxpr(flat)(*(leaf.aval for leaf in arguments.leaves))
-        except RelaxEgError:
-            raise
-        except Exception as error:
-            if own:
-                raise
-            raise trace_error(fn, label, arguments.leaves, error, watch.open) from cause(error)
-    return Traced(fn, label, arguments, sizes, closed, out_tree, tuple(assume), tuple(watch.differing.values()), wide)
+    for statement in undecided:
+        if all(isinstance(known.prover.prove(r, TIMEOUT_MS), Proved) for r in read_statement(statement)):
+            return statement
+    return None
 
 
 @stage("trace")
@@ -164,8 +200,7 @@ def _module(traced: Traced) -> Module:
     outputs = walk.run(closed.jaxpr, [constant(c) for c in closed.consts], given)
     function = make_function(identifier, params, walk, outputs)
     # What the function's own comparisons of sizes may have rested on.
-    compared = (c.statement for c in traced.compared)
-    assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume, *compared)
+    assume = (*Scope.from_constraints(traced.sizes.declared).statements, *traced.assume)
     return Module((replace(function, assume=assume), *walk.functions.made))
 
 

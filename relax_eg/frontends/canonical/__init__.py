@@ -1,0 +1,1 @@
+"""One form for what two traces of a function compute."""

@@ -1,0 +1,256 @@
+"""Equations that say the same in other words: moves that move nothing, products without axes of size 1, gathers of
+what lies side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from relax_eg.frontends.canonical.folding import FOLDED
+from relax_eg.frontends.canonical.nodes import Node, Nodes, count, is_small
+
+
+class Forms:
+    """`size`: the number that a size is; `token`: something hashable for a parameter."""
+
+    def __init__(self, nodes: Nodes, size: Callable[[Any], Any], token: Callable[[Any], Hashable]) -> None:
+        self.nodes, self.size, self.token = nodes, size, token
+
+    def type_of(self, aval: Any) -> tuple[tuple[Any, ...], Any]:
+        """Shape and dtype of a value."""
+        shape = getattr(aval, "shape", ())
+        return tuple(map(self.size, shape)), getattr(aval, "dtype", type(aval).__name__)
+
+    def at(self, value: Any) -> Any:
+        """A parameter of plain values with its sizes as numbers."""
+        return tuple(map(self.at, value)) if type(value) is tuple else self.size(value)
+
+    def of(self, eqn: Any, args: list[int], shape: tuple[Any, ...], dtype: Any) -> int | None:
+        """The number of an equation with one result that has another form than its own; None where it has not."""
+        name, params, nodes = eqn.primitive.name, eqn.params, self.nodes
+        operands = [nodes.all[i] for i in args]
+        if name in FOLDED and all(o.value is not None for o in operands) and is_small(shape, dtype):
+            with np.errstate(all="ignore"):
+                value = FOLDED[name]([o.value for o in operands], {k: self.at(v) for k, v in params.items()}, shape)
+            if value is not None:
+                return nodes.known(np.asarray(value).astype(dtype).reshape(shape), eqn)
+        if not args:
+            return None
+        x = operands[0]
+        match name:
+            case "squeeze" | "expand_dims":
+                return self._reshaped(args[0], shape, dtype, eqn)
+            case "reshape" if params.get("dimensions") is None:
+                return self._reshaped(args[0], shape, dtype, eqn)
+            case "broadcast_in_dim" if len(args) == 1:
+                kept = tuple(d for d, n in zip(params["broadcast_dimensions"], x.shape, strict=True) if n != 1)
+                if count(shape) == count(x.shape) and list(kept) == sorted(kept):
+                    return self._reshaped(args[0], shape, dtype, eqn)
+                return nodes.add((name, shape, kept), [self._squeezed(args[0], eqn)], shape, dtype, eqn)
+            case "transpose":
+                moved = [d for d in params["permutation"] if x.shape[d] != 1]
+                if moved == sorted(moved):
+                    return self._reshaped(args[0], shape, dtype, eqn)
+                order, without = tuple(map(sorted(moved).index, moved)), tuple(n for n in shape if n != 1)
+                found = nodes.add((name, order), [self._squeezed(args[0], eqn)], without, dtype, eqn)
+                return self._reshaped(found, shape, dtype, eqn)
+            case "dot_general":
+                return self._contracted(eqn, args, shape, dtype)
+            case "convert_element_type" if x.dtype == dtype:
+                return args[0]
+            case "copy" | "copy_p":
+                return args[0]
+            case "dynamic_slice":
+                if any(o.value is None for o in operands[1:]):
+                    return nodes.add((name, shape), args, shape, dtype, eqn)
+                starts = [int(o.value) for o in operands[1:]]
+                starts = [min(max(s, 0), n - m) for s, n, m in zip(starts, x.shape, shape, strict=True)]
+                return self._sliced(eqn, args[0], tuple(starts), (1,) * len(shape))
+            case "slice":
+                starts = tuple(map(self.size, params["start_indices"]))
+                steps = tuple(map(self.size, params["strides"] or (1,) * len(shape)))
+                return self._sliced(eqn, args[0], starts, steps)
+            case "gather":
+                return self._gathered(eqn, args)
+            case "scatter-add":
+                return self._scattered(eqn, args)
+            case "concatenate":
+                d = params["dimension"]
+                left = [i for i, o in zip(args, operands, strict=True) if o.shape[d] != 0] or args[:1]
+                return left[0] if len(left) == 1 else nodes.add((name, d), left, shape, dtype, eqn)
+            case "pad":
+                config = self.at(params["padding_config"])
+                config = tuple((a, b, c if n > 1 else 0) for (a, b, c), n in zip(config, x.shape, strict=True))
+                return nodes.add((name, config), args, shape, dtype, eqn) if any(map(any, config)) else args[0]
+            case "dynamic_update_slice":
+                return nodes.add((name, ()), args, shape, dtype, eqn)
+            case "select_n" if x.value is not None and x.shape == ():
+                return args[1 + int(x.value)]
+            case "rev":
+                turned = tuple(d for d in sorted(params["dimensions"]) if shape[d] > 1)
+                return nodes.add((name, turned), args, shape, dtype, eqn) if turned else args[0]
+            case "reduce_sum" | "reduce_max" | "reduce_min" | "reduce_prod" | "reduce_and" | "reduce_or":
+                at = _without_ones(x.shape)
+                axes = tuple(at[d] for d in params["axes"] if d in at)
+                found = self._squeezed(args[0], eqn)
+                if axes:
+                    found = nodes.add((name, axes), [found], tuple(n for n in shape if n != 1), dtype, eqn)
+                return self._reshaped(found, shape, dtype, eqn)
+            case _:
+                return None
+
+    def _reshaped(self, arg: int, shape: tuple[Any, ...], dtype: Any, eqn: Any) -> int:
+        node = self.nodes.all[arg]
+        if _is(node, "reshape"):
+            (arg,) = node.args
+            node = self.nodes.all[arg]
+        if node.value is not None:
+            return self.nodes.known(node.value.reshape(shape), eqn)
+        return arg if node.shape == shape else self.nodes.add(("reshape", shape), [arg], shape, dtype, eqn)
+
+    def _squeezed(self, arg: int, eqn: Any) -> int:
+        """An operand without its axes of size 1."""
+        node = self.nodes.all[arg]
+        return self._reshaped(arg, tuple(n for n in node.shape if n != 1), node.dtype, eqn)
+
+    def _contracted(self, eqn: Any, args: list[int], shape: tuple[Any, ...], dtype: Any) -> int:
+        """A product of matrices without axes of size 1, which `jnp.matmul` drops in some cases."""
+        numbers = eqn.params["dimension_numbers"]
+        left, right = (_without_ones(self.nodes.all[i].shape) for i in args)
+        (a, b), (c, d) = (
+            [tuple(at[i] for i in axes if i in at) for at, axes in zip((left, right), pair, strict=True)]
+            for pair in numbers
+        )
+        rest = {k: v for k, v in eqn.params.items() if k != "dimension_numbers"}
+        key = ("dot_general", ((a, b), (c, d)), self.token(tuple(sorted(rest.items()))))
+        found = self.nodes.add(
+            key, [self._squeezed(i, eqn) for i in args], tuple(n for n in shape if n != 1), dtype, eqn
+        )
+        return self._reshaped(found, shape, dtype, eqn)
+
+    def _gathered(self, eqn: Any, args: list[int]) -> int | None:
+        """A gather of a box as the slice that JAX makes where it knows sizes; None where it is something else."""
+        numbers, shape = eqn.params["dimension_numbers"], self.type_of(eqn.outvars[0].aval)[0]
+        if numbers.operand_batching_dims:
+            return None
+        x, sizes = self.nodes.all[args[0]], list(map(self.size, eqn.params["slice_sizes"]))
+        box = _Box(x.shape, sizes, numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims)
+        if eqn.params["mode"] == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+            starts = self._starts(args[1], box, eqn)
+            if starts is not None:  # a slice is moved to lie inside, as such a gather is
+                found = self.nodes.add(("dynamic_slice", tuple(sizes)), [args[0], *starts], sizes, x.dtype, eqn)
+                return self._reshaped(found, shape, x.dtype, eqn)
+        if not box.read(self.nodes.all[args[1]].value, len(shape)):
+            return None
+        found = self._cut(args[0], tuple(box.starts), tuple(box.sizes), tuple(box.steps), x.dtype, eqn)
+        return self._reshaped(found, shape, x.dtype, eqn)
+
+    def _scattered(self, eqn: Any, args: list[int]) -> int | None:
+        """A box added to zeros, the derivative of a gather, as the padding or update that is a slice's; None where it
+        is something else."""
+        nodes, numbers = self.nodes, eqn.params["dimension_numbers"]
+        x, places, updates = (nodes.all[i] for i in args)
+        zeros = nodes.all[x.args[0]].value if _is(x, "broadcast_in_dim") else x.value
+        if nodes.exact or zeros is None or np.any(zeros) or numbers.operand_batching_dims:
+            return None  # -0.0 is added to 0.0 here, and moved there
+        windows = iter(updates.shape[d] for d in numbers.update_window_dims)
+        sizes = [1 if d in numbers.inserted_window_dims else next(windows) for d in range(len(x.shape))]
+        box = _Box(
+            x.shape, sizes, numbers.inserted_window_dims, numbers.scatter_dims_to_operand_dims,
+            numbers.update_window_dims,
+        )  # fmt: skip
+        starts = self._starts(args[1], box, eqn)
+        if starts is not None:
+            given = self._reshaped(args[2], tuple(sizes), x.dtype, eqn)
+            return nodes.add(("dynamic_update_slice", ()), [args[0], given, *starts], x.shape, x.dtype, eqn)
+        if not box.read(places.value, len(updates.shape)):
+            return None
+        given = self._reshaped(args[2], tuple(box.sizes), x.dtype, eqn)
+        ends = [a + (n - 1) * s + 1 for a, n, s in zip(box.starts, box.sizes, box.steps, strict=True)]
+        rows = zip(box.starts, x.shape, ends, box.steps, box.sizes, strict=True)
+        config = tuple((a, m - end, s - 1 if n > 1 else 0) for a, m, end, s, n in rows)
+        zero = nodes.known(np.zeros((), x.dtype))
+        return nodes.add(("pad", config), [given, zero], x.shape, x.dtype, eqn) if any(map(any, config)) else given
+
+    def _starts(self, places: int, box: _Box, eqn: Any) -> list[int] | None:
+        """The numbers of where a single box starts, on each axis, where that is computed; None where it is known, or
+        there are several."""
+        nodes = self.nodes
+        where = nodes.all[places]
+        if len(where.shape) != 1 or where.value is not None:
+            return None
+        # Places side by side are put together of single ones.
+        single = [places] if where.shape == (1,) else where.args if where.key == ("concatenate", 0) else ()
+        if len(single) != where.shape[0]:
+            return None
+        starts = [nodes.known(np.zeros((), where.dtype))] * len(box.of)
+        for d, i in zip(box.mapped, single, strict=True):
+            starts[d] = self._reshaped(i, (), where.dtype, eqn)
+        return starts
+
+    def _sliced(self, eqn: Any, arg: int, starts: tuple[int, ...], steps: tuple[int, ...]) -> int:
+        return self._cut(arg, starts, self.type_of(eqn.outvars[0].aval)[0], steps, self.nodes.all[arg].dtype, eqn)
+
+    def _cut(
+        self, arg: int, starts: tuple[int, ...], shape: tuple[int, ...], steps: tuple[int, ...], dtype: Any, eqn: Any
+    ) -> int:
+        if shape == self.nodes.all[arg].shape:
+            return arg
+        steps = tuple(1 if n <= 1 else s for n, s in zip(shape, steps, strict=True))
+        # Of nothing it does not matter where it was.
+        starts = starts if count(shape) else (0,) * len(shape)
+        return self.nodes.add(("slice", starts, shape, steps), [arg], shape, dtype, eqn)
+
+
+def _without_ones(shape: Sequence[Any]) -> dict[int, int]:
+    """The number that each axis has once those of size 1 are gone."""
+    return {d: i for i, d in enumerate(d for d, n in enumerate(shape) if n != 1)}
+
+
+def _is(node: Node, name: str) -> bool:
+    return isinstance(node.key, tuple) and node.key[0] == name
+
+
+class _Box:
+    """What a gather reads, or a scatter writes, of an array of shape `of` where it is a box: along each axis `sizes`
+    places from `starts` on, `steps` apart. `gone`: the axes that a window has not; `mapped`: those that places are of;
+    `offsets`: the axes of a window in what is read or written."""
+
+    def __init__(
+        self,
+        of: Sequence[int],
+        sizes: Sequence[int],
+        gone: Sequence[int],
+        mapped: Sequence[int],
+        offsets: Sequence[int],
+    ) -> None:
+        self.of, self.sizes, self.mapped = of, list(sizes), mapped
+        self.starts, self.steps = [0] * len(of), [1] * len(of)
+        self._gone, self._offsets = gone, offsets
+
+    def read(self, places: Any, rank: int) -> bool:
+        """Whether known places, a row for each window, are a box inside the array, of which starts, sizes and steps
+        are then told. `rank`: of what is read or written."""
+        if places is None or not places.size:
+            return False
+        columns = places.reshape(-1, len(self.mapped)).T
+        lines, moving = columns.shape[1], None
+        for d, column in zip(self.mapped, columns, strict=True):
+            self.starts[d] = int(column[0])
+            by = set(np.diff(column).tolist())
+            if not by <= {0}:
+                if len(by) != 1 or min(by) < 0 or moving is not None or d not in self._gone:
+                    return False
+                moving, self.steps[d], self.sizes[d] = d, by.pop(), lines
+        rows = zip(self.starts, self.sizes, self.steps, self.of, strict=True)
+        if not all(a >= 0 and a + (n - 1) * s < m for a, n, s, m in rows if n):
+            return False
+        if lines == 1:
+            return True
+        # The windows stand side by side on an axis of their own, which must be where the box has it.
+        left = [d for d in range(len(self.of)) if d not in self._gone or d == moving]
+        own = [i for i in range(rank) if i not in self._offsets]
+        return moving is not None and places.ndim == 2 and own == [left.index(moving)]
