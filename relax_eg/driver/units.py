@@ -40,9 +40,9 @@ from relax_eg.extract.report import KernelRow, RunnerUp, SelectedRow
 from relax_eg.extract.select import problem_of, second_best
 from relax_eg.extract.sensitivity import sensitivity
 from relax_eg.extract.weights import PREPARED_SHARE, cheapest
-from relax_eg.ir.calls import callees_first
+from relax_eg.ir.calls import callees_first, needed_by
 from relax_eg.ir.control import functions_of
-from relax_eg.ir.expr import CALL, CONTROL, FUNCTION, Expr, postorder
+from relax_eg.ir.expr import CALL, CONTROL, Expr, postorder
 from relax_eg.ir.module import Binding, Block, Function, Module
 from relax_eg.ir.outline import outline
 from relax_eg.ir.partition import missing_sizes
@@ -157,8 +157,8 @@ class Units:
         self.module = Module(tuple(self.functions.values()))
 
     def _fresh(self, stem: str) -> str:
-        names = (f"{stem}{i or ''}" for i in itertools.count())
-        name = next(n for n in names if n not in self.functions and n not in self._given)
+        taken = self.functions.keys() | self._given
+        name = next(n for i in itertools.count() if (n := f"{stem}{i or ''}") not in taken)
         self._given.add(name)
         return name
 
@@ -206,7 +206,7 @@ class Units:
             self.functions[f.name] = self._optimized(f, set(), same, once)
             tell(2, f"function {f.name}: {len(f.expressions())} nodes as written")
         main = self._optimized(entry, weights)
-        return Module((main, *self._needed_by(main)))
+        return Module((main, *needed_by(main, self.functions)))
 
     def _optimized(
         self, function: Function, weights: set[str], same: set[str] | None = None, once: float | None = None
@@ -436,17 +436,6 @@ class Units:
                 self._readers.setdefault(a, []).append(e)
         return proposals(written, schemas, self)
 
-    def _needed_by(self, main: Function) -> list[Function]:
-        needed: dict[str, Function] = {}
-        work = [main]
-        while work:
-            for e in work.pop().expressions():
-                name = str(e.attr("name")) if e.op == FUNCTION else ""
-                if name and name not in needed:
-                    needed[name] = self.functions[name]
-                    work.append(needed[name])
-        return [f for name, f in self.functions.items() if name in needed]
-
     # What schemas may ask.
 
     def extent(self, size: Dim) -> int:
@@ -488,8 +477,7 @@ class Units:
 
     @cached_property
     def _calls(self) -> Counter[str]:
-        calls = (e for f in self.module for e in f.expressions() if e.op == CALL)
-        return Counter(name for e in calls for name in functions_of(e))
+        return Counter(n for f in self.module for e in f.expressions() if e.op == CALL for n in functions_of(e))
 
     def known_ahead(self, name: str) -> Sequence[bool]:
         return self._ahead.get(name) or (False,) * len(self.functions[name].params)

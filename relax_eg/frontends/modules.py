@@ -21,7 +21,7 @@ from relax_eg.frontends.specs import Arguments, OfArguments, need_sizes, read_ar
 from relax_eg.frontends.symbolic import Sizes
 from relax_eg.ir.annotations import Annotation, Shape, Tensor, Tuple
 from relax_eg.ir.annotations import Callable as Signature
-from relax_eg.ir.calls import substituted
+from relax_eg.ir.calls import needed_by, substituted
 from relax_eg.ir.expr import (
     COND,
     CONSTANT,
@@ -295,14 +295,8 @@ def _with_operands(module: Module, main: Function, env: Mapping[Expr, Expr], par
         )
     (result,) = substituted([main.result], env)
     entry = replace(main, params=tuple(params), blocks=tuple(blocks), result=result, sources=MappingProxyType(sources))
-    needed: dict[str, None] = {}
-    work = [entry]
-    while work:
-        for e in work.pop().expressions():
-            if e.op == FUNCTION and e.attr("name") not in needed:
-                needed[e.attr("name")] = None
-                work.append(module[e.attr("name")])
-    return Module(tuple(entry if f is main else f for f in module if f is main or f.name in needed))
+    needed = needed_by(entry, {f.name: f for f in module})
+    return Module(tuple(entry if f is main else f for f in module if f is main or f in needed))
 
 
 def _outside(a: Annotation, value: Any) -> Any:

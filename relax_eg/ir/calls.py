@@ -153,6 +153,19 @@ def callees_first(module: Module) -> list[Function]:
     return [module[name] for name in order]
 
 
+def needed_by(entry: Function, functions: Mapping[str, Function]) -> list[Function]:
+    """Those of `functions` that `entry` names, and those that they name in turn, in their order."""
+    needed: set[str] = set()
+    work = [entry]
+    while work:
+        for e in work.pop().expressions():
+            name = str(e.attr("name")) if e.op == FUNCTION else ""
+            if name and name not in needed:
+                needed.add(name)
+                work.append(functions[name])
+    return [f for name, f in functions.items() if name in needed]
+
+
 def inlined(function: Function, args: Sequence[Expr]) -> list[Expr]:
     """The values that a pure `function` returns for `args`, a tuple's fields one by one, as expressions of its caller.
     The function's size variables must be the caller's."""

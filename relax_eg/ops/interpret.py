@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -212,7 +212,7 @@ class _Interpreter:
         env: dict[Expr, Any] = {}
         fit: list[tuple[str, Annotation, Any]] = []
         for param, arg in zip(function.params, args, strict=True):
-            env[param] = _arrays(arg)
+            env[param] = _as_given(param.annotation, arg)
             fit.append((str(param.attr("name")), param.annotation, env[param]))
         self.bind(function.name, fit, sizes)
         if function.assume:
@@ -449,6 +449,15 @@ class _Bounded(_Interpreter):
         self.left[0] -= sum(int(d.evaluate(sizes)) for d in (work.flops, work.bytes_read, work.bytes_written))
         if self.left[0] < 0:
             raise _TooMuchError
+
+
+def _as_given(a: Annotation, value: Any) -> Any:
+    """An argument as arrays, the sizes of shapes in it as numbers."""
+    if isinstance(a, Tuple) and isinstance(value, (tuple, list)) and len(value) == len(a.fields):  # type: ignore[reportUnknownArgumentType]
+        return tuple(map(_as_given, a.fields, cast("Sequence[Any]", value)))
+    if isinstance(a, Shape) and isinstance(value, (tuple, list)):
+        return tuple(n.item() if isinstance(n, np.ndarray) else n for n in cast("Sequence[Any]", value))
+    return _arrays(value)
 
 
 def _arrays(value: Any) -> Any:
