@@ -16,9 +16,10 @@ from benchmarks import certificates, scale
 from benchmarks.corpus import CORPUS
 
 Data = dict[str, Any]
+# In turn as written, with two bounds, an assumption, a lower bound, and in kernels (`certificates.variants`).
 SOME = (
-    "trace_of_a_product", "conv_batch_norm_channels_last", "densenet_transition", "elman_network", "gamma_kernel",
-    "gp_weights", "stack_and_split", "woodbury",
+    "trace_of_a_product", "conv_batch_norm_channels_last", "elman_network", "dora", "gp_weights", "stack_and_split",
+    "filter_bank_energy",
 )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_a_form_of_a_function_is_shown_to_be_one() -> None:
     uses = [e for p in data["parts"] for e in p["rules"] if e["rule"] == "calls_ahead"]
     assert uses and any(p["forms"] for p in data["parts"])
     certificates.verified(data)
-    for seed in range(4):
+    for seed in range(2):
         other = copy.deepcopy(data)
         assert certificates.FORGERIES["told_otherwise"](other, Random(seed))
         with pytest.raises(rx.errors.ExplanationError, match="is not shown to be equal to"):
@@ -143,9 +144,9 @@ def test_a_rule_of_ones_own_is_asked_again() -> None:
 
 
 def test_forged_of_genuine_ones() -> None:
-    found = certificates.run({name: CORPUS[name] for name in SOME}, len(SOME), 8 * len(SOME))
+    found = certificates.run({name: CORPUS[name] for name in SOME}, len(SOME), 6 * len(SOME))
     assert not found.accepted and not found.failed, str(found)
-    assert len(found.genuine) >= 6 and len(found.refused) > 20
+    assert len(found.genuine) == len(SOME) and len(found.refused) > 20
 
 
 @pytest.mark.slow
