@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import jax
+
 # XLA's CPU library keeps what its fusions allocate out of the account, and its usual scheduler has no eye for memory.
 FRUGAL = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
@@ -17,6 +19,11 @@ _LIBRARY_FUSION = re.compile(r"fusion\(.*calls=(%[\w.\-]+).*\"__ynn_fusion\"")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?(%[\w.\-]+) .*\{$")
 _VALUE = re.compile(r"^\s+(ROOT )?%[\w.\-]+ = ([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 _BYTES = {"pred": 1, "s4": 1, "u4": 1, "bf16": 2, "c64": 8, "c128": 16}
+
+
+def is_on_cpu() -> bool:
+    """Whether programs run on a CPU here, whose library of kernels `FRUGAL` does without."""
+    return jax.default_backend() == "cpu"
 
 
 def allocated(compiled: Any) -> int:

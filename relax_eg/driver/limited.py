@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import jax
-
-from relax_eg.backend.accounting import FRUGAL
+from relax_eg.backend.accounting import FRUGAL, is_on_cpu
 from relax_eg.backend.footprint import InKernels, in_kernels, in_whole, likely_at_peak
 from relax_eg.byte_units import format_bytes
 from relax_eg.debug import tell
@@ -221,7 +219,7 @@ def _kernel_of(e: Expr) -> Expr:
 def _modes(profile: Profile) -> tuple[Mode, ...]:
     """The ways in which programs are compiled under a limit: as usual and, on CPUs, so that all memory is XLA's own and
     little. What that costs in time is known from the profile's mode without XLA's library fusions."""
-    if profile.platform != "cpu" or jax.default_backend() != "cpu":
+    if profile.platform != "cpu" or not is_on_cpu():
         return (AS_USUAL,)
     similar = (m for m in profile.modes if m.options.items() <= FRUGAL.items())
     changes = next((m.changes for m in similar), {})

@@ -497,6 +497,3 @@ class _FunctionReader:
         own = next(n for n in (f"{name}{i or ''}" for i in itertools.count()) if n not in self.lines)
         self.lines[own] = at.lineno
         return own
-
-
-__all__ = ["Complete", "Deduce", "ModuleTextError", "parse_module"]
