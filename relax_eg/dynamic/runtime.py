@@ -232,7 +232,13 @@ class Sized:
         known = {**self._weight_shapes, **dict(zip(self._others_at, shapes, strict=True))}
         bound = self._program.sizes([known[i] for i in range(len(self._program.params))])
         sizes = {v: bound[v] for v in self._policy.ladders}
-        why = self._program.other_at(bound)
+        with self._lock:
+            # Many functions are only ever called at the same sizes: nothing is padded before others are seen.
+            call = self._exactly(sizes) if self.alone else self.call_at(sizes)
+            self.alone = False
+        # What runs as it was written at its very sizes is the function itself.
+        itself = call.mode == "exact" and self._family.programs[call.variant].kept
+        why = None if itself else self._program.other_at(bound)
         if why is not None:
             if len(self.others) < _MOST_CALLS:
                 at = ", ".join(f"{v} = {n}" for v, n in sizes.items())
@@ -240,10 +246,8 @@ class Sized:
             raise ElsewhereError
         with self._lock:
             found = self._calls.get(shapes)
-            if found is None:
-                # Many functions are only ever called at the same sizes: nothing is padded before others are seen.
-                found = self._exactly(sizes) if self.alone else self.call_at(sizes)
-                self.alone = False
+            if found is None:  # another thread may have been here
+                found = call
                 if len(self._calls) >= _MOST_CALLS:
                     gone = self._calls.pop(next(iter(self._calls)))
                     self._straight = {k: v for k, v in self._straight.items() if v[-1] is not gone}
