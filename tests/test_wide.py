@@ -321,3 +321,27 @@ def test_a_check_is_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.passed and found.max_error > 0.1
     large = np.zeros(10**7, np.int32)
     assert "reference" not in str(rx.optimize(rx.parse(TIMES)).check(large))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint64", "int8"])
+def test_quotients_that_xla_knows(dtype: str) -> None:
+    """XLA ends the process where it divides an integer by a constant 0 while it compiles."""
+    least = np.iinfo(dtype).min
+    module = rx.parse(f"""
+def main(x: R.Tensor((2,), "{dtype}")):
+    zero = R.const(0, "{dtype}")
+    least = R.const({least}, "{dtype}")
+    seven = R.const(7, "{dtype}")
+    one = R.op.bitwise_not(zero)
+    y = x * zero
+    return (
+        R.op.divide(seven, zero) + y, R.op.remainder(seven, zero) + y, R.op.divide(least, one) + y,
+        R.op.remainder(least, one) + y, R.op.divide(x, y), R.op.remainder(x, y), R.op.divide(x, zero),
+    )
+""")
+    x = np.array([5, 3], dtype)
+    meant = evaluate(module, [x])
+    assert int(meant[0][0]) == (np.iinfo(dtype).max if dtype.startswith("u") else -1) and int(meant[1][0]) == 7
+    for options in ({}, {"execution": "kernels"}):
+        same(rx.optimize(module, rules=NONE, **options)(x), meant)
+    same(rx.optimize(rx.legalize(in_blocks(module)), rules=NONE)(x), meant)

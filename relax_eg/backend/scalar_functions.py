@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
+from relax_eg.ops.division import quotient, rest
 from relax_eg.tir import Const, Scalar
 from relax_eg.tir.expr import ReduceKind
 from relax_eg.tir.functions import kind
@@ -24,7 +25,7 @@ Array: TypeAlias = Any
 
 # Functions that jax.lax has under another name.
 _LAX = {
-    "subtract": "sub", "multiply": "mul", "divide": "div", "int_divide": "div", "remainder": "rem", "power": "pow",
+    "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow",
     "negative": "neg", "maximum": "max", "minimum": "min", "sigmoid": "logistic", "equal": "eq", "not_equal": "ne",
     "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "count_leading_zeros": "clz",
 }  # fmt: skip
@@ -54,15 +55,15 @@ def _implementation(fn: str) -> Callable[..., Array]:
 def _floor_divide(x: Array, y: Array) -> Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.floor_divide(x, y)
-    down = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(lax.rem(x, y), _like(x, 0)))
-    return _unless_zero(y, lax.select(down, lax.sub(lax.div(x, y), _like(x, 1)), lax.div(x, y)))
+    down = lax.bitwise_and(lax.ne(lax.sign(x), lax.sign(y)), lax.ne(rest(x, y), _like(x, 0)))
+    return _unless_zero(y, lax.select(down, lax.sub(quotient(x, y), _like(x, 1)), quotient(x, y)))
 
 
 def _floor_mod(x: Array, y: Array) -> Array:
-    rest = lax.rem(x, y)
+    left = rest(x, y)
     zero = _like(x, 0)
-    apart = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
-    found = lax.select(apart, lax.add(rest, y), rest)
+    apart = lax.bitwise_and(lax.ne(left, zero), lax.ne(lax.lt(left, zero), lax.lt(y, zero)))
+    found = lax.select(apart, lax.add(left, y), left)
     return _unless_zero(y, found) if jnp.issubdtype(x.dtype, jnp.integer) else found
 
 
@@ -84,6 +85,8 @@ def _rounded(x: Array, method: Any) -> Array:
 
 
 _OWN: dict[str, Callable[..., Array]] = {
+    "int_divide": quotient,
+    "remainder": rest,
     "floor_divide": _floor_divide,
     "floor_mod": _floor_mod,
     "trunc": lambda x: lax.select(lax.lt(x, _like(x, 0)), lax.ceil(x), lax.floor(x)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from relax_eg.errors import ShapeError
 from relax_eg.ir.annotations import ITEM_BITS, Annotation, Tensor, is_integer
+from relax_eg.ops.division import quotient, rest
 from relax_eg.ops.record import Attribute, Deduce, Equations, Operator, Site, register
 from relax_eg.ops.sizes import ONE, Dims, broadcast, need_kind, need_same_dtype
 from relax_eg.shapes import Dim
@@ -142,13 +143,17 @@ def _deduction(function: str, accepts: str) -> Deduce:
     return deduce
 
 
+_BY_ZERO: dict[str, Callable[..., Any]] = {"div": quotient, "rem": rest}
+
+
 def jax_function(primitive: str) -> Callable[..., Any]:
     """A lowering: the function of jax.lax on the broadcast operands."""
 
     def lower(*arrays: Any) -> Any:
         from jax import lax
 
-        return getattr(lax, primitive)(*jax_broadcast(*arrays))
+        function = _BY_ZERO.get(primitive) or getattr(lax, primitive)
+        return function(*jax_broadcast(*arrays))
 
     return lower
 
