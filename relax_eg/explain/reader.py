@@ -147,7 +147,7 @@ class Reader:
         ranks = tuple(_whole(r, "a rank") for r in _items(data["ranks"], "ranks"))
         if len(ranks) != len(rule.stars):
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has {len(rule.stars)} blocks, not {ranks}")
-        instance = rule.instance(ranks, _text(data["dtype"], "dtype"), attributes)
+        instance = rule.usable(ranks, _text(data["dtype"], "dtype"), attributes)
         if instance is None:
             raise ExplanationError(f"rule `{rule.name}` ({rule.where}) has no such instance as the certificate uses")
         sizes = {k: Dim.of(_text(v, k)) for k, v in _table(data["sizes"], "sizes").items()}
