@@ -27,6 +27,7 @@ DAMAGED: tuple[type[Exception], ...] = (
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTEGER = re.compile(rb"(?<![\d.eE+-])-?\d{%d,}(?![\d.eE])" % (JSON_DIGITS + 1))
+_BLOCK = 1 << 20  # bytes that are looked at together
 _STEP = np.zeros(256, np.int64)
 _STEP[list(b"[{")] = 1
 _STEP[list(b"]}")] = -1
@@ -35,8 +36,8 @@ _FLAG = re.compile(r"True|False")  # as XLA's compiler reads them
 _NUMBER = re.compile(r"\d{1,6}")
 _COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
     "xla_cpu_experimental_ynn_fusion_type": re.compile(r"(LIBRARY_FUSION_TYPE_\w{1,40}(,|$))*"),
-    "xla_cpu_scheduler_type": re.compile(r"CPU_SCHEDULER_TYPE_\w{1,40}"),
     "xla_cpu_enable_concurrency_optimized_scheduler": _FLAG,
+    "xla_cpu_scheduler_type": re.compile(r"CPU_SCHEDULER_TYPE_\w{1,40}"),
     "xla_cpu_multi_thread_eigen": _FLAG,
     "xla_cpu_prefer_vector_width": _NUMBER,
     "xla_backend_optimization_level": _NUMBER,
@@ -50,21 +51,33 @@ _COMPILER_OPTIONS: Mapping[str, re.Pattern[str]] = {
 
 
 def read_json(source: str | bytes) -> Any:
-    """The data in a JSON text. ValueError where it is none, or has more levels or digits than are accepted.
+    """The data in a JSON text. ValueError where it is none, has more levels or digits than are accepted, or is more
+    than fits into memory.
 
     Takes time and memory in proportion to the text.
     """
-    text = source if isinstance(source, str) else source.decode("utf-8")
-    plain = _STRING.sub(b'""', text.encode("utf-8", "surrogatepass"))
-    depth = int(np.cumsum(_STEP[np.frombuffer(plain, np.uint8)]).max(initial=0))
-    if depth > JSON_DEPTH:
-        raise ValueError(f"lists and objects are nested {depth} deep; at most {JSON_DEPTH} are accepted")
-    if long := _INTEGER.search(plain):
-        raise ValueError(f"an integer of {len(long[0].lstrip(b'-'))} digits; at most {JSON_DIGITS} are accepted")
     try:
+        text = source if isinstance(source, str) else source.decode("utf-8")
+        plain = _STRING.sub(b'""', text.encode("utf-8", "surrogatepass"))
+        if (depth := _depth(plain)) > JSON_DEPTH:
+            raise ValueError(f"lists and objects are nested {depth} deep; at most {JSON_DEPTH} are accepted")
+        if long := _INTEGER.search(plain):
+            digits = len(long[0].lstrip(b"-"))
+            raise ValueError(f"an integer of {digits} digits; at most {JSON_DIGITS} are accepted")
         return json.loads(text)
+    except MemoryError:
+        raise ValueError("it is more than fits into memory") from None
     except RecursionError:  # the caller is itself deep in calls
-        raise ValueError(f"lists and objects are nested {depth} deep, which is more than can be read here") from None
+        raise ValueError("lists and objects are nested more than can be read here") from None
+
+
+def _depth(plain: bytes) -> int:
+    """How deep lists and objects are in one another at most, in a text without strings."""
+    deepest = now = 0
+    for start in range(0, len(plain), _BLOCK):
+        at = now + np.cumsum(_STEP[np.frombuffer(plain[start : start + _BLOCK], np.uint8)])
+        deepest, now = max(deepest, int(at.max())), int(at[-1])
+    return deepest
 
 
 def is_count(text: str) -> bool:

@@ -124,7 +124,9 @@ KINDS: Mapping[str, Kind] = {
         lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= MOST_MEASURED,
         f"how many programs to time, 0 to {MOST_MEASURED},",
     ),
-    "dynamic": Kind(lambda x: x in ("exact", "capacity", "auto"), "one of 'exact', 'capacity', 'auto'"),
+    "dynamic": Kind(
+        lambda x: isinstance(x, str) and x in ("exact", "capacity", "auto"), "one of 'exact', 'capacity', 'auto'"
+    ),
     "executables": whole("how many to keep, a number >= 1,", 1),
     "background": FLAG,
 }  # fmt: skip
