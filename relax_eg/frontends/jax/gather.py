@@ -8,10 +8,11 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from relax_eg.frontends.jax.equation import ONE, Equation, Rule, combines_with
-from relax_eg.frontends.jax.indexing import GATHER_MODES, known_gather, known_slice
+from relax_eg.frontends.jax.indexing import GATHER_MODES, are_inside, known_gather, known_slice
 from relax_eg.frontends.symbolic import to_dim
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ops.record import call
+from relax_eg.shapes import Dim
 
 # XLA drops updates that are out of range, promised or not.
 _SCATTER_MODES = {"PROMISE_IN_BOUNDS": "fill", "CLIP": "clip", "FILL_OR_DROP": "fill"}
@@ -50,6 +51,15 @@ def _gather(e: Equation) -> Expr | None:
     return call("gather", e.args, {"slice_sizes": sizes, "mode": mode, "fill_value": fill, **_numbers(e, _GATHER)})
 
 
+def _windows(e: Equation) -> tuple[Dim, ...]:
+    """How large the window of a scatter is along each axis of its operand."""
+    x, _, updates = e.args
+    numbers = _numbers(e, _SCATTER)
+    left_out = {*numbers["inserted_window_dims"], *numbers["operand_batching_dims"]}
+    places = iter(numbers["update_window_dims"])
+    return tuple(ONE if a in left_out else updates.shape[next(places)] for a in range(x.ndim))
+
+
 def _apply(e: Equation) -> Expr | None:
     """`at[].apply`: windows that do not meet are read, given to the function, and set. Where they may meet it is
     applied again for each, which no operator does."""
@@ -57,9 +67,7 @@ def _apply(e: Equation) -> Expr | None:
         return None
     x, indices, updates = e.args
     numbers, mode = _numbers(e, _SCATTER), _SCATTER_MODES[e["mode"].name]
-    left_out = {*numbers["inserted_window_dims"], *numbers["operand_batching_dims"]}
-    windows = iter(numbers["update_window_dims"])
-    sizes = tuple(ONE if a in left_out else updates.shape[next(windows)] for a in range(x.ndim))
+    sizes = _windows(e)
     renamed = dict(zip(_GATHER, (numbers[name] for name in _SCATTER), strict=True))
     read = call("gather", (x, indices), {"slice_sizes": sizes, "mode": mode, "fill_value": None, **renamed})
 
@@ -84,6 +92,10 @@ def _scatter(kind: str, primitive: str) -> Rule:
         if combine is not None and combines_with(combine) != primitive:
             return _apply(e) if kind == "set" else None
         x, indices, updates = e.args
+        targets = _numbers(e, _SCATTER)["scatter_dims_to_operand_dims"]
+        windows = _windows(e)
+        if are_inside(indices, [windows[a] for a in targets], [x.shape[a] for a in targets], e.sizes):
+            mode = "promise"
         if kind == "subtract":
             updates = call("negative", (updates,))
         attrs = {

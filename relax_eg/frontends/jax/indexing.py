@@ -64,6 +64,16 @@ def _moved_inside(first: Dim, room: Dim, sizes: Sizes) -> Dim:
     return first if sizes.known_nonnegative(first) else dim_max(ZERO, first)
 
 
+def are_inside(indices: Expr, windows: Sequence[Dim], rooms: Sequence[Dim], sizes: Sizes) -> bool:
+    """Whether windows of these sizes, one place for each column of `indices`, are known to lie inside of axes of these
+    `rooms`. Of places that do not vary."""
+    columns = _columns(indices, sizes)
+    return columns is not None and all(
+        at.is_uniform and sizes.known_nonnegative(at.const) and sizes.known_nonnegative(room - size - at.const)
+        for at, size, room in zip(columns, windows, rooms, strict=True)
+    )
+
+
 def known_gather(e: Equation) -> Expr | None:
     """A gather that is a slice, or that takes whole slices along one axis."""
     numbers = e["dimension_numbers"]
