@@ -247,8 +247,8 @@ def _slower(traced: Any, options: Options, best: Any, one: Any, at: Mapping[str,
         run: Callable[..., Any] = found
         rest = args
         if options.weights:
-            held = [a for n, a in zip(traced.arg_names, args, strict=True) if n in options.weights]
-            rest = tuple(a for n, a in zip(traced.arg_names, args, strict=True) if n not in options.weights)
+            held = [a for n, a in zip(traced.arguments.names, args, strict=True) if n in options.weights]
+            rest = tuple(a for n, a in zip(traced.arguments.names, args, strict=True) if n not in options.weights)
             run = found.prepare(*held)
         calls[label] = lambda run=run, rest=rest: run(*rest)
         jax.block_until_ready(calls[label]())

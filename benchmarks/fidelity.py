@@ -113,8 +113,8 @@ def timed(program: Program, at: Mapping[str, int], target: str) -> Row:
         if c.entry is None or not program.weights:
             calls[c.label] = functools.partial(jax.jit(best.to_jax()), *args)
         else:
-            held = [a for n, a in zip(traced.arg_names, args, strict=True) if n in options.weights]
-            rest = [a for n, a in zip(traced.arg_names, args, strict=True) if n not in options.weights]
+            held = [a for n, a in zip(traced.arguments.names, args, strict=True) if n in options.weights]
+            rest = [a for n, a in zip(traced.arguments.names, args, strict=True) if n not in options.weights]
             ready = best.prepare(*held)
             calls[c.label] = functools.partial(jax.jit(ready.to_jax()), ready.prepared, *rest)
     times = measure(calls, SECONDS * len(calls))

@@ -219,7 +219,7 @@ NAMED = [f"a{i}" for i in range(300)]
         (lambda: rx.trace(lambda x: x, f"(min({', '.join(NAMED)}))"), SpecError, "at most 8 in a size that JAX traces"),
         (lambda: Guard.read(" or ".join(f"{a} <= 7" for a in NAMED * 20)), SpecError, "at most 50000 characters"),
         (lambda: rx.prove(" and ".join(f"{a} <= 7" for a in NAMED * 20)), SpecError, "at most 50000"),
-        (lambda: rx.Tensor(ndim=10**9), SpecError, "axes from 0 to 64"),
+        (lambda: rx.Tensor(ndim=10**9), SpecError, "a rank from 0 to 64 is accepted"),
         (lambda: rx.Shape(" ".join(NAMED)), SpecError, "at most 64"),
         (lambda: rx.parse(FUNCTION + "    return R.op.split(x, 10**9)[0]\n"), ModuleTextError, "at most 65536"),
         (lambda: rx.parse(FUNCTION + "    return R.op.full('a'*10**10, 1.0)\n"), ModuleTextError, "no arithmetic"),
@@ -265,6 +265,13 @@ def test_what_is_just_not_too_much() -> None:
     assert rx.trace(lambda x: x, "(min(a, b, c, d)) a b c d") is not None
 
 
+def test_ranks_of_a_rule() -> None:
+    rule = next(r for r in rx.rules.default if r.stars)
+    for ranks in ([10**9] * len(rule.stars), [65] * len(rule.stars), [-1] * len(rule.stars), [], [None]):
+        with pytest.raises(RuleError, match="the ranks of its blocks are .* 0 to 64 axes are accepted"):
+            rule.instance(ranks)
+
+
 def test_ranks_of_a_certificate(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     rx.optimize(lambda a, b, v: (a @ b) @ v, "n n", "n n", "n", cache=False).certificate().save(path)
@@ -273,5 +280,5 @@ def test_ranks_of_a_certificate(tmp_path: Path) -> None:
     assert rows
     rows[0]["ranks"] = [10**9] * max(1, len(rows[0]["ranks"]))
     path.write_text(json.dumps(data))
-    with pytest.raises(ExplanationError, match="ranks of its blocks"):
+    with pytest.raises(ExplanationError, match="blocks"):
         Certificate.load(path).verify(rx.rules.default)

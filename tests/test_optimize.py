@@ -199,8 +199,7 @@ def test_what_gains_nothing_runs_the_function_itself() -> None:
         calls.append("traced")
         return jnp.tanh(x) + 1
 
-    # Without `trust`, new sizes are traced once more, to see whether the function is the same program there.
-    best = rx.optimize(plain, "n", trust=True)
+    best = rx.optimize(plain, "n")
     assert best.report.kept_as_written and calls == ["traced"]
     close(best(normal(0, 3)), jnp.tanh(normal(0, 3)) + 1)
     assert calls == ["traced", "traced"]

@@ -129,6 +129,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "executables": whole("how many to keep, a number >= 1,", 1),
     "background": FLAG,
+    "trust": FLAG,
 }  # fmt: skip
 
 
@@ -288,7 +289,7 @@ def _trusted(rules: RuleSet) -> RuleSet:
 
 
 def _weights(traced: Source, weights: Sequence[str | int]) -> tuple[str, ...]:
-    names = traced.arg_names
+    names = traced.arguments.names
     if isinstance(weights, str):
         weights = (weights,)
     if weights and traced.in_steps:

@@ -102,8 +102,8 @@ class OfArguments:
 
     @property
     def arg_names(self) -> tuple[str, ...]:
-        """Names of the arguments of `fn` that have arrays in them."""
-        return self.arguments.names
+        """Names of the parameters of `fn` that have arrays in them, `xs` for all of `*xs`."""
+        return tuple(dict.fromkeys(n.partition("[")[0] for n in self.arguments.names))
 
     @property
     def leaf_names(self) -> tuple[str, ...]:

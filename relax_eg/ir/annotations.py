@@ -178,7 +178,8 @@ def _sizes(
     dims: str | Sequence[DimLike] | None, ndim: int | None, what: str
 ) -> tuple[tuple[Dim, ...] | None, int | None]:
     if ndim is not None and not (type(ndim) is int and UNKNOWN_RANK <= ndim <= RANK):
-        raise SpecError(f"{what}(ndim={shown(ndim)}): a rank from 0 to {RANK} is accepted, or -1 where it is unknown")
+        accepted = f"a rank is a whole number >= 0, or -1 where it is unknown; axes from 0 to {RANK} are accepted"
+        raise SpecError(f"{what}(ndim={shown(ndim)}): {accepted}")
     ndim = None if ndim == UNKNOWN_RANK else ndim
     if dims is None:
         return None, ndim

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from relax_eg.frontends.onnx import creation, normalisation, resize, windows
@@ -15,7 +16,7 @@ from relax_eg.frontends.onnx.nodes import Handler, Node
 from relax_eg.frontends.onnx.values import MOST_KNOWN, Array, Known
 from relax_eg.frontends.onnx.widths import in_float32
 from relax_eg.ir.annotations import is_float, is_integer
-from relax_eg.ir.expr import Expr, const
+from relax_eg.ir.expr import Expr, const, np_dtype
 from relax_eg.ops import api as op
 from relax_eg.ops.sizes import ZERO, product
 from relax_eg.shapes import Dim, Proved, dim_max, dim_min, dim_select, prove
@@ -53,14 +54,23 @@ def _single(n: Node, i: int, what: str) -> Expr | None:
     return None if found is None else op.reshape(found, ())
 
 
+_GREATEST_FLOAT = 3.4028234663852886e38  # of 32 bits
+
+
 def _clip(n: Node) -> Expr:
     x = n[0]
     if n.opset < 11:
-        low, high = n.at("min"), n.at("max")
+        bounds = n.at("min", -_GREATEST_FLOAT), n.at("max", _GREATEST_FLOAT)
     else:
-        low, high = _single(n, 1, "min"), _single(n, 2, "max")
-    x = x if low is None else op.maximum(x, low)
-    return x if high is None else op.minimum(x, high)
+        bounds = _single(n, 1, "min"), _single(n, 2, "max")
+    # A bound that is left out is the greatest number of the dtype, which infinities are beyond.
+    most = float(ml_dtypes.finfo(np_dtype(x.dtype)).max) if is_float(x.dtype) else None
+    for limited, bound, otherwise in zip((op.maximum, op.minimum), bounds, (-1, 1), strict=True):
+        if isinstance(bound, float) and most is not None and abs(bound) > most:
+            continue  # beyond every number of the dtype, infinities are meant
+        if bound is not None or most is not None:
+            x = limited(x, otherwise * most if bound is None and most is not None else bound)
+    return x
 
 
 def _abs(x: Expr) -> Expr:

@@ -18,7 +18,7 @@ _rule = systems.rule
 def solved(a: Any, b: Any) -> Any:
     """`jnp.linalg.solve(a, b)` for a vector b."""
     factors, _, order = op.lu(a)
-    rows = op.take(op.expand_dims(b, 1), order, 0, mode="promise")
+    rows = op.take(op.expand_dims(b, 1), order, 0, mode="clip")
     return op.squeeze(_backward(factors, _forward(factors, rows)), 1)
 
 
@@ -26,7 +26,7 @@ def solved_columns(a: Any, b: Any) -> Any:
     """`jnp.linalg.solve(a, b)` for a matrix b."""
     factors, _, order = op.lu(a)
     n, k = b.shape
-    rows = op.take(op.expand_dims(b.T, 2), order, 1, mode="promise")
+    rows = op.take(op.expand_dims(b.T, 2), order, 1, mode="clip")
     rows = op.reshape(op.permute_dims(rows, (1, 2, 0)), (n, k))
     middle = op.reshape(op.reshape(_forward(factors, rows), (n, 1, k)), (n, k))
     columns = op.reshape(_backward(factors, middle), (n, 1, k))
