@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg import ir, op
-from relax_eg.errors import BoundsError, OptionError, ShapeError, SpecError, TraceError, WellFormedError
+from relax_eg.errors import BoundsError, OperatorError, OptionError, ShapeError, SpecError, TraceError, WellFormedError
 from relax_eg.frontends.modules import in_blocks
 from relax_eg.ops.deduction import deduced
 
@@ -386,3 +387,54 @@ def main(x: R.Tensor("n")):
 """
     with pytest.raises(WellFormedError, match="`few` has effects; only functions without may be values"):
         rx.parse(text)
+
+
+AT_CALLS = {
+    "sizes of a call": (
+        'a: R.Tensor(("p", "p"), "float32"), b: R.Tensor(("q", "p"), "float32"), v: R.Tensor(("p",), "float32")',
+        "mm(a, b) @ v",
+        {"p": 3, "q": 3},
+        {"p": 3, "q": 4},
+        (ShapeError, "mm(): argument `b`, axis 0 should be n = 3 (from argument `a`), got 4"),
+    ),
+    "a slice": (
+        'a: R.Tensor(("p",), "float32"), b: R.Tensor(("q",), "float32"), v: R.Tensor(("p",), "float32")',
+        "R.strided_slice(a + v, begin=[4], end=[p])",
+        {"p": 6, "q": 3},
+        {"p": 2, "q": 3},
+        (OperatorError, "begin and end on axis 0: 4 is more than 2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_CALLS)
+@pytest.mark.parametrize("runs", ["auto", "capacity", "exact", "kernels", "prepared", "loaded"])
+def test_what_only_a_call_can_tell_is_an_error_however_it_runs(name: str, runs: str, tmp_path: Path) -> None:
+    """Algebra, padding or preparation may have dropped the very step that does not fit."""
+    params, result, good, bad, (error, text) = AT_CALLS[name]
+    module = rx.parse(f'''
+@R.function
+def mm(a: R.Tensor(("k", "n"), "float32"), b: R.Tensor(("n", "j"), "float32")):
+    return R.matmul(a, b)
+
+@R.function
+def main({params}):
+    return {result}
+''')
+    options: dict[str, Any] = {"dynamic": runs if runs in ("auto", "capacity") else "exact"}
+    options |= {"execution": "kernels"} if runs == "kernels" else {}
+    options |= {"weights": ("a",)} if runs == "prepared" else {}
+    best = rx.optimize(module, cache=False, **options)
+
+    def arrays(sizes: dict[str, int]) -> list[Any]:
+        shapes = [tuple(d.evaluate(sizes) for d in p.tensor.shape or ()) for p in module.main.params]
+        return [jax.numpy.ones(s, "float32") for s in shapes]
+
+    if runs == "loaded":
+        best.save(tmp_path / "saved")
+        best = rx.load(tmp_path / "saved")
+    for sizes in ({v: n + 1 for v, n in good.items()}, good):
+        assert best(*arrays(sizes)).shape
+    with pytest.raises(error, match=re.escape(text)):
+        best(*arrays(bad))
+    assert best(*arrays(good)).shape

@@ -22,8 +22,11 @@ from relax_eg.ir.annotations import WIDE, Tensor
 from relax_eg.ir.expr import Expr, np_dtype
 from relax_eg.ir.module import Module
 from relax_eg.ops.facts import FACTS, violation
+from relax_eg.ops.keys import given_dtype
 from relax_eg.shapes import Scope
 from relax_eg.shapes.constraints import constraints_of_jax, dim_of_jax
+
+_MOST_TAKEN = 4096  # combinations of sizes that are known to be taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Program:
     numbers, or was traced where JAX had such; `at_sizes`: how it is to run at many sizes and what its calls cost, as
     plain data that artifacts keep (`loading`); `entry`: where it takes or returns tuples or shapes, the annotations of
     its arguments by name, as text, and last that of its result. `own`: why the program is not what `fn` is at given
-    sizes, None where it is; without it nobody looks (`frontends.own`).
+    sizes, None where it is; without it nobody looks (`frontends.own`, `refusals`).
     """
 
     fn: Callable[..., Any]
@@ -276,6 +279,30 @@ def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
     if len(rest) != len(kwargs) or not all(map(kwargs.__contains__, rest)):
         return args, kwargs
     return (*args, *map(kwargs.__getitem__, rest)), {}
+
+
+def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
+    """A function of sizes that raises what the module of `program` raises there: where a call's shapes contradict the
+    signature of a function, or an operator does not take its operands. The module as written is traced, once for each
+    combination of sizes, and nothing is compiled: what was chosen for it may have dropped what would have raised."""
+    taken: set[tuple[tuple[str, int], ...]] = set()
+
+    def look(sizes: Mapping[str, int]) -> None:
+        key = tuple(sorted(sizes.items()))
+        if key in taken:
+            return
+        tensors = [p.tensor for p in program.params]
+        avals = [
+            jax.ShapeDtypeStruct(
+                [d.evaluate(sizes) for d in t.shape or ()], given_dtype(t.dtype or "float32"), weak_type=weak
+            )
+            for t, weak in zip(tensors, program.weak_in, strict=True)
+        ]
+        jax.eval_shape(lambda *xs: program.original(list(xs)), *avals)
+        if len(taken) < _MOST_TAKEN:
+            taken.add(key)
+
+    return look
 
 
 def as_declared(where: str, declared: Tensor, leaf: Any, weak: bool = False) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from relax_eg.accepted import FLAG, NONE, PATH, accepts
 from relax_eg.backend.artifact import describing, read
 from relax_eg.backend.optimized import Optimized
+from relax_eg.backend.program import refusals
 from relax_eg.backend.structured import structured
 from relax_eg.driver.options import KINDS, Execution
 from relax_eg.driver.prices import call_predictor
@@ -57,6 +58,8 @@ def load(
         if set(variables) != has:
             raise ValueError(f"it has capacities of {', '.join(variables)}, and its sizes are {', '.join(sorted(has))}")
         policy = read_policy(name, variables, scope, **kept)
+    if not saved.program.from_function and variables and saved.runs != "steps":
+        saved = replace(saved, program=replace(saved.program, own=refusals(saved.program)))
     given = {"dynamic": dynamic, "capacities": capacities, "executables": executables, "background": background}
     options: dict[str, Any] = {**kept, **{k: v for k, v in given.items() if v is not None}}
     if options != kept:

@@ -18,7 +18,7 @@ from relax_eg.backend.family import Variant
 from relax_eg.backend.kernels import InKernels
 from relax_eg.backend.lower import run_function
 from relax_eg.backend.optimized import Optimized
-from relax_eg.backend.program import Program
+from relax_eg.backend.program import Program, refusals
 from relax_eg.backend.steps import InSteps
 from relax_eg.backend.structured import structured
 from relax_eg.backend.width import in_width
@@ -210,9 +210,8 @@ def _optimized(
 
 def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | None, trust: bool) -> Optimized:
     """What is optimized, as a function of arrays: what is timed, and what calls with shapes and tuples go to."""
-    own = None
-    if isinstance(traced, Traced) and traced.size_variables and not trust:
-        own = Own(traced, options.is_exact).difference
+    looks = bool(traced.size_variables) and not trust
+    own = Own(traced, options.is_exact).difference if looks and isinstance(traced, Traced) else None
     program = Program(
         traced.fn,
         traced.identifier,
@@ -235,6 +234,8 @@ def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | 
         traced.entry if isinstance(traced, Written) else (),
         own,
     )
+    if looks and isinstance(traced, Written) and not traced.in_steps:
+        program = replace(program, own=refusals(program))
     source = ", from the cache" if found.report.cached else ""
     seconds = found.report.seconds["total"]
     tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")

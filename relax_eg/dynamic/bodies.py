@@ -13,13 +13,14 @@ from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
 from relax_eg.backend.shown import only_for
 from relax_eg.debug import tell
-from relax_eg.dynamic.fitting import Fit, Pattern, at, fit, given_dtype
+from relax_eg.dynamic.fitting import Fit, Pattern, at, fit
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import Plan, plan
 from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
+from relax_eg.ops.keys import given_dtype
 
 # `(held, *args, **kwargs) -> result`; and what it takes: what was prepared as a tuple and the arguments, then keywords,
 # as a call gives them.

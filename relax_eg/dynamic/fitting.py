@@ -17,8 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relax_eg.ir.expr import np_dtype
-from relax_eg.ops.keys import is_key, jax_dtype
 from relax_eg.shapes import Dim
 
 Pattern = Sequence[Dim]
@@ -87,11 +85,6 @@ class Fit:
 def is_key_array(x: Any) -> bool:
     """Whether `x` is an array of typed PRNG keys, which numpy cannot hold."""
     return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def given_dtype(dtype: str) -> Any:
-    """The dtype that arrays of a call have where ours is `dtype`: of keys it is JAX's own."""
-    return jax_dtype(dtype) if is_key(dtype) else np_dtype(dtype)
 
 
 def _grown_there(x: Any, shape: tuple[int, ...], inside: Inside) -> Any:

@@ -21,10 +21,11 @@ from relax_eg.backend.program import as_declared
 from relax_eg.backend.shown import NOT_SHOWN, UnseenError, is_tracing, shown
 from relax_eg.dynamic.bodies import Body, Taking
 from relax_eg.dynamic.executables import Executable, Executables, Tally, Why, compiled
-from relax_eg.dynamic.fitting import Fit, given_dtype, is_key_array
+from relax_eg.dynamic.fitting import Fit, is_key_array
 from relax_eg.dynamic.policy import Policy, earns_exact
 from relax_eg.dynamic.statistics import SizeRow
 from relax_eg.errors import OptionError
+from relax_eg.ops.keys import given_dtype
 from relax_eg.settings import settings_now
 
 Predict = Callable[[int, Mapping[str, int]], float]

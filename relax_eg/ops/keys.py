@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_eg.ir.expr import np_dtype
 from relax_eg.tir import KEY_WORDS, numpy_dtype
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,11 @@ def jax_dtype(dtype: str) -> Any:
     import jax
 
     return jax.eval_shape(lambda: jax.random.key(0, impl=generator_of(dtype))).dtype
+
+
+def given_dtype(dtype: str) -> Any:
+    """The dtype that arrays of a call have where ours is `dtype`: of keys it is JAX's own."""
+    return jax_dtype(dtype) if is_key(dtype) else np_dtype(dtype)
 
 
 def from_jax(keys: Any) -> Array:
