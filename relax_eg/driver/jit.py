@@ -440,8 +440,6 @@ def jit(
     }  # fmt: skip
     if fn is None:
         return functools.partial(jit, dims=dims, **options, **jit_options)
-    if not isinstance(trust, bool):
-        raise OptionError(f"trust={trust!r}: True or False is accepted")
     # What is wrong with these is said where they are written; what depends on sizes' names, at the first call.
     read_policy("jit", list(capacities) if isinstance(capacities, Mapping) else ["n"], Scope({"n": (1, 1)}), dynamic,
                 capacities, executables, background)  # fmt: skip

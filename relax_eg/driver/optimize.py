@@ -116,13 +116,12 @@ def optimize(
     "bound", or one of these for each size variable; `executables`: how many are kept; `background`: compile in a thread
     wherever another executable serves the call meanwhile (`docs/dynamic.md`). `trust`: whether you promise that Python
     decides nothing by a size in the function that the trace for symbolic sizes decides otherwise. Without that promise
-    the function is traced once for each combination of sizes; where it is another program, it runs as written.
+    the function is traced once for each combination of sizes; where it is another program, it runs as written. A module
+    is traced, too, and what does not fit at these sizes is raised, whatever the search made of it.
 
     Raises TraceError, SpecError, BoundsError, OptionError, RuleError; ExtractionError where no program keeps
     `memory_limit`.
     """
-    if not isinstance(trust, bool):
-        raise OptionError(f"trust={trust!r}: True or False is accepted")
     with _collector_paused():
         statements = as_statements(assume)
         traced = traced_program(program, args, by_name(specs, kwspecs), bounds, statements)
