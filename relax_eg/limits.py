@@ -69,3 +69,6 @@ PARTS = 1 << 16
 CALLS = 4_000
 """Calls that a module makes when each is followed into the function it calls: what a call costs is added up so. Twenty
 functions, of which each calls the one before twice, make 10**6. Pricing them takes a millisecond each."""
+
+CALL_DEPTH = 100
+"""Functions that call one another in a row. Prices and lowering follow a call on Python's own stack, where 160 fit."""

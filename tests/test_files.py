@@ -219,7 +219,7 @@ NAMED = [f"a{i}" for i in range(300)]
         (lambda: rx.trace(lambda x: x, f"(min({', '.join(NAMED)}))"), SpecError, "at most 8 in a size that JAX traces"),
         (lambda: Guard.read(" or ".join(f"{a} <= 7" for a in NAMED * 20)), SpecError, "at most 50000 characters"),
         (lambda: rx.prove(" and ".join(f"{a} <= 7" for a in NAMED * 20)), SpecError, "at most 50000"),
-        (lambda: rx.Tensor(ndim=10**9), SpecError, "a rank from 0 to 64 is accepted"),
+        (lambda: rx.Tensor(ndim=10**9), SpecError, "axes from 0 to 64 are accepted"),
         (lambda: rx.Shape(" ".join(NAMED)), SpecError, "at most 64"),
         (lambda: rx.parse(FUNCTION + "    return R.op.split(x, 10**9)[0]\n"), ModuleTextError, "at most 65536"),
         (lambda: rx.parse(FUNCTION + "    return R.op.full('a'*10**10, 1.0)\n"), ModuleTextError, "no arithmetic"),

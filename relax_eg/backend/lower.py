@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from relax_eg.backend.libraries import run_registered
 from relax_eg.backend.tensor_programs import lower_program
 from relax_eg.errors import OperatorError, RelaxEgError, ShapeError, TraceError
 from relax_eg.ir.annotations import Tensor, Tuple
-from relax_eg.ir.control import parts
+from relax_eg.ir.control import functions_of, parts
 from relax_eg.ir.expr import (
     CALL,
     CALL_DPS_LIBRARY,
@@ -73,7 +74,7 @@ def run_block(
 
 
 class _Run:
-    """One evaluation of a module's functions on JAX values. What it calls more than once JAX traces once."""
+    """One evaluation of a module's functions on JAX values. What is called at several places JAX traces once."""
 
     def __init__(self, module: Module, programs: Callable[..., Any] = lower_program) -> None:
         self.module = module
@@ -153,8 +154,17 @@ class _Run:
         line = self.running.sources.get(e) if self.running is not None else None
         return "" if self.running is None else f"{self.running.name}(){f' ({line})' if line else ''}: "
 
+    @functools.cached_property
+    def _often(self) -> frozenset[str]:
+        """The functions that are named at more than one place."""
+        named = Counter(n for f in self.module for e in f.expressions() for n in functions_of(e))
+        return frozenset(n for n, count in named.items() if count > 1)
+
     def call(self, name: str, args: Sequence[Any]) -> Any:
-        """A call of a function, which is a call in XLA's program too until XLA inlines it."""
+        """A call of a function. Of one that is called at several places it is a call in XLA's program too, until XLA
+        inlines it; JAX takes twenty of Python's frames for each such call inside another."""
+        if name not in self._often:
+            return self.function(name, args)
         arrays = [i for i, a in enumerate(args) if hasattr(a, "dtype")]
         fixed = tuple((i, a) for i, a in enumerate(args) if not hasattr(a, "dtype"))
         try:

@@ -29,7 +29,7 @@ from relax_eg.ir.expr import (
 from relax_eg.ir.memory import check_memory
 from relax_eg.ir.module import Block, Function, Module
 from relax_eg.ir.steps import effect_of, impure_functions
-from relax_eg.limits import CALLS
+from relax_eg.limits import CALL_DEPTH, CALLS
 from relax_eg.shapes import Binder, Dim
 from relax_eg.shapes.relation import read_statement
 
@@ -81,6 +81,7 @@ def _check_calls(module: Module) -> None:
         for e in f.expressions():
             made += functions_of(e)
     counts: dict[str, int] = {}
+    depths: dict[str, int] = {}  # functions in the longest row of calls, with the function itself
     for root in sites:
         stack, entered = [root], set[str]()
         while stack:
@@ -93,12 +94,19 @@ def _check_calls(module: Module) -> None:
                 stack += dict.fromkeys(waiting)
                 continue
             stack.pop()
-            counts[name] = min(sum(1 + counts.get(c, 0) for c in sites.get(name, ())), CALLS + 1)
+            called = sites.get(name, [])
+            counts[name] = min(sum(1 + counts.get(c, 0) for c in called), CALLS + 1)
+            depths[name] = 1 + max((depths.get(c, 0) for c in called), default=0)
     for name, count in counts.items():
         if count > CALLS:
             raise WellFormedError(
                 f"function `{name}` makes more than {CALLS} calls, those of the functions that it calls counted\n"
                 f"  accepted: modules of at most {CALLS} calls"
+            )
+        if depths[name] > CALL_DEPTH + 1:
+            raise WellFormedError(
+                f"function `{name}` calls functions that call others, {depths[name] - 1} in a row\n"
+                f"  accepted: at most {CALL_DEPTH}"
             )
 
 

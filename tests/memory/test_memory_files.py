@@ -113,7 +113,7 @@ def test_sizes_that_make_no_sense_are_refused(options: Any, message: str, module
     ("options", "message"),
     [
         ({"results": "here"}, "results='here': 'apart' or 'planned' is accepted"),
-        ({"aliasing": "all"}, "aliasing='all': 'elements' or 'dtype' or 'bytes' or 'fits' is accepted"),
+        ({"aliasing": "all"}, "aliasing='all': one of elements, dtype, bytes, fits is accepted"),
         ({"align": 0}, "align=0: a number of bytes from 1 on is accepted"),
     ],
 )

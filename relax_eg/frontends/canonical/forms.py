@@ -39,6 +39,8 @@ class Forms:
                 return nodes.known(np.asarray(value).astype(dtype).reshape(shape), eqn)
         if not args:
             return None
+        if count(shape) == 0 and isinstance(dtype, np.dtype):  # of nothing it does not matter what it was
+            return nodes.known(np.zeros(shape, dtype), eqn)
         x = operands[0]
         match name:
             case "squeeze" | "expand_dims":
@@ -143,7 +145,8 @@ class Forms:
             if starts is not None:  # a slice is moved to lie inside, as such a gather is
                 found = self.nodes.add(("dynamic_slice", tuple(sizes)), [args[0], *starts], sizes, x.dtype, eqn)
                 return self._reshaped(found, shape, x.dtype, eqn)
-        if not box.read(self.nodes.all[args[1]].value, len(shape)):
+        moves = eqn.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP
+        if not box.read(self.nodes.all[args[1]].value, len(shape), moves):
             return None
         found = self._cut(args[0], tuple(box.starts), tuple(box.sizes), tuple(box.steps), x.dtype, eqn)
         return self._reshaped(found, shape, x.dtype, eqn)
@@ -166,7 +169,7 @@ class Forms:
         if starts is not None:
             given = self._reshaped(args[2], tuple(sizes), x.dtype, eqn)
             return nodes.add(("dynamic_update_slice", ()), [args[0], given, *starts], x.shape, x.dtype, eqn)
-        if not box.read(places.value, len(updates.shape)):
+        if not box.read(places.value, len(updates.shape), False):
             return None
         given = self._reshaped(args[2], tuple(box.sizes), x.dtype, eqn)
         ends = [a + (n - 1) * s + 1 for a, n, s in zip(box.starts, box.sizes, box.steps, strict=True)]
@@ -200,8 +203,6 @@ class Forms:
         if shape == self.nodes.all[arg].shape:
             return arg
         steps = tuple(1 if n <= 1 else s for n, s in zip(shape, steps, strict=True))
-        # Of nothing it does not matter where it was.
-        starts = starts if count(shape) else (0,) * len(shape)
         return self.nodes.add(("slice", starts, shape, steps), [arg], shape, dtype, eqn)
 
 
@@ -231,9 +232,9 @@ class _Box:
         self.starts, self.steps = [0] * len(of), [1] * len(of)
         self._gone, self._offsets = gone, offsets
 
-    def read(self, places: Any, rank: int) -> bool:
+    def read(self, places: Any, rank: int, moves: bool) -> bool:
         """Whether known places, a row for each window, are a box inside the array, of which starts, sizes and steps
-        are then told. `rank`: of what is read or written."""
+        are then told. `rank`: of what is read or written; `moves`: whether a window that is not inside is moved there."""
         if places is None or not places.size:
             return False
         columns = places.reshape(-1, len(self.mapped)).T
@@ -245,6 +246,8 @@ class _Box:
                 if len(by) != 1 or min(by) < 0 or moving is not None or d not in self._gone:
                     return False
                 moving, self.steps[d], self.sizes[d] = d, by.pop(), lines
+        if moves and moving is None:
+            self.starts = [min(max(a, 0), m - n) for a, n, m in zip(self.starts, self.sizes, self.of, strict=True)]
         rows = zip(self.starts, self.sizes, self.steps, self.of, strict=True)
         if not all(a >= 0 and a + (n - 1) * s < m for a, n, s, m in rows if n):
             return False
