@@ -412,7 +412,7 @@ AT_CALLS = {
 def test_what_only_a_call_can_tell_is_an_error_however_it_runs(name: str, runs: str, tmp_path: Path) -> None:
     """Algebra, padding or preparation may have dropped the very step that does not fit."""
     params, result, good, bad, (error, text) = AT_CALLS[name]
-    module = rx.parse(f'''
+    module = rx.parse(f"""
 @R.function
 def mm(a: R.Tensor(("k", "n"), "float32"), b: R.Tensor(("n", "j"), "float32")):
     return R.matmul(a, b)
@@ -420,7 +420,7 @@ def mm(a: R.Tensor(("k", "n"), "float32"), b: R.Tensor(("n", "j"), "float32")):
 @R.function
 def main({params}):
     return {result}
-''')
+""")
     options: dict[str, Any] = {"dynamic": runs if runs in ("auto", "capacity") else "exact"}
     options |= {"execution": "kernels"} if runs == "kernels" else {}
     options |= {"weights": ("a",)} if runs == "prepared" else {}

@@ -234,7 +234,7 @@ class _Box:
 
     def read(self, places: Any, rank: int, moves: bool) -> bool:
         """Whether known places, a row for each window, are a box inside the array, of which starts, sizes and steps
-        are then told. `rank`: of what is read or written; `moves`: whether a window that is not inside is moved there."""
+        are then told. `rank`: of what is read or written; `moves`: whether a window outside is moved inside."""
         if places is None or not places.size:
             return False
         columns = places.reshape(-1, len(self.mapped)).T

@@ -65,11 +65,13 @@ def _clip(n: Node) -> Expr:
         bounds = _single(n, 1, "min"), _single(n, 2, "max")
     # A bound that is left out is the greatest number of the dtype, which infinities are beyond.
     most = float(ml_dtypes.finfo(np_dtype(x.dtype)).max) if is_float(x.dtype) else None
-    for limited, bound, otherwise in zip((op.maximum, op.minimum), bounds, (-1, 1), strict=True):
+    for limited, bound, sign in zip((op.maximum, op.minimum), bounds, (-1, 1), strict=True):
         if isinstance(bound, float) and most is not None and abs(bound) > most:
             continue  # beyond every number of the dtype, infinities are meant
-        if bound is not None or most is not None:
-            x = limited(x, otherwise * most if bound is None and most is not None else bound)
+        if bound is None and most is not None:
+            bound = sign * most
+        if bound is not None:
+            x = limited(x, bound)
     return x
 
 
