@@ -94,6 +94,39 @@ def test_what_is_in_pieces_is_right_at_every_size(fn: Any, fresh_bytes: float, r
         np.testing.assert_allclose(best(*args), want, rtol=0, atol=10 * tolerance)
 
 
+CONVOLVED = ("n 2 h w", "6 2 3 3")
+
+
+def convolved(x: Any, kernel: Any) -> Any:
+    """Padding of "SAME" with strides is computed of h and w."""
+    y = jax.lax.conv_general_dilated(x, kernel, (2, 1), "SAME")
+    return jax.nn.relu(y).mean((2, 3))
+
+
+def shifted(x: Any, kernel: Any) -> Any:
+    """What is cut off and put before is told by sizes of other axes than that of the pieces."""
+    y = jnp.einsum("nchw,nckw->nchk", x, x * kernel[0, 0, 0, 0])
+    return jnp.abs(jnp.pad(y[:, :, 1:], ((0, 0), (0, 0), (1, 0), (0, 0)))).max((2, 3))
+
+
+@pytest.mark.parametrize(("fn", "execution"), [(convolved, "kernels"), (shifted, "whole")])
+def test_attributes_of_other_axes_do_not_matter(fn: Any, execution: Any) -> None:
+    """Rows of a batch one after the other, though the operator has sizes among its attributes."""
+    at = {"n": 48, "h": 64, "w": 16}
+    options: dict[str, Any] = {"at": at, "execution": execution, "cache": False}
+    usual = rx.optimize(fn, *CONVOLVED, memory_limit="1 GiB", rules=rx.rules.default - IN_PIECES, **options)
+    limit = usual.report.memory.bytes // 3
+    best = rx.optimize(fn, *CONVOLVED, memory_limit=limit, **options)
+    assert IN_PIECES in best.report.rules and best.report.memory.bytes <= limit
+    written = traced_program(fn, CONVOLVED, {}, {}, ()).module
+    for n, h, w in ((1, 3, 4), (7, 5, 6), (8, 9, 3), (17, 4, 4), (48, 7, 8)):
+        rng = np.random.default_rng(n)
+        args = [rng.standard_normal(s).astype(np.float32) for s in ((n, 2, h, w), (6, 2, 3, 3))]
+        want = evaluate(written, args)
+        np.testing.assert_allclose(evaluate(best.module, args), want, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(best(*args), want, rtol=1e-4, atol=1e-4)
+
+
 def test_a_mask_of_places_is_made_in_the_loop() -> None:
     """What compares places of a row with those of a column is no array that the loop goes over."""
     module = str(optimized(causal, rules=rx.rules.default - ONE_BY_ONE).module)

@@ -26,11 +26,12 @@ from relax_eg.extract.profile import AS_USUAL, Mode, Profile
 from relax_eg.ir.expr import TUPLE_GET, Expr
 from relax_eg.ir.module import Module
 
-MOST = 16  # programs whose memory is looked at
+MOST = 16  # programs whose memory is looked at to keep a limit
 _FIRST, _FACTOR, _PRICES = 1 / 64, 8.0, 7  # prices of a byte: the first, in times of (seconds / bytes), and the others
 _HALF = 0.5  # of the least so far: where nothing fits, how little there might be is looked for with an eye on that
 _CLOSER = 2  # prices between the last that was too low and the first that did
 _ROUNDS, _MORE = 3, 16.0  # of raising the price at the peak, and how much
+_NEAR = 1.1  # times what could be reached: the least bytes that an error names
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class _Limited:
     def __init__(self, search: Search, limit: int) -> None:
         self.search = search
         self.limit = limit
+        self.aim = limit  # bytes that a program is looked for with: the limit, or more where nothing keeps that
+        self.allowed = MOST  # programs that may be looked at
         self.tried: list[Tried] = []
         self.modes = _modes(search.options.profile)
         self.known: dict[tuple[str, int], Pricing] = {}  # what was measured, and raised, by function and block
@@ -113,14 +116,14 @@ class _Limited:
         """Keep what kernels were found to need for themselves."""
         for place, built in entry.units.built.items():
             inside = {m: own[place[0], e] for e, m in built.members.items() if (place[0], e) in own}
-            old = self.known.get(place, Pricing(limit=self.limit))
+            old = self.known.get(place, Pricing(limit=self.aim))
             self.known[place] = replace(old, inside={**old.inside, **inside})
 
     def priced(self, held: float) -> Entry:
         return self.search.frugal(held, self.known)
 
     def fits(self, t: Tried) -> bool:
-        return t.most.bytes <= self.limit
+        return t.most.bytes <= self.aim
 
     @property
     def fitting(self) -> list[Tried]:
@@ -159,7 +162,7 @@ class _Limited:
                 return
             for place, stored in entry.units.stored.items():
                 there = {e for function, e in least.at_peak if function == place[0]}
-                old = self.known.get(place, Pricing(limit=self.limit))
+                old = self.known.get(place, Pricing(limit=self.aim))
                 more = {c: old.more.get(c, 1.0) * _MORE for e, c in stored.items() if _kernel_of(e) in there}
                 raised |= bool(more)
                 self.known[place] = replace(old, more={**old.more, **more})
@@ -170,6 +173,29 @@ class _Limited:
             if self.fits(least):
                 return
 
+    def reach(self, base: float) -> bool:
+        """Look for a program that fits, with prices of a byte from low to high, then with those at the peak raised."""
+        self.sweep(base, self.aim)
+        if not self.fitting:
+            self.sweep(base, max(self.aim, int(_HALF * self.least.most.bytes)))
+        if not self.fitting:
+            self.raise_at_peak(base)
+        return bool(self.fitting)
+
+    def reach_least(self, base: float) -> None:
+        """Where nothing fits: look for what needs a little less than the least so far, until nothing does. What comes
+        out depends on the bytes that are aimed at, so something may fit after all."""
+        while (aim := int(self.least.most.bytes / _NEAR)) > self.limit and not self.search.limiting.is_over():
+            self.aim, self.allowed = aim, self.programs + MOST // 2
+            if not self.reach(base):
+                break
+        self.aim = self.limit
+
+    @property
+    def least(self) -> Tried:
+        """Of what was looked at, what needs least."""
+        return min(self.tried, key=lambda t: t.most.bytes)
+
     @property
     def programs(self) -> int:
         """How many different programs were looked at."""
@@ -177,7 +203,7 @@ class _Limited:
 
     @property
     def full(self) -> bool:
-        return self.programs >= MOST or (bool(self.fitting) and self.search.limiting.is_over())
+        return self.programs >= self.allowed or (bool(self.fitting) and self.search.limiting.is_over())
 
 
 def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
@@ -194,12 +220,8 @@ def limited(search: Search, unlimited: bool) -> tuple[Candidate, MemoryRow]:
         else:
             base *= len(search.options.bindings)
         tries.look(None if unlimited else search.entry())
-        tries.sweep(base, limit)
-        if not tries.fitting:
-            least = min(t.most.bytes for t in tries.tried)
-            tries.sweep(base, max(limit, int(_HALF * least)))
-        if not tries.fitting:
-            tries.raise_at_peak(base)
+        if not tries.reach(base):
+            tries.reach_least(base)
     if not tries.fitting:
         raise _error(search, limit, tries)
     best = min(tries.fitting, key=lambda t: (t.seconds, t.most.bytes))
@@ -227,7 +249,7 @@ def _modes(profile: Profile) -> tuple[Mode, ...]:
 
 
 def _error(search: Search, limit: int, tries: _Limited) -> ExtractionError:
-    least = min(tries.tried, key=lambda t: t.most.bytes).most
+    least = tries.least.most
     at = ", ".join(f"{v}={n}" for v, n in least.at.items())
     shares = Counter(dict[str, int]())
     for value, count in least.peak:

@@ -9,10 +9,11 @@ something smaller of a value that is so large (`Functions.large`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from relax_eg.errors import OperatorError
 from relax_eg.ir.annotations import Tensor, dims_of
 from relax_eg.ir.calls import function_ref
 from relax_eg.ir.control import scan
@@ -143,14 +144,25 @@ def _sliced(x: Expr, axis: int) -> Axes | None:
     placed = program_at(x.op, tuple(a.annotation for a in x.args), x.attrs, x.annotation)
     if placed is None or len(placed.program.inputs) != len(x.args):
         return None
-    # What shapes it may hold more sizes than that of its result is not made anew.
-    if x.op not in _SHAPED and any(_holds_sizes(v) for _, v in x.attrs):
-        return None
-    return sliced_with(placed.program, axis)
+    axes = sliced_with(placed.program, axis)
+    if axes is not None and x.op not in _SHAPED and any(True for _, v in x.attrs for _ in _sizes_in(v)):
+        # Sizes among its attributes, such as a convolution's padding, may be of this axis or of others.
+        size = Dim.var(_unused(x, {}))
+        pieces = [
+            a if place is None else var(f"x{i}", Tensor(_with(a.shape, place, size), a.dtype))
+            for i, (a, place) in enumerate(zip(x.args, axes, strict=True))
+        ]
+        return axes if _again(x, pieces, axis, size) is not None else None
+    return axes
 
 
-def _holds_sizes(value: Any) -> bool:
-    return isinstance(value, Dim) or (isinstance(value, tuple) and any(_holds_sizes(v) for v in value))  # type: ignore[reportUnknownVariableType]
+def _sizes_in(value: Any) -> Iterator[Dim]:
+    """The sizes in an attribute."""
+    if isinstance(value, Dim):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:  # type: ignore[reportUnknownVariableType]
+            yield from _sizes_in(v)
 
 
 def _in_a_loop(e: Expr, axis: int, region: Region, rows: Dim, count: Dim, known: Functions) -> Expr | None:
@@ -216,7 +228,9 @@ def _pieces(x: Expr, axis: int, rows: Dim, count: Dim, more: Dim) -> Expr:
 
 def _unused(e: Expr, region: Region) -> str:
     """A name for the size of a piece that no size has."""
-    taken = {v for x in region for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
+    inside = (e, *region)
+    taken = {v for x in inside for y in (x, *x.args) for d in dims_of(y.annotation) for v in d.variables}
+    taken |= {v for x in inside for _, value in x.attrs for d in _sizes_in(value) for v in d.variables}
     name, n = "rows", 0
     while name in taken:
         n += 1
@@ -232,12 +246,21 @@ def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
     """The operator of `x` for as many places along `axis` as its operands have now; None where its equations are
     others then. Where they are the same, and read what is sliced at the place that is written alone (`sliced_with`),
     every element is the term that it was."""
-    attrs = dict(x.attrs)
-    wanted = _with(x.shape, axis, size)
-    if x.op in _SHAPED:
-        attrs["shape"] = wanted
-    made = call(x.op, args, attrs)
-    return made if made.annotation == Tensor(wanted, x.dtype) and _same_equations(x, made) else None
+    wanted = Tensor(_with(x.shape, axis, size), x.dtype)
+    # An attribute with an entry for each axis, such as the end of a slice, may say where this one ends.
+    ends = {k: _with(v, axis, size) for k, v in x.attrs if _is_extent(v, x, axis)}
+    for attrs in ({**dict(x.attrs), **ends}, dict(x.attrs))[not ends :]:
+        try:
+            made = call(x.op, args, attrs)
+        except OperatorError:  # what an attribute says is of other places
+            continue
+        if made.annotation == wanted and _same_equations(x, made):
+            return made
+    return None
+
+
+def _is_extent(value: Any, x: Expr, axis: int) -> bool:
+    return isinstance(value, tuple) and len(value) == x.ndim and value[axis] == x.shape[axis]  # type: ignore[reportUnknownArgumentType]
 
 
 def _same_equations(whole: Expr, piece: Expr) -> bool:
