@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import QUICKLY
 
 import relax_eg as rx
 from benchmarks import libraries
@@ -19,13 +20,6 @@ from benchmarks.libraries import BEGIN, DOCUMENT, END
 from benchmarks.library_cases import CASES, Case
 from relax_eg.driver import prices
 
-# Each program runs a few times only: XLA compiles it in a quarter of the time.
-QUICK: dict[str, Any] = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
 ROWS = 2
 
 
@@ -58,7 +52,7 @@ def test_as_plain_jax(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "NEVER_SLOWER", 0.0)  # run what the search chose, whatever it gains
     use = case.build()
     rows = [use.arguments(row) for row in range(ROWS)]
-    plain = jax.jit(lambda *args: (use.fn(*args), use.gradient(*args)), compiler_options=QUICK)
+    plain = jax.jit(lambda *args: (use.fn(*args), use.gradient(*args)), compiler_options=QUICKLY)
     wanted = [plain(*row) for row in rows]
 
     best = rx.optimize(use.fn, *use.specs)
@@ -74,7 +68,7 @@ def test_as_plain_jax(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
     stacked = list(rows[0])
     stacked[batched] = jax.tree.map(lambda *xs: jnp.stack(xs), *(row[batched] for row in rows))
-    got, vmapped = jax.jit(ours, compiler_options=QUICK)(rows[0], stacked)
+    got, vmapped = jax.jit(ours, compiler_options=QUICKLY)(rows[0], stacked)
 
     value, gradient = wanted[0]
     for what, w in ("value", value), ("gradient", gradient), ("optimized gradient", gradient):

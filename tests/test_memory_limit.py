@@ -62,14 +62,15 @@ def test_values_are_computed_again_to_keep_a_limit() -> None:
 
 
 def test_a_limit_that_nothing_keeps_names_the_peak_and_the_least() -> None:
+    budget = rx.Budget(extraction=3.0)
     with pytest.raises(ExtractionError) as e:
-        limited("3 KiB")
+        limited("3 KiB", budget=budget)
     text = str(e.value)
     assert text.startswith("features(): memory_limit is 3 KiB, and of ")
     assert "programs the least that a call needs beside its arguments is" in text and "at n=256" in text
     assert "at its peak: " in text and "accepted: memory_limit=" in text
     least = int(text.split("accepted: memory_limit=")[1].split()[0])
-    assert limited(least).report.memory.bytes <= least
+    assert limited(least, budget=budget).report.memory.bytes <= least
 
 
 def test_a_limit_below_a_program_that_nothing_replaces() -> None:

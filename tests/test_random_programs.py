@@ -66,7 +66,7 @@ def saturated(module: Module, nodes: int = 2000) -> Dump:
         return dump(egraph)
 
 
-@examples(0.5)
+@examples(0.2)
 @given(programs(), SEEDS)
 def test_everything_the_rules_propose_equals_the_class_it_is_in(module: Module, seed: int) -> None:
     """Every candidate of every e-class, not only what the selection takes, is computed and compared."""
@@ -105,7 +105,7 @@ def check_classes(read: Dump, module: Module, sizes: dict[str, int], args: list[
         waiting = [ck for ck in waiting if ck not in done]
 
 
-@examples(0.25)
+@examples(0.15)
 @given(programs(), SEEDS)
 def test_any_selection_decodes_to_an_equal_program(module: Module, seed: int) -> None:
     read = saturated(module)
@@ -153,7 +153,7 @@ def test_through_xla(module: Module, seed: int) -> None:
     assert best.check(*args).max_error <= TOLERANCES.get(module.main.params[0].dtype, 0)
 
 
-@examples(0.05)
+@examples(0.03)
 @given(programs(), SEEDS)
 def test_every_variant_of_a_family_equals_the_program(module: Module, seed: int) -> None:
     """Also at sizes that it does not serve; and at all sizes the guards tell which one serves."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import QUICKLY
 from hypothesis import given, settings
 
 from relax_eg.backend.tensor_programs import lower_program
@@ -46,7 +47,6 @@ M, K, N = map(Dim.var, "mkn")
 A = Buffer("A", (M, K), "float32")
 B = Buffer("B", (K, N), "float32")
 R, S = loops("r s")
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def run(p: TensorProgram, arrays: Sequence[Any], sizes: Mapping[str, int], **options: Any) -> list[Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from facets import QUICKLY, Case, accepted, by_mode, make, same_value, sizes_of
+from compiling import CLAMPING, QUICKLY
+from facets import Case, accepted, by_mode, make, same_value, sizes_of
 from ops_draws import DRAWS
 from ops_samples import USES
 from padding import POISONS, capacities, padded, within
@@ -77,10 +78,11 @@ def compare(group: list[Case], plans: dict[int, Any], rng: np.random.Generator) 
         ]
 
     (x64,) = {c.x64 for c in group}
+    quickly = CLAMPING if any(c.site.op == "clip" for c in group) else QUICKLY
     with jax.enable_x64(x64):
-        wanted = jax.jit(exactly, compiler_options=QUICKLY)([list(map(_given, c.arrays)) for c in group])
+        wanted = jax.jit(exactly, compiler_options=quickly)([list(map(_given, c.arrays)) for c in group])
         sizes = [{v: np.int32(n) for v, n in c.sizes.items()} for c in group]
-        got = jax.jit(at_capacity, compiler_options=QUICKLY)([list(map(_given, xs)) for xs in given], sizes)
+        got = jax.jit(at_capacity, compiler_options=quickly)([list(map(_given, xs)) for xs in given], sizes)
         for c, caps, kind, want, have in zip(group, room, poisons, wanted, got, strict=True):
             what = f"{c} at capacity {caps} with {kind}\n{plans[id(c)]}"
             wants, haves = _listed(want), _listed(have)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
+from compiling import CLAMPING, QUICKLY
 from ops_use import Use
 
 from relax_eg.backend.lower import run_at
@@ -39,8 +40,6 @@ TOLERANCE = {
     "float64": 1e-11, "float32": 2e-5, "float16": 1e-2, "bfloat16": 6e-2, "float8_e4m3fn": 0.15, "float8_e5m2": 0.3,
     "complex64": 2e-5, "complex128": 1e-11,
 }  # fmt: skip
-# Hundreds of tiny programs: compiling them well would take longer than anything else here.
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, float("inf"), -float("inf"), float("nan"))
 
 
@@ -197,7 +196,8 @@ def _lowered(cases: Sequence[Case], run: Callable[[Case, Sequence[Any]], Any]) -
 
     (x64,) = {c.x64 for c in cases}
     with jax.enable_x64(x64):
-        together = jax.jit(every, compiler_options=QUICKLY)
+        clamps = any(c.site.op == "clip" for c in cases)
+        together = jax.jit(every, compiler_options=CLAMPING if clamps else QUICKLY)
         given = [[to_jax(a) if a.dtype.names else a for a in c.arrays] for c in cases]
         shapes = together.eval_shape(*given)
         for case, found in zip(cases, shapes, strict=True):

@@ -163,7 +163,7 @@ def test_the_coarse_answer_follows_from_the_exact_one(name: str) -> None:
         except OperatorError:
             continue
         ways = list(itertools.product(*map(coarsened, operands)))
-        for way in rng.permutation(len(ways))[:12]:
+        for way in rng.permutation(len(ways))[:5]:
             found = deduce(name, ways[way], attrs)
             assert covers(found, exact), f"{name} of {ways[way]} {attrs}: {found}, of {operands}: {exact}"
             tried += 1

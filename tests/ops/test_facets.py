@@ -38,7 +38,7 @@ from relax_eg.ops.elementwise import pointwise
 from relax_eg.shapes import Dim
 from relax_eg.tir import Counts
 
-DRAWN = int(os.environ.get("RELAX_EG_FACETS", "3"))
+DRAWN = int(os.environ.get("RELAX_EG_FACETS", "1"))
 SEED = int(os.environ.get("RELAX_EG_FACETS_SEED", "0"))
 TOGETHER = 60  # cases in one XLA program
 NAMES = sorted(TABLE)

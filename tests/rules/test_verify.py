@@ -440,8 +440,8 @@ def test_wrong_rules_are_not_proved(rule: Rule) -> None:
 
 def test_mutants_are_proved_only_where_right() -> None:
     sides = [side for r in (*default, *good, *more) for side in (r, turned(r))]
-    chosen = [m for side in sides[::3] for m in mutants(side)][::3]
-    assert len(chosen) >= 200
+    chosen = [m for side in sides[::3] for m in mutants(side)][::9]
+    assert len(chosen) >= 66
     proved = [m for m in chosen if prove_rule(m, 5.0).status == "proved"]
     assert [m.name for m in proved if check(m).status == "refuted"] == []
     assert len(proved) < 0.4 * len(chosen)
