@@ -345,3 +345,12 @@ def main(x: R.Tensor((2,), "{dtype}")):
     for options in ({}, {"execution": "kernels"}):
         same(rx.optimize(module, rules=NONE, **options)(x), meant)
     same(rx.optimize(rx.legalize(in_blocks(module)), rules=NONE)(x), meant)
+
+
+def test_a_check_with_itself_says_so() -> None:
+    best = rx.optimize(lambda x: x + 1, "n", rules=NONE, cache=False)
+    assert str(best.check(np.ones(3, np.float32))).endswith("against itself, since it runs as it was written")
+    large = rx.parse('def main(x: R.Tensor(("n", "n"), "float32")):\n    return x @ x\n')
+    best = rx.optimize(large, rules=NONE, cache=False)
+    for n, against in ((4, "the reference interpreter"), (512, "itself, since it runs as it was written")):
+        assert best.check(np.ones((n, n), np.float32)).against == against

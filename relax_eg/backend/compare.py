@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from relax_eg.ops.interpret import evaluate_within
 
 AS_WRITTEN = "the function as written"
 INTERPRETED = "the reference interpreter"
+ITSELF = "itself, since it runs as it was written"
 ROUNDING = {"float64": 1e-6, "float32": 1e-3, "complex64": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
 """How far results may be from those of a definition, by the dtypes in it, relative to the largest of a result."""
 _MOST_WORK = 20_000_000  # flops and bytes that are interpreted, about a second
@@ -27,7 +28,7 @@ class Check:
     numerics class, 0 for "exact" and integers. `violations`: facts declared of arguments that these do not have, each
     with an entry that shows it; none may be. `against`: what computed the other results. Of a module that runs as it
     was written that is the reference interpreter, within the rounding of the module's dtypes, unless that were too much
-    work.
+    work. Anything else that runs as it was written is compared with itself, and says so.
     """
 
     passed: bool
@@ -45,12 +46,12 @@ class Check:
         return "\n".join((*(f"fact violated: {v}" for v in self.violations), found))
 
 
-def compared(ours: Any, theirs: Any, tolerance: float) -> Check:
-    """How far results of one structure are apart."""
+def compared(ours: Any, theirs: Any, tolerance: float, against: str = AS_WRITTEN) -> Check:
+    """How far results of one structure are apart. `against`: what computed the others."""
     pairs = zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree_util.tree_leaves(theirs), strict=True)
     errors = [(_error(_numbers(x), _numbers(y)), f"result{jax.tree_util.keystr(k)}") for (k, x), y in pairs]
     worst, where = max(errors, default=(0.0, "no result"))
-    return Check(worst <= tolerance, worst, tolerance, where)
+    return Check(worst <= tolerance, worst, tolerance, where, against=against)
 
 
 def against_reference(module: Module, ours: Any, args: Any, tolerance: float) -> Check | None:
@@ -63,7 +64,7 @@ def against_reference(module: Module, ours: Any, args: Any, tolerance: float) ->
         e.annotation.dtype for f in module for e in (*f.params, *f.expressions()) if isinstance(e.annotation, Tensor)
     }
     near = max(tolerance, *(ROUNDING.get(d or "", 0.0) for d in dtypes))
-    return replace(compared(ours, meant, near), against=INTERPRETED)
+    return compared(ours, meant, near, INTERPRETED)
 
 
 def _numbers(x: Any) -> np.ndarray[Any, Any]:

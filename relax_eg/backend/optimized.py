@@ -13,7 +13,7 @@ import jax
 from jax.core import Tracer
 
 from relax_eg.backend.checks import bind_sizes
-from relax_eg.backend.compare import Check, against_reference, compared
+from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compared
 from relax_eg.backend.family import Family, Variant
 from relax_eg.backend.program import Program, in_order, without_notes
 from relax_eg.backend.ready import Ready
@@ -205,7 +205,8 @@ class Optimized:
         if p.kept and not p.from_function:  # a module beside itself would show nothing
             found = against_reference(p.written(), ours, leaves, self._near)
         if found is None:
-            found = compared(ours, jax.jit(lambda *xs: p.original(list(xs)))(*leaves), self._near)
+            written = jax.jit(lambda *xs: p.original(list(xs)))(*leaves)
+            found = compared(ours, written, self._near, ITSELF if self._family.kept else AS_WRITTEN)
         return replace(found, passed=found.passed and not broken, violations=broken)
 
     def explain(self) -> Explanation:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from relax_eg.backend.checks import Fit, cast_fits, signature_fit
-from relax_eg.backend.compare import Check, against_reference, compared
+from relax_eg.backend.compare import AS_WRITTEN, ITSELF, Check, against_reference, compared
 from relax_eg.backend.family import Variant
 from relax_eg.backend.lower import library_call, new_sizes, run_at, run_block
 from relax_eg.backend.optimized import Optimized
@@ -265,10 +265,10 @@ class InSteps(Optimized):
             return self._compared(self._values(given))
 
     def _compared(self, values: Sequence[Any]) -> Check:
-        ours, found = self._chosen.run(values), None
-        if self._chosen is self._written:
-            found = against_reference(self._written.module, ours, values, self._tolerance)
-        return found or compared(ours, self._written.run(values), self._tolerance)
+        ours, kept = self._chosen.run(values), self._chosen is self._written
+        found = against_reference(self._written.module, ours, values, self._tolerance) if kept else None
+        other = ITSELF if kept else AS_WRITTEN
+        return found or compared(ours, self._written.run(values), self._tolerance, other)
 
 
 def _as_given(a: Annotation, value: Any) -> Any:
