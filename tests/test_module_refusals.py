@@ -357,3 +357,11 @@ def test_a_routine_that_gives_something_else_is_still_caught() -> None:
     best = rx.optimize(rx.parse(f'def main(x: R.Tensor((3, 3), "float32")):\n    return {call}\n'), cache=False)
     with pytest.raises(LibraryError, match="does not compute its pattern"):
         best(np.arange(9, dtype=np.float32).reshape(3, 3))
+
+
+def test_a_dtype_that_there_is_not() -> None:
+    with pytest.raises(ModuleTextError, match=r"line 1: `flot32` is not a dtype(.|\n)*did you mean `float32`\?"):
+        rx.parse('def main(x: R.Tensor(("n",), "flot32")):\n    return x\n')
+    with pytest.raises(SpecError, match="`float33` is not a dtype"):
+        rx.Tensor("n", "float33")
+    assert rx.Tensor("n", "f16").dtype == "float16" and rx.Tensor("n", "float8_e4m3b11fnuz").dtype

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, cast
+
+import ml_dtypes
 
 from relax_eg.accepted import shown
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK
 from relax_eg.shapes import Dim, Star, parse_spec
-from relax_eg.shapes.spec import SHORT_DTYPES
+from relax_eg.shapes.spec import DTYPES, KEY_DTYPE, SHORT_DTYPES
 
 DimLike = int | str | Dim
 
@@ -86,7 +90,7 @@ class Tensor(Annotation):
     """A tensor: `Tensor("n 4", "float32")`, `Tensor((n, 4), "float32")`, `Tensor(ndim=2)`, `Tensor(dtype="int32")`.
 
     Sizes are `Dim`s, in elements. A missing dtype means unknown, except that a spec string may end in `@dtype`. A rank
-    of -1 means unknown, too, as in Relax. SpecError for another rank below 0.
+    of -1 means unknown, too, as in Relax. SpecError for another rank below 0, and for a dtype that there is not.
     """
 
     shape: tuple[Dim, ...] | None
@@ -103,7 +107,7 @@ class Tensor(Annotation):
             if dtype is not None and spec.dtype is not None and dtype != spec.dtype:
                 raise SpecError(f"Tensor({shape!r}, {dtype!r}): the spec says {spec.dtype}, beside it stands {dtype}")
             dtype = dtype or spec.dtype or "float32"
-        dtype = SHORT_DTYPES.get(dtype, dtype) if dtype is not None else None
+        dtype = _dtype(dtype) if dtype is not None else None
         sizes, rank = _sizes(shape, ndim, "Tensor")
         object.__setattr__(self, "shape", sizes)
         object.__setattr__(self, "dtype", dtype)
@@ -121,6 +125,17 @@ class Tensor(Annotation):
         if self.shape is None:
             return f"rank {'?' if self.ndim is None else self.ndim} {self.dtype or '?'}"
         return f"({', '.join(map(str, self.shape))}{',' if len(self.shape) == 1 else ''}) {self.dtype or '?'}"
+
+
+@lru_cache
+def _dtype(name: str) -> str:
+    """The name of a dtype of ours or, of values that are only handed on, of JAX; SpecError for any other."""
+    name = SHORT_DTYPES.get(name, name)
+    if name in DTYPES or KEY_DTYPE.fullmatch(name) or name == "float0" or hasattr(ml_dtypes, name):
+        return name
+    near = get_close_matches(name.lower(), [*DTYPES, *SHORT_DTYPES], n=1)
+    hint = f"did you mean `{near[0]}`? " if near else ""
+    raise SpecError(f"`{shown(name)[1:-1]}` is not a dtype\n  accepted: {hint}{', '.join(DTYPES)} or key<name>")
 
 
 @dataclass(frozen=True, slots=True)

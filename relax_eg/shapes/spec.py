@@ -32,7 +32,7 @@ SHORT_DTYPES = {
 
 _DIMS = "dims separated by spaces: 4, n, 2*n+1, (n + 1), *batch, _"
 _LARGEST = 2**63 - 1
-_KEY = re.compile(r"key<\w+>")
+KEY_DTYPE = re.compile(r"key<\w+>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class _Reader:
     def dtype(self, start: int = 0, end: int | None = None) -> str:
         end = len(self.source) if end is None else end
         name = self.source[start:end].strip()
-        if name in DTYPES or _KEY.fullmatch(name):
+        if name in DTYPES or KEY_DTYPE.fullmatch(name):
             return name
         if name in SHORT_DTYPES:
             return SHORT_DTYPES[name]
