@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from relax_eg.errors import OptionError
+from relax_eg.errors import OptionError, RelaxEgError
 
 log = logging.getLogger("relax_eg")
 LEVELS = range(5)
@@ -126,6 +127,20 @@ def tell(at: int, text: str) -> None:
     if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     log.info(text)
+
+
+def fallback(instead: str, error: Exception) -> str:
+    """Tells that something slower runs `instead`, and why: for an error of ours in the log, for any other as a warning,
+    since nobody expected it. The reason as text. `error` itself is raised where memory ran out: what is slower does not
+    need less."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        raise error
+    if isinstance(error, RelaxEgError):
+        tell(1, f"{instead}: {error}")
+        return str(error)
+    why = f"internal {type(error).__name__}: {error}"
+    warnings.warn(f"{instead}: {why}", stacklevel=2)
+    return why
 
 
 def dump_folder() -> Path | None:

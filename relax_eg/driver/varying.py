@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from relax_eg.backend.optimized import Optimized
-from relax_eg.debug import tell
+from relax_eg.debug import fallback, tell
 from relax_eg.dynamic.at_capacity import AtCapacity
 from relax_eg.errors import TraceError
 from relax_eg.shapes.relation import read_statement
@@ -144,7 +144,7 @@ class Varying:
         return best
 
     def _refused(self, error: Exception) -> None:
-        tell(1, f"{self._name} is compiled for each combination of sizes: {type(error).__name__}: {error}")
+        fallback(f"{self._name} is compiled for each combination of sizes", error)
 
 
 def _bound(patterns: Sequence[Pattern], shapes: Shapes) -> dict[str, int] | None:

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 from relax_eg.backend.lower import run_at
 from relax_eg.backend.program import Program
 from relax_eg.backend.shown import only_for
-from relax_eg.debug import tell
+from relax_eg.debug import fallback
 from relax_eg.dynamic.fitting import Fit, Pattern, at, fit
 from relax_eg.dynamic.lowering import capacity_of
 from relax_eg.dynamic.plan import Plan, plan
-from relax_eg.errors import RelaxEgError
 from relax_eg.ir.annotations import Annotation, Tensor, Tuple
 from relax_eg.ir.module import Module
 from relax_eg.ir.partition import split
@@ -96,9 +95,8 @@ class Body:
 
     def refuse(self, e: Exception) -> None:
         """Let it run at its very sizes from here on, as it cannot be made for a capacity."""
-        said = str(e) if isinstance(e, RelaxEgError) else f"internal {type(e).__name__}: {e}"
+        said = fallback(f"{self._program.name} runs at its very sizes", e)
         self.reasons[self._program.name] = said
-        tell(1, f"{self._program.name} runs at its very sizes: {said}")
         self.dims = ()
 
     def fit(self, sizes: Mapping[str, int], capacities: Mapping[str, int]) -> Fit | None:

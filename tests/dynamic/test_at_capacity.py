@@ -14,6 +14,7 @@ import pytest
 
 import relax_eg as rx
 from relax_eg.dynamic.at_capacity import AtCapacity
+from relax_eg.dynamic.bodies import Body
 from relax_eg.dynamic.fitting import Fit
 from relax_eg.errors import BoundsError, OptionError, ShapeError
 
@@ -390,3 +391,22 @@ def test_jax_that_looks_for_nan_sees_no_padding() -> None:
 
 def test_every_bit_is_kept_where_that_is_asked_for() -> None:
     assert not isinstance(rx.optimize(attend, "8 8", "b s 8", numerics="exact"), AtCapacity)
+
+
+def test_what_nobody_expected_is_told_and_memory_that_ran_out_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(error: Exception) -> Any:
+        def at_capacity(*_: Any) -> Any:
+            raise error
+
+        return at_capacity
+
+    best = optimized()
+    monkeypatch.setattr(Body, "at_capacity", fails(MemoryError("no room")))
+    with pytest.raises(MemoryError, match="no room"):
+        best(W, values(1, 5))
+    monkeypatch.setattr(Body, "at_capacity", fails(TypeError("boom")))
+    with pytest.warns(UserWarning, match="attend runs at its very sizes: internal TypeError: boom") as told:
+        same(best(W, values(1, 5)), jax.jit(attend)(W, values(1, 5)))
+        same(best(W, values(1, 6)), jax.jit(attend)(W, values(1, 6)))
+    assert len(told) == 1
+    assert "internal TypeError: boom" in str(best.statistics())
