@@ -81,18 +81,21 @@ def formats(folder: Path, names: list[str]) -> Iterator[Format]:
         yield NAMES[name](folder)
 
 
+def _packed(payload: bytes, choose: random.Random) -> bytes:
+    """A packed program (the length of its JSON, that, arrays) with data or bytes changed."""
+    end = 8 + int.from_bytes(payload[:8], "big")
+    if choose.random() < 0.15:
+        return changed_bytes(payload, choose)
+    text = json_text(edited(json.loads(payload[8:end]), choose)).encode("utf-8", "surrogatepass")
+    return len(text).to_bytes(8, "big") + text + payload[end:]
+
+
 def _artifact(folder: Path) -> Format:
     best = rx.optimize(chain, *SPECS, bounds={"n": (1, 4096)}, target="cpu", cache=False)
     best.save(folder / "chain.rxe")
 
     def changed(data: bytes, choose: random.Random) -> bytes:
-        payload = data[len(_HEAD) + 24 :]
-        end = 8 + int.from_bytes(payload[:8], "big")
-        if choose.random() < 0.15:
-            made = changed_bytes(payload, choose)
-        else:
-            text = json_text(edited(json.loads(payload[8:end]), choose)).encode("utf-8", "surrogatepass")
-            made = len(text).to_bytes(8, "big") + text + payload[end:]
+        made = _packed(data[len(_HEAD) + 24 :], choose)
         head = b"relax_eg artifact " + b"9" * 5000 + b"\n" if choose.random() < 0.01 else _HEAD
         return head + len(made).to_bytes(8, "big") + checksum(made) + made
 
@@ -163,13 +166,7 @@ def _entry(folder: Path) -> Format:
     data = entry.read_bytes()
 
     def changed(data: bytes, choose: random.Random) -> bytes:
-        payload = data[len(_ENTRY) + 16 :]
-        end = 8 + int.from_bytes(payload[:8], "big")
-        if choose.random() < 0.15:
-            made = changed_bytes(payload, choose)
-        else:
-            text = json_text(edited(json.loads(payload[8:end]), choose)).encode("utf-8", "surrogatepass")
-            made = len(text).to_bytes(8, "big") + text + payload[end:]
+        made = _packed(data[len(_ENTRY) + 16 :], choose)
         return _ENTRY + checksum(made) + made
 
     class Here(Store):
