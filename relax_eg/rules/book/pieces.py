@@ -260,7 +260,9 @@ def _again(x: Expr, args: list[Expr], axis: int, size: Dim) -> Expr | None:
 
 
 def _is_extent(value: Any, x: Expr, axis: int) -> bool:
-    return isinstance(value, tuple) and len(value) == x.ndim and value[axis] == x.shape[axis]  # type: ignore[reportUnknownArgumentType]
+    """Whether an attribute is a size for each axis, and for this one what the axis has."""
+    sized = isinstance(value, tuple) and len(value) == x.ndim and isinstance(value[axis], Dim)  # type: ignore[reportUnknownArgumentType]
+    return sized and value[axis] == x.shape[axis]
 
 
 def _same_equations(whole: Expr, piece: Expr) -> bool:
