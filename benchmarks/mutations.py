@@ -193,6 +193,7 @@ _OWN_CODE = (
     "relax_eg/shapes/dispatch.py",
     "/jinja2/",
     "/dataclasses.py",
+    "/typing.py",  # annotations of our classes
     "/collections/__init__.py",
     "<frozen importlib",
 )

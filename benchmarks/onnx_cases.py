@@ -315,7 +315,7 @@ def _shape(d: Draw) -> None:
     shape = d.shape(d.size(0, 4))
     d.add(d.array(shape, d.dtype(), "finite"))
     d.attr("start", lambda: d.size(-5, 5))
-    d.attr("end", lambda: d.size(-5, 5))
+    d.attr("end", lambda: d.size(-len(shape), 5))  # below that ONNX's reference departs from ONNX's text
 
 
 def _one_hot(d: Draw) -> None:

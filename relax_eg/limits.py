@@ -47,6 +47,9 @@ POWER = 16
 PRODUCTS = 20_000
 """Products of two terms when sizes are multiplied: 0.1 s, as in `(a + b + ... + t)**4` of 20 names."""
 
+EXTREMES = 32
+"""Operands of a max or min that are compared pair by pair where cases are looked at; of more, none is dropped."""
+
 TRACED_EXTREMES = 8
 """Operands of max and min in one size that JAX traces: deciding a max, JAX bounds each operand for each order of the
 others, which takes twice as long for one more (0.2 s for 8, 3 s for 12, minutes for 16)."""

@@ -13,6 +13,7 @@ from numbers import Integral
 from typing import Any
 
 from relax_eg.errors import SpecError
+from relax_eg.limits import EXTREMES
 from relax_eg.shapes.dim import MEMO, Atom, Dim, atom_of, constant, make, product, rebuilt
 from relax_eg.shapes.division import ceildiv, dim_max, dim_min, extreme, floordiv
 from relax_eg.shapes.expression import COMPARISONS
@@ -90,9 +91,8 @@ def _ratio(a: Dim, b: Dim) -> tuple[int, int | None]:
         return 0, a.const
     if len(a.terms) == len(b.terms):
         scale = a.terms[0][1] // b.terms[0][1]
-        rest = a - b * scale
-        if rest.is_const:
-            return scale, rest.const
+        if all(m == n and c == scale * d for (m, c), (n, d) in zip(a.terms, b.terms, strict=True)):
+            return scale, a.const - scale * b.const
     return 0, None
 
 
@@ -204,7 +204,7 @@ def _decided_atom(atom: Atom, known: Sequence[Dim], unequal: Dim | None) -> Dim:
         then, otherwise = (_within(arg, tuple(known), unequal) for arg in atom.args[1:])
         return select(atom.name, condition, then, otherwise)
     args = [decided(arg, known, unequal) for arg in atom.args]
-    if atom.op in ("max", "min"):
+    if atom.op in ("max", "min") and len(args) <= EXTREMES:
         args = unbeaten(atom.op, args, lambda gap: implied(">=", gap, known) is True)
     return remade(atom, args)
 
