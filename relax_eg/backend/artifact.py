@@ -408,6 +408,11 @@ def _check_fits(p: Program, chosen: Sequence[Module]) -> None:
     }  # fmt: skip
     if len(set(counts.values())) > 1:
         raise ValueError(f"it has {', '.join(f'{n} {what}' for what, n in counts.items())}; as many of each are needed")
+    match jax.tree_util.tree_unflatten(p.in_tree, range(p.in_tree.num_leaves)):
+        case (tuple(), dict()):
+            pass
+        case _:
+            raise ValueError("its arguments are no tuple of positional and dictionary of named ones")
 
 
 def _variant(data: Any, written: Module, outside: _Outside) -> Variant:

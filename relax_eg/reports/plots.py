@@ -20,6 +20,7 @@ from relax_eg.reports.roofline import of_part, roofline
 WIDTH, HEIGHT = 440, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 24, 12, 44
 COLOURS = 8  # that the page has; further columns take them again
+_LEAST = 1e-300  # of what a logarithmic axis shows
 MOST_POINTS = 24  # kernels of a program in a roofline, the dearest
 
 
@@ -34,10 +35,14 @@ class Axis:
     show: Callable[[float], str]
     log: bool = False
 
+    def __post_init__(self) -> None:
+        if self.log:  # a report of a file may have rates of nothing
+            self.low, self.high = max(self.low, _LEAST), max(self.high, _LEAST)
+
     def at(self, value: float) -> float:
         low, high, v = self.low, self.high, value
         if self.log:
-            low, high, v = math.log10(low), math.log10(high), math.log10(max(value, 1e-300))
+            low, high, v = math.log10(low), math.log10(high), math.log10(max(value, _LEAST))
         share = (v - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
