@@ -236,7 +236,7 @@ def _of_arrays(traced: Source, options: Options, found: Found, policy: Policy | 
     if looks and isinstance(traced, Written) and not traced.in_steps:
         program = replace(program, own=refusals(program))
     source = ", from the cache" if found.report.cached else ""
-    seconds = found.report.seconds["total"]
+    seconds = found.report.seconds.get("total", 0.0)
     tell(1, f"{traced.name}: {found.report.predicted_gain:.2f}x predicted, {seconds:.2f} s{source}")
     # What was kept as written is walked only if somebody looks at it.
     variants = tuple(

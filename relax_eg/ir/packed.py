@@ -269,6 +269,13 @@ def _check_core(op: Any, attrs: tuple[tuple[Any, Any], ...]) -> None:
         raise ValueError(f"a {op} has attributes by name")
 
 
+def _texts(values: Any, what: str) -> list[str]:
+    found: list[Any] = list(values)
+    if not all(isinstance(x, str) for x in found):
+        raise ValueError(f"{what} are text")
+    return found
+
+
 class _Unpacker:
     def __init__(self, data: Mapping[str, Any], blob: bytes, outside: Outside) -> None:
         self.blob = blob
@@ -279,7 +286,7 @@ class _Unpacker:
         self.foreign = [outside.foreign_of(name) for name in data["foreign"]]
         self.programs = [Foreign(parse_program(text, ranges=False)) for text in data["programs"]]
         self.constants = [ConstantData(self._array(row, outside)) for row in data["constants"]]
-        self.lines: list[str] = data["lines"]
+        self.lines = _texts(data["lines"], "lines of the source")
         self.nodes: list[Expr] = []
         for op, args, attrs, annotation in data["nodes"]:
             pairs = tuple(zip(attrs[::2], map(self._value, attrs[1::2]), strict=True))
@@ -292,7 +299,8 @@ class _Unpacker:
         made = [Block(tuple(Binding(nodes[v], nodes[x]) for v, x in pairs), dataflow) for dataflow, pairs in blocks]
         lines = {nodes[e]: self.lines[line] for e, line in sources}
         whole = tuple(nodes[p] for p in params), tuple(made), nodes[result], MappingProxyType(lines)
-        return Function(name, *whole, tuple(assume))
+        (text,) = _texts([name], "names of functions")
+        return Function(text, *whole, tuple(_texts(assume, "assumptions")))
 
     def _annotation(self, row: Any) -> Annotation:
         kind, *parts = row
