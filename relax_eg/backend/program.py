@@ -293,9 +293,7 @@ def refusals(program: Program) -> Callable[[Mapping[str, int]], None]:
             return
         tensors = [p.tensor for p in program.params]
         avals = [
-            jax.ShapeDtypeStruct(
-                [d.evaluate(sizes) for d in t.shape or ()], given_dtype(t.dtype or "float32"), weak_type=weak
-            )
+            jax.ShapeDtypeStruct([d.evaluate(sizes) for d in t.shape or ()], given_dtype(str(t.dtype)), weak_type=weak)
             for t, weak in zip(tensors, program.weak_in, strict=True)
         ]
         jax.eval_shape(lambda *xs: program.original(list(xs)), *avals)

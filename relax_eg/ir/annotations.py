@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from relax_eg.accepted import shown
 from relax_eg.errors import SpecError
 from relax_eg.limits import FIELDS, NESTED, RANK
 from relax_eg.shapes import Dim, Star, parse_spec
-from relax_eg.shapes.spec import DTYPES, KEY_DTYPE, SHORT_DTYPES
+from relax_eg.shapes.spec import DTYPES, KEY_DTYPE, SHORT_DTYPES, accepted_dtypes
 
 DimLike = int | str | Dim
 
@@ -133,9 +132,7 @@ def _dtype(name: str) -> str:
     name = SHORT_DTYPES.get(name, name)
     if name in DTYPES or KEY_DTYPE.fullmatch(name) or name == "float0" or hasattr(ml_dtypes, name):
         return name
-    near = get_close_matches(name.lower(), [*DTYPES, *SHORT_DTYPES], n=1)
-    hint = f"did you mean `{near[0]}`? " if near else ""
-    raise SpecError(f"`{shown(name)[1:-1]}` is not a dtype\n  accepted: {hint}{', '.join(DTYPES)} or key<name>")
+    raise SpecError(f"`{shown(name)[1:-1]}` is not a dtype\n  accepted: {accepted_dtypes(name)}")
 
 
 @dataclass(frozen=True, slots=True)

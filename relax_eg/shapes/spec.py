@@ -35,6 +35,13 @@ _LARGEST = 2**63 - 1
 KEY_DTYPE = re.compile(r"key<\w+>")
 
 
+def accepted_dtypes(name: str) -> str:
+    """What is accepted in the place of `name`, which is no dtype."""
+    near = get_close_matches(name.lower(), [*DTYPES, *SHORT_DTYPES], n=1)
+    hint = f"did you mean `{near[0]}`? " if near else ""
+    return f"{hint}{', '.join(DTYPES)}, key<name>, or short forms such as f16, bf16, i32, u8"
+
+
 @dataclass(frozen=True, slots=True)
 class Star:
     """`*name`: any number of axes."""
@@ -128,11 +135,8 @@ class _Reader:
             return name
         if name in SHORT_DTYPES:
             return SHORT_DTYPES[name]
-        near = get_close_matches(name.lower(), [*DTYPES, *SHORT_DTYPES], n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
         problem = f"`{name}` is not a dtype" if name else "a dtype is missing after `@`"
-        accepted = f"{hint}{', '.join(DTYPES)}, key<name>, or short forms such as f16, bf16, i32, u8"
-        raise self._refuse(self._skip(start, end), problem, accepted)
+        raise self._refuse(self._skip(start, end), problem, accepted_dtypes(name))
 
     def _dims(self, start: int, end: int) -> tuple[SpecDim, ...]:
         return tuple(self._dim(at, to) for at, to in self._words(start, end))
